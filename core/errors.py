@@ -1,0 +1,42 @@
+"""One tree of errors. Each says what is wrong, where, and how to mend it, on one line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class GaploopError(Exception):
+    """Anything gaploop reports to its user. The command line prints it as one line."""
+
+    exit_code = 2
+
+
+class UnusableInputError(GaploopError):
+    """The input can't be used: what, where and how to mend it. Exit code 2."""
+
+
+class UnknownChoiceError(UnusableInputError):
+    """A name that isn't among the valid ones."""
+
+
+class DeviceError(GaploopError):
+    """A device didn't answer or answered nonsense. Exit code 2."""
+
+
+def unknown_choice(
+    kind: str, value: object, valid: Iterable[str], where: str = ""
+) -> UnknownChoiceError:
+    """Return the error for a wrong name, with the nearest valid one and the whole list.
+
+    Args:
+        kind: what was being named, such as "dimension".
+        value: what was given.
+        valid: the names that would have been accepted.
+        where: the file, option or column it came from, if known.
+    """
+    names = sorted(valid)
+    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.4)
+    place = f" in {where}" if where else ""
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return UnknownChoiceError(f"Unknown {kind} '{value}'{place}.{hint} One of: {', '.join(names)}")

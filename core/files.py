@@ -1,0 +1,126 @@
+"""Files that are either whole or absent, names that sort by time, and hashes for lineage."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from gaploop.core.errors import UnusableInputError
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Write `content` so that a kill leaves the old file or the new one, never a part.
+
+    The bytes are on disk (fsync) before the name points to them.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON, atomically. NaN is refused: it isn't JSON."""
+    write_atomically(path, json.dumps(value, indent=1, allow_nan=False, default=str) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        UnusableInputError: the file is missing or isn't JSON.
+    """
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UnusableInputError(f"{path} not found. Check the path.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UnusableInputError(
+            f"{path} is not JSON ({error}). Restore it or write it anew."
+        ) from None
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append one line in a single write and sync it: concurrent appenders don't interleave."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(handle, (line.rstrip("\n") + "\n").encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and creations in `folder` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, or of a folder's files with their relative names."""
+    digest = hashlib.sha256()
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    for file in files:
+        if path.is_dir():
+            digest.update(str(file.relative_to(path)).encode() + b"\0")
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def uuid7() -> str:
+    """Return a UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, then random. Sorts by time."""
+    milliseconds = time.time_ns() // 1_000_000
+    value = (milliseconds & ((1 << 48) - 1)) << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return str(uuid.UUID(int=value))
+
+
+def existing_folder(path: Path, what: str) -> Path:
+    """Return `path` if it is a folder.
+
+    Raises:
+        UnusableInputError: it doesn't exist or is a file.
+    """
+    if not path.exists():
+        raise UnusableInputError(f"{what} {path} not found. Check the path.")
+    if not path.is_dir():
+        raise UnusableInputError(f"{what} {path} is a file, not a folder. Name the folder.")
+    return path
+
+
+def writable_folder(path: Path, what: str = "Output folder") -> Path:
+    """Create `path` if needed and return it once it is shown to be writable.
+
+    Raises:
+        UnusableInputError: it can't be created or written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise UnusableInputError(
+            f"{what} {path} can't be written ({reason}). Name another with --output_dir."
+        ) from None
+    return path

@@ -1,0 +1,261 @@
+"""The journal on disk: what a take's folder holds, and how to read it back.
+
+    journal/<uid>/take.json        header, written atomically first
+                  frames.arrows    Arrow IPC stream, policy rate
+                  telemetry.arrows Arrow IPC stream, control rate
+                  <camera>.mkv     one picture per frame row, streamed encode
+                  events.jsonl     keys, phase marks, interventions, safety trips
+                  end.json         written atomically last; its presence is the seal
+
+Streams are readable up to their last whole batch however the writer ended. The writer is
+`gaploop.collect.journal`; publishing is `gaploop.datasets`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from gaploop.core import labels
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json
+from gaploop.core.take import Frames, Images, Take, TakeInfo
+from gaploop.core.telemetry import Telemetry
+from gaploop.core.types import FloatArray, Image
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind, outcome
+
+HEADER: Final = "take.json"
+FRAMES: Final = "frames.arrows"
+TELEMETRY: Final = "telemetry.arrows"
+EVENTS: Final = "events.jsonl"
+END: Final = "end.json"
+LABELS: Final = "labels.jsonl"
+TRUTH: Final = "truth.jsonl"
+"""What was injected, beside the journal's takes. Only scoring opens it, never diagnosis."""
+SCHEMA: Final = "gaploop.take.v1"
+
+
+@dataclass(frozen=True)
+class TakeHeader:
+    """`take.json`: everything that is fixed when a take begins.
+
+    Attributes:
+        info: what is known about the take.
+        environment_state_names: names of the tracked scene's entries; empty where nothing tracks.
+        cameras: camera to {"width", "height", "fps", "codec"}.
+        channels: telemetry column to unit, without `t_ns`.
+    """
+
+    info: TakeInfo
+    environment_state_names: tuple[str, ...] = ()
+    cameras: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    channels: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `take.json` holds."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], where: str) -> TakeHeader:
+        """Read what `to_json` wrote.
+
+        Raises:
+            UnusableInputError: another schema, or fields missing.
+        """
+        if value.get("schema") != SCHEMA:
+            raise UnusableInputError(
+                f"{where} has schema {value.get('schema')!r}, this version reads {SCHEMA!r}. "
+                "Use the gaploop that wrote it, or record again."
+            )
+        try:
+            known = {f.name for f in fields(TakeInfo)}
+            raw = {k: v for k, v in value["info"].items() if k in known}
+            raw["kind"], raw["domain"] = TakeKind(raw["kind"]), Domain(raw["domain"])
+            raw["joint_names"] = tuple(raw["joint_names"])
+            return cls(
+                TakeInfo(**raw),
+                tuple(value["environment_state_names"]),
+                value["cameras"],
+                value["channels"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnusableInputError(
+                f"{where} is not a take header ({error}). Restore it."
+            ) from None
+
+
+@dataclass(frozen=True)
+class TakeEnd:
+    """`end.json`: how a take ended. Its presence seals the take.
+
+    Attributes:
+        outcome: how it ended, when sealed; label events may say otherwise later.
+        reason: why it ended or was discarded, in words.
+        frames: rows in `frames.arrows`.
+        telemetry_rows: rows in `telemetry.arrows`.
+        dropped: camera to pictures that the encoder could not keep.
+        checksums: file name to SHA-256.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    frames: int = 0
+    telemetry_rows: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    checksums: Mapping[str, str] = field(default_factory=dict)
+
+
+def frames_schema(
+    n_joints: int, n_environment: int = 0, cameras: tuple[str, ...] = ()
+) -> pa.Schema:
+    """Return the schema of `frames.arrows`; times in seconds, joints in LeRobot units."""
+    vector = pa.list_(pa.float64(), n_joints)
+    columns = [
+        pa.field("t_s", pa.float64()),
+        pa.field("state", vector),
+        pa.field("action", vector),
+        pa.field("sent", vector),
+        pa.field("environment_state", pa.list_(pa.float64(), n_environment)),
+        pa.field("intervention", pa.bool_()),
+        pa.field("safety", pa.int64()),
+    ]
+    columns += [pa.field(f"cam_age.{camera}", pa.float64()) for camera in cameras]
+    return pa.schema(columns)
+
+
+def take_folders(journal: Path) -> list[Path]:
+    """Return the folders of a journal's takes, oldest first (UUIDv7 names sort by time)."""
+    return sorted(p.parent for p in journal.glob(f"*/{HEADER}"))
+
+
+def is_journal(folder: Path) -> bool:
+    """Say whether `folder` holds journal takes."""
+    return next(folder.glob(f"*/{HEADER}"), None) is not None
+
+
+def read_header(folder: Path) -> TakeHeader:
+    """Read a take's header, or raise UnusableInputError."""
+    return TakeHeader.from_json(read_json(folder / HEADER), str(folder / HEADER))
+
+
+def read_end(folder: Path) -> TakeEnd | None:
+    """Read a take's seal; None where the take was never sealed."""
+    path = folder / END
+    if not path.exists():
+        return None
+    value = dict(read_json(path))
+    value["outcome"] = outcome(value["outcome"], str(path))
+    return TakeEnd(**value)
+
+
+def read_stream(path: Path) -> pa.Table:
+    """Read an Arrow IPC stream up to its last whole batch; a missing or torn head gives no rows.
+
+    A kill can tear the last batch; what comes before it is right (both exceptions were seen).
+    """
+    batches: list[pa.RecordBatch] = []
+    try:
+        with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+            schema = reader.schema
+            with contextlib.suppress(pa.ArrowInvalid, OSError):
+                batches.extend(reader)
+            return pa.Table.from_batches(batches, schema)
+    except (pa.ArrowInvalid, OSError):
+        return pa.table({})
+
+
+def read_take(folder: Path, events: Mapping[str, Mapping[str, Any]] | None = None) -> Take:
+    """Read one take of a journal, with the labels that stand now.
+
+    Args:
+        folder: the take's folder.
+        events: `labels.current` of the journal, if the caller has read it already.
+    """
+    header = read_header(folder)
+    end = read_end(folder)
+    if events is None:
+        events = labels.current(labels.read(folder.parent / LABELS))
+    said = events.get(header.info.uid, {})
+    sealed = end.outcome if end else Outcome.INTERRUPTED
+    info = header.info
+    if "dimensions" in said:
+        info = TakeInfo(**{**_shallow(info), "dimensions": said["dimensions"]})
+    return Take(
+        info=info,
+        outcome=Outcome(said.get("outcome", sealed)),
+        frames=_frames(read_stream(folder / FRAMES), header),
+        telemetry=_telemetry(folder),
+        failure_mode=said.get("failure_mode", ""),
+        phase=said.get("phase", ""),
+        cameras={c: _video(folder / f"{c}.mkv") for c in header.cameras},
+    )
+
+
+def read_journal(journal: Path) -> Iterator[Take]:
+    """Yield every take of a journal, oldest first, with its labels."""
+    events = labels.current(labels.read(journal / LABELS))
+    for folder in take_folders(journal):
+        yield read_take(folder, events)
+
+
+def append_truth(folder: Path, uid: str, truth: Mapping[str, Any]) -> None:
+    """Append what was injected into a take to `truth.jsonl` in `folder`."""
+    with (folder / TRUTH).open("a") as stream:
+        stream.write(json.dumps({"uid": uid, **truth}) + "\n")
+
+
+def _shallow(info: TakeInfo) -> dict[str, Any]:
+    return {f.name: getattr(info, f.name) for f in fields(info)}
+
+
+def _telemetry(folder: Path) -> Telemetry:
+    table = read_stream(folder / TELEMETRY)
+    if not table.num_columns:
+        return Telemetry(np.empty(0), {})
+    return Telemetry.from_table(table, str(folder / TELEMETRY))
+
+
+def _frames(table: pa.Table, header: TakeHeader) -> Frames:
+    n_joints = len(header.info.joint_names)
+    if not table.num_rows:
+        return Frames.empty(n_joints)
+
+    def matrix(name: str, width: int) -> FloatArray:
+        values = table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        return np.asarray(values, dtype=np.float64).reshape(table.num_rows, width)
+
+    return Frames(
+        t_s=table["t_s"].to_numpy(),
+        state=matrix("state", n_joints),
+        action=matrix("action", n_joints),
+        sent=matrix("sent", n_joints),
+        environment_state=matrix("environment_state", len(header.environment_state_names)),
+        intervention=table["intervention"].to_numpy().astype(bool),
+        safety=table["safety"].to_numpy().astype(np.int64),
+        camera_age_s={
+            camera: table[f"cam_age.{camera}"].to_numpy()
+            for camera in header.cameras
+            if f"cam_age.{camera}" in table.column_names
+        },
+    )
+
+
+def _video(path: Path) -> Images:
+    def pictures() -> Iterator[Image]:
+        import av  # here: reading headers and telemetry needs no codec
+
+        try:
+            with av.open(str(path)) as container:
+                for frame in container.decode(video=0):
+                    yield frame.to_ndarray(format="rgb24")
+        except av.FFmpegError:
+            return  # a kill tore the tail: what was whole has been yielded
+
+    return pictures

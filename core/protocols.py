@@ -1,0 +1,158 @@
+"""The seams of gaploop: what a device, a policy or a tracker must offer to be used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from gaploop.core.take import Take
+from gaploop.core.types import (
+    CameraFrame,
+    FloatArray,
+    FollowerState,
+    Image,
+    LeaderSample,
+    Observation,
+    SafeCommand,
+    Tick,
+)
+
+
+class Leader(Protocol):
+    """A command source: a leader arm, a script, a policy."""
+
+    def reset(self) -> None:
+        """Get ready for a new take."""
+        ...
+
+    def read(self, t_s: float) -> LeaderSample:
+        """Return what is asked for at loop time `t_s` [s]."""
+        ...
+
+    def done(self) -> bool:
+        """Say whether the source has nothing more to ask for, so that the take may end."""
+        ...
+
+
+class CameraSource(Protocol):
+    """Something that takes pictures."""
+
+    name: str
+
+    def frame(self) -> CameraFrame:
+        """Return the newest picture without waiting."""
+        ...
+
+
+class SensorSource(Protocol):
+    """Extra telemetry channels: force/torque, tactile and the like."""
+
+    channels: Mapping[str, str]
+    """Column name, such as `wrist.fx_n`, to unit."""
+
+    def read(self) -> Mapping[str, float]:
+        """Return the newest value of each channel."""
+        ...
+
+
+class Follower(Protocol):
+    """An arm that is moved."""
+
+    name: str
+    """Prefix of its telemetry columns, such as `follower`."""
+    robot_type: str
+    joint_names: tuple[str, ...]
+    joint_limits_rad: FloatArray
+    """Lower and upper limit [rad], shape (n_joints, 2)."""
+    units: str
+    """LeRobot units of `action` and `observation.state`, such as `deg`."""
+
+    def read(self) -> FollowerState:
+        """Return what the servos report."""
+        ...
+
+    def send(self, command: SafeCommand) -> None:
+        """Set the goal positions to `command.sent_rad`."""
+        ...
+
+    def to_units(self, q_rad: FloatArray) -> FloatArray:
+        """Convert joint angles [rad], shape (n_joints,), to the robot's LeRobot units."""
+        ...
+
+    def from_units(self, values: FloatArray) -> FloatArray:
+        """Convert the robot's LeRobot units, shape (n_joints,), to joint angles [rad]."""
+        ...
+
+    def close(self) -> None:
+        """Torque off and disconnect; safe to call twice."""
+        ...
+
+
+class Plant(Protocol):
+    """The mechanics that an emulated servo bus moves."""
+
+    joint_names: tuple[str, ...]
+
+    def command(self, q_rad: FloatArray) -> None:
+        """Set the goal position of every joint [rad], shape (n_joints,)."""
+        ...
+
+    def advance(self, duration_s: float) -> None:
+        """Let `duration_s` [s] pass."""
+        ...
+
+    def read(self) -> FollowerState:
+        """Return what the servos report."""
+        ...
+
+
+class SceneTracker(Protocol):
+    """Turns a picture into `observation.environment_state`."""
+
+    names: tuple[str, ...]
+
+    def reset(self) -> None:
+        """Forget the scene of the take before."""
+        ...
+
+    def observe(self, image: Image, t_s: float) -> FloatArray:
+        """Return the tracked scene, shape (len(names),), from an RGB picture taken at `t_s` [s]."""
+        ...
+
+
+class Policy(Protocol):
+    """Maps observations to joint targets."""
+
+    fps: float
+
+    def reset(self) -> None:
+        """Forget the episode before."""
+        ...
+
+    def act(self, observation: Observation) -> FloatArray:
+        """Return the next joint target, shape (n_joints,), in the robot's LeRobot units."""
+        ...
+
+
+class PolicyProbe(Protocol):
+    """A policy's own view of an observation, for diagnosis."""
+
+    def features(self, observation: Observation) -> FloatArray:
+        """Return the encoder's features, shape (d,)."""
+        ...
+
+
+class TakeSink(Protocol):
+    """A subscriber of the control loop: recorder, window, statistics."""
+
+    def tick(self, tick: Tick) -> None:
+        """Take note of one turn; must not block."""
+        ...
+
+
+class Suggest(Protocol):
+    """The automatic label after a take."""
+
+    def __call__(self, take: Take) -> Mapping[str, object]:
+        """Return label fields to values, such as `{"failure_mode": "slip"}`; empty if unsure."""
+        ...

@@ -1,0 +1,53 @@
+"""Shared checks for the YAML files that people write: plan, station, suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+
+
+def load_yaml(path: Path, what: str) -> dict[str, Any]:
+    """Read a YAML mapping.
+
+    Raises:
+        UnusableInputError: missing, not YAML, or not a mapping.
+    """
+    try:
+        value = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise UnusableInputError(f"{what} {path} not found. Check the path.") from None
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise UnusableInputError(f"{what} {path} can't be read ({reason}). Mend it.") from None
+    if not isinstance(value, dict):
+        raise UnusableInputError(f"{what} {path} must be a mapping at the top. See docs/files.md.")
+    return value
+
+
+def check_keys(
+    value: Mapping[str, Any], valid: Iterable[str], where: str, need: Iterable[str] = ()
+) -> None:
+    """Check that `value` has no key outside `valid` and every key of `need`."""
+    valid = tuple(valid)
+    for key in value:
+        if key not in valid:
+            raise unknown_choice("key", key, valid, where)
+    for key in need:
+        if key not in value:
+            raise UnusableInputError(f"{where}: '{key}' is missing. Needed: {', '.join(need)}.")
+
+
+def number(value: Any, where: str, low: float, high: float) -> float:
+    """Return `value` as a float if it is a number within [low, high].
+
+    Raises:
+        UnusableInputError: it isn't.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise UnusableInputError(f"{where}: {value!r} must be a number from {low:g} to {high:g}.")
+    return float(value)

@@ -1,0 +1,121 @@
+"""The control-rate record: which columns it has, in which units, on disk and in memory.
+
+Columns: `t_ns`; per joint `<arm>.<joint>.<quantity>`; sensors as `<name>.fx_n`, `<name>.tx_nm`
+or `<name>.<channel>`; loop timing as `loop.period_s` and `loop.lateness_s`. What a device lacks
+is null on disk and NaN in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.types import FloatArray
+
+JOINT_QUANTITIES: Final[dict[str, str]] = {
+    "leader_rad": "rad",
+    "requested_rad": "rad",
+    "sent_rad": "rad",
+    "position_rad": "rad",
+    "velocity_rad_s": "rad/s",
+    "current_a": "A",
+    "load_pct": "%",
+    "temperature_c": "°C",
+    "voltage_v": "V",
+    "status": "bits",
+}
+"""Quantity, which is the last part of a joint column's name, to unit."""
+
+LOOP_CHANNELS: Final[dict[str, str]] = {"loop.period_s": "s", "loop.lateness_s": "s"}
+
+
+def joint_columns(arm: str, joints: Iterable[str]) -> dict[str, str]:
+    """Return the telemetry columns of one arm, name to unit."""
+    return {
+        f"{arm}.{joint}.{quantity}": unit
+        for joint in joints
+        for quantity, unit in JOINT_QUANTITIES.items()
+    }
+
+
+def arrow_schema(channels: Mapping[str, str]) -> pa.Schema:
+    """Return the schema of `telemetry.arrows`: `t_ns` and one nullable float64 per channel.
+
+    Args:
+        channels: column name to unit; the unit is kept in the field's metadata.
+    """
+    fields = [pa.field("t_ns", pa.int64(), nullable=False)]
+    fields += [pa.field(name, pa.float64(), metadata={"unit": u}) for name, u in channels.items()]
+    return pa.schema(fields)
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """A take's control-rate record in memory.
+
+    Attributes:
+        t_s: time since the take began [s], shape (n,).
+        columns: channel name to values, shape (n,), NaN where missing.
+        units: channel name to unit.
+    """
+
+    t_s: FloatArray
+    columns: Mapping[str, FloatArray]
+    units: Mapping[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.t_s)
+
+    def arms(self) -> tuple[str, ...]:
+        """Return the names of the arms that have joint columns."""
+        found = {
+            name.split(".")[0]
+            for name in self.columns
+            if name.count(".") == 2 and name.rsplit(".", 1)[1] in JOINT_QUANTITIES
+        }
+        return tuple(sorted(found))
+
+    def joints(self, arm: str) -> tuple[str, ...]:
+        """Return the joints of `arm`, in the order of their columns."""
+        names = (
+            n.split(".") for n in self.columns if n.startswith(f"{arm}.") and n.count(".") == 2
+        )
+        return tuple(dict.fromkeys(parts[1] for parts in names if parts[2] in JOINT_QUANTITIES))
+
+    def stack(self, arm: str, quantity: str) -> FloatArray:
+        """Return one quantity of every joint of `arm`, shape (n, n_joints), NaN where lacking."""
+        missing = np.full(len(self), np.nan)
+        columns = [self.columns.get(f"{arm}.{j}.{quantity}", missing) for j in self.joints(arm)]
+        return np.stack(columns, axis=1) if columns else np.empty((len(self), 0))
+
+    @classmethod
+    def from_table(cls, table: pa.Table, where: str = "telemetry") -> Telemetry:
+        """Read what `arrow_schema` describes.
+
+        Raises:
+            UnusableInputError: `t_ns` is missing, or infinite values stand in a channel.
+        """
+        if "t_ns" not in table.column_names:
+            raise UnusableInputError(
+                f"{where} has no column t_ns. It is not a gaploop telemetry record."
+            )
+        t_ns = np.asarray(table["t_ns"], dtype=np.int64)
+        t_s = (t_ns - (t_ns[0] if len(t_ns) else 0)) * 1e-9
+        columns, units = {}, {}
+        for spec in table.schema:
+            if spec.name == "t_ns":
+                continue
+            values = table[spec.name].to_numpy().astype(np.float64)
+            if np.isinf(values).any():
+                raise UnusableInputError(
+                    f"{where}: column {spec.name} holds infinite values. Export it again with "
+                    "missing values left empty."
+                )
+            columns[spec.name] = values
+            units[spec.name] = (spec.metadata or {}).get(b"unit", b"").decode()
+        return cls(t_s, columns, units)

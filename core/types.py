@@ -1,0 +1,146 @@
+"""What passes from one stage to the next, frozen: LeaderSample → SafeCommand → Tick → take.
+
+Joint angles between devices are radians, in the order of the follower's `joint_names`. Only
+what goes into a dataset or a policy is in the robot's own LeRobot units (see `Follower.units`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntFlag
+
+import numpy as np
+from numpy.typing import NDArray
+
+type FloatArray = NDArray[np.float64]
+type Image = NDArray[np.uint8]
+"""RGB image, shape (height, width, 3)."""
+
+
+class SafetyReason(IntFlag):
+    """Why the safety filter changed a command; stored as a bit set in `gap.safety`."""
+
+    NONE = 0
+    NON_FINITE = 1
+    JOINT_LIMIT = 2
+    VELOCITY = 4
+    ACCELERATION = 8
+    WORKSPACE = 16
+    STALL = 32
+    STALE_LEADER = 64
+    HARDWARE_ERROR = 128
+    OVER_TEMPERATURE = 256
+    ESTOP = 512
+    TRIPPED = 1024
+    """A latched trip holds the arm until the operator clears it."""
+
+
+@dataclass(frozen=True)
+class LeaderSample:
+    """What a command source asks for.
+
+    Attributes:
+        t_s: when it was sampled, on the loop's clock [s].
+        q_rad: requested joint positions [rad], shape (n_joints,).
+        intervention: a person has taken over from a policy.
+    """
+
+    t_s: float
+    q_rad: FloatArray
+    intervention: bool = False
+
+
+@dataclass(frozen=True)
+class SafeCommand:
+    """What the safety filter lets through.
+
+    Attributes:
+        requested_rad: what the source asked for [rad], shape (n_joints,); may hold NaN.
+        sent_rad: what is sent [rad], shape (n_joints,); finite and inside every limit.
+        reasons: why the two differ.
+    """
+
+    requested_rad: FloatArray
+    sent_rad: FloatArray
+    reasons: SafetyReason = SafetyReason.NONE
+
+
+@dataclass(frozen=True)
+class FollowerState:
+    """What the follower's servos report; every array has shape (n_joints,), NaN where lacking.
+
+    Attributes:
+        t_s: when it was read, on the loop's clock [s].
+        position_rad: joint positions [rad].
+        velocity_rad_s: joint velocities [rad/s].
+        current_a: motor currents [A].
+        load_pct: drive duty or load [% of stall].
+        temperature_c: motor temperatures [°C].
+        voltage_v: supply voltages [V].
+        status: hardware error bits, 0 where all is well.
+    """
+
+    t_s: float
+    position_rad: FloatArray
+    velocity_rad_s: FloatArray
+    current_a: FloatArray
+    load_pct: FloatArray
+    temperature_c: FloatArray
+    voltage_v: FloatArray
+    status: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CameraFrame:
+    """One picture and when it was taken.
+
+    Attributes:
+        image: RGB, uint8, shape (height, width, 3).
+        t_capture_s: capture time on the loop's clock [s].
+    """
+
+    image: Image
+    t_capture_s: float
+
+
+@dataclass(frozen=True)
+class Tick:
+    """One turn of the control loop.
+
+    Attributes:
+        index: 0, 1, … since the take began.
+        t_s: when the turn began, since the take began [s].
+        period_s: time since the turn before [s]; NaN on the first.
+        lateness_s: how late the turn began against its deadline [s].
+        leader: what was asked.
+        command: what was sent, and why it differs.
+        state: what the follower reported before the command.
+        frames: newest picture of each camera; empty on turns that are not policy frames.
+        environment_state: tracked scene, shape (m,), or None where nothing tracks.
+    """
+
+    index: int
+    t_s: float
+    period_s: float
+    lateness_s: float
+    leader: LeaderSample
+    command: SafeCommand
+    state: FollowerState
+    frames: Mapping[str, CameraFrame]
+    environment_state: FloatArray | None = None
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a policy sees at one policy step, in the units of the dataset it was trained on.
+
+    Attributes:
+        state: `observation.state`, shape (n_joints,), the robot's LeRobot units.
+        environment_state: `observation.environment_state`, shape (m,), or None.
+        images: newest picture of each camera.
+    """
+
+    state: FloatArray
+    environment_state: FloatArray | None
+    images: Mapping[str, Image]

@@ -1,0 +1,209 @@
+"""The words that takes, labels, plans and reports share.
+
+Every member carries its definition; gap dimensions also carry the evidence by which one
+recognises them and the remedy, which reports print. The first six dimensions follow the
+collection dimensions in the sim-to-real literature; the last three are those a team should
+rule out before it pays for demonstrations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gaploop.core.errors import unknown_choice
+
+
+class FailureMode(StrEnum):
+    """What was seen when a take failed."""
+
+    FROZEN = "frozen"
+    """The arm stopped moving before the task was done."""
+    OSCILLATION = "oscillation"
+    """The arm shook or hunted around a pose."""
+    DRIFT = "drift"
+    """The arm moved away from where it was commanded, steadily."""
+    COLLISION = "collision"
+    """A sudden contact where none was wanted."""
+    OBSTRUCTION = "obstruction"
+    """Something in the way stopped the motion and kept pressing."""
+    MISSED_GRASP = "missed_grasp"
+    """The gripper closed and the object wasn't in it."""
+    SLIP = "slip"
+    """The object was held and got lost en route."""
+    MISPLACEMENT = "misplacement"
+    """The object was released in the wrong place."""
+    TIMEOUT = "timeout"
+    """Time ran out while the arm still tried."""
+    OPERATOR_STOP = "operator_stop"
+    """A person or the safety filter ended the take."""
+
+
+class Phase(StrEnum):
+    """When in an attempt something happened."""
+
+    APPROACH = "approach"
+    """From the start until the gripper begins to close on the object."""
+    GRASP = "grasp"
+    """While the gripper closes and takes the weight."""
+    TRANSPORT = "transport"
+    """While the object is carried."""
+    PLACE = "place"
+    """While the object is lowered and released."""
+    RETREAT = "retreat"
+    """After the release."""
+
+
+class GapDimension(StrEnum):
+    """Why a policy that works in simulation fails on the robot: the tag datasets carry."""
+
+    CONTACT_DYNAMICS = "contact_dynamics"
+    VISUAL_DOMAIN = "visual_domain"
+    SENSOR_NOISE = "sensor_noise"
+    OBJECT_PROPERTY = "object_property"
+    ENVIRONMENTAL_COMPLEXITY = "environmental_complexity"
+    HUMAN_BEHAVIOR = "human_behavior"
+    ACTUATOR_RESPONSE = "actuator_response"
+    SPATIAL_GEOMETRY = "spatial_geometry"
+    TASK_SPECIFICATION = "task_specification"
+
+
+@dataclass(frozen=True)
+class DimensionDoc:
+    """What a report prints about one gap dimension."""
+
+    definition: str
+    evidence: str
+    remedy: str
+    collect: str
+    """What to collect against it; empty where demonstrations are not the remedy."""
+
+
+DIMENSIONS: Final[dict[GapDimension, DimensionDoc]] = {
+    GapDimension.CONTACT_DYNAMICS: DimensionDoc(
+        "Friction, stiction or compliance at contact differ from simulation.",
+        "The gripper closes where it should and the object slides, sticks or slips out of it.",
+        "Measure friction of the real surfaces, clean or change the finger pads, grip harder; "
+        "demonstrate only after that.",
+        "grasps with force or current telemetry on the real surfaces",
+    ),
+    GapDimension.VISUAL_DOMAIN: DimensionDoc(
+        "Light, texture, exposure, lens or blur differ from what perception was made for.",
+        "Image brightness, colour or sharpness lie outside the reference; detections shrink or go.",
+        "Fix exposure and white balance, add light, recalibrate the segmentation; for an image "
+        "policy, record under the site's light across the day.",
+        "takes from the deployment cameras under the site's light, across the day",
+    ),
+    GapDimension.SENSOR_NOISE: DimensionDoc(
+        "Sensors are biased, drift, are coarse, or drop readings.",
+        "Joint readings jitter or stand off the command at rest, repeat, or go missing.",
+        "Recalibrate or replace the sensor, filter it, log scripted motions to characterise it.",
+        "scripted motion logs with the real sensors",
+    ),
+    GapDimension.OBJECT_PROPERTY: DimensionDoc(
+        "Mass, centre of mass, size or stiffness of the object differ.",
+        "The object looks larger or smaller, the gripper stops at another width, currents rise.",
+        "Demonstrate over the real range of objects.",
+        "the real object range",
+    ),
+    GapDimension.ENVIRONMENTAL_COMPLEXITY: DimensionDoc(
+        "Clutter, distractors or occlusion that simulation doesn't have.",
+        "More object-like blobs than objects, detections that jump between them, or hide.",
+        "Make perception tell the object from clutter, or clear the cell; then record with "
+        "systematic clutter.",
+        "takes with systematic clutter levels (2, 4, 8 objects)",
+    ),
+    GapDimension.HUMAN_BEHAVIOR: DimensionDoc(
+        "People reach in, hand over, hesitate or move things.",
+        "Something large moves through the view, or the object moves while no gripper is near it.",
+        "Agree on how people share the cell, detect them and wait; record with consenting people.",
+        "takes with consenting participants",
+    ),
+    GapDimension.ACTUATOR_RESPONSE: DimensionDoc(
+        "Latency, backlash, friction or saturation of the drives.",
+        "Motion lags the command, falls short of it, or reverses late.",
+        "Identify delay and backlash and compensate them, slow the motion down, service the drive.",
+        "fast and reversing motions for system identification",
+    ),
+    GapDimension.SPATIAL_GEOMETRY: DimensionDoc(
+        "Camera pose, table height or joint zero differ from the calibration.",
+        "Landmarks stand elsewhere in the image, or contact comes at another height.",
+        "Recalibrate camera and zero offsets first; otherwise demonstrate over a pose grid.",
+        "a pose and height grid",
+    ),
+    GapDimension.TASK_SPECIFICATION: DimensionDoc(
+        "The success criterion or its tolerance differs.",
+        "The attempt looks like successful ones in every signal and is judged a failure.",
+        "Restate the task: agree on criterion and tolerance, then evaluate again.",
+        "",
+    ),
+}
+
+
+class Outcome(StrEnum):
+    """How a take ended."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    DISCARDED = "discarded"
+    """Thrown away by the operator, with a reason; kept in the journal until purged."""
+    INTERRUPTED = "interrupted"
+    """Not sealed: a crash, a kill or a device fault ended it."""
+    UNLABELLED = "unlabelled"
+    """Complete, and nobody has said how it went."""
+
+
+class TakeKind(StrEnum):
+    """What a take is for."""
+
+    DEMONSTRATION = "demonstration"
+    ROLLOUT = "rollout"
+    IMPORT = "import"
+
+
+class Domain(StrEnum):
+    """Where a take was recorded."""
+
+    REAL = "real"
+    SIM = "sim"
+    SIM_TARGET = "sim_target"
+    """The embedded 'real' cell: simulation with injected gaps. Always reported as sim-to-sim."""
+
+
+CONDITIONS: Final[dict[str, str]] = {
+    "background": "a background named in the station file",
+    "lighting": "a lighting named in the station file",
+    "distractors": "how many distracting objects, a whole number",
+    "object": "an object named in the station file",
+    "camera_pose": "offset [dx, dy, dz, droll, dpitch, dyaw] in m and rad",
+    "table_height": "offset in m",
+    "grid_cell": "[row, column] of the spawn grid",
+    "human": "a human behaviour named in the station file",
+}
+
+
+def dimension(name: str, where: str = "") -> GapDimension:
+    """Return the gap dimension called `name`.
+
+    Raises:
+        UnknownChoiceError: with the nearest valid name and the whole list.
+    """
+    return _member(GapDimension, "dimension", name, where)
+
+
+def failure_mode(name: str, where: str = "") -> FailureMode:
+    """Return the failure mode called `name`, or raise UnknownChoiceError."""
+    return _member(FailureMode, "failure mode", name, where)
+
+
+def outcome(name: str, where: str = "") -> Outcome:
+    """Return the outcome called `name`, or raise UnknownChoiceError."""
+    return _member(Outcome, "outcome", name, where)
+
+
+def _member[E: StrEnum](enum: type[E], kind: str, name: str, where: str) -> E:
+    try:
+        return enum(name)
+    except ValueError:
+        raise unknown_choice(kind, name, [m.value for m in enum], where) from None
