@@ -1,0 +1,253 @@
+"""The program `gaploop`: finds the command, reads its options, runs it, returns its exit code.
+
+A command is a module `scripts/<command>.py` (`import` stands in `import_.py`) with
+
+- `@dataclass class <Command>Config`, whose docstring is the help; or `config_class() -> type`
+  where the dataclass needs heavy imports. (Such a module must not postpone annotations with
+  `from __future__ import annotations`: names inside the function could not be found later.)
+- `EXAMPLE: str`, printed by `--help`;
+- `def run(config) -> int`, the exit code: 0 done, 1 the answer is no, 3 inconclusive;
+- if it takes arguments without a name, `POSITIONAL: str | tuple[str, ...]` with the options
+  they fill, in order; `dataset.root` unless given.
+
+Nothing heavy is imported until a command is known: `gaploop --help` reads docstrings with `ast`.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
+
+if TYPE_CHECKING:
+    from gaploop.scripts._arguments import Option
+
+HELPERS: Final = ("cli", "options")
+"""Modules in this folder that are not commands, besides those that begin with an underscore."""
+
+USAGE: Final = "gaploop <command> [DIR] [--option=value ...]"
+INTERRUPTED: Final = 130  # 128 + SIGINT, as shells do
+TERMINATED: Final = 143  # 128 + SIGTERM
+_WIDTH: Final = 96
+_DISCOVER: Final = "discover_packages_path"  # LeRobot's option that imports a package of devices
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `gaploop` with `argv`, or the process's own arguments, and return the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = "" if not arguments or arguments[0].startswith("-") else arguments[0]
+    try:
+        with _terminable():
+            return _dispatch(command, arguments)
+    except GaploopError as error:
+        _say(str(error), command)
+        return error.exit_code
+    except KeyboardInterrupt:
+        _say("interrupted.", command)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has left; keep the interpreter from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        _say(f"{what}. Check that path, its permissions and the space left.", command)
+        return UnusableInputError.exit_code
+
+
+def commands() -> dict[str, Path]:
+    """Return the commands that exist, name to module file, in alphabetical order."""
+    found = sorted(Path(__file__).parent.glob("*.py"))
+    names = {path.stem.rstrip("_").replace("_", "-"): path for path in found}
+    return {n: p for n, p in names.items() if p.stem not in HELPERS and not p.stem.startswith("_")}
+
+
+def _dispatch(command: str, arguments: list[str]) -> int:
+    if not command:
+        return _without_command(arguments)
+    known = commands()
+    if command not in known:
+        raise unknown_choice("command", command, known)
+    module = importlib.import_module(f"gaploop.scripts.{known[command].stem}")
+    rest = _discover(arguments[1:])
+    config_class = _config_class(module, command)
+    if "--help" in rest or "-h" in rest:
+        print(_command_help(command, module, config_class, rest))
+        return 0
+    return _run(command, module, config_class, rest)
+
+
+def _without_command(arguments: list[str]) -> int:
+    if arguments == ["--version"]:
+        from importlib.metadata import version
+
+        print(f"gaploop {version('gaploop')}")
+        return 0
+    if arguments and arguments[0] not in ("--help", "-h"):
+        raise UnusableInputError(
+            f"Unknown option {arguments[0]}. The command comes first: {USAGE}. See: gaploop --help"
+        )
+    print(_overview())
+    return 0 if arguments else UnusableInputError.exit_code
+
+
+def _run(command: str, module: ModuleType, config_class: type, arguments: list[str]) -> int:
+    from gaploop.scripts._arguments import parse
+    from gaploop.scripts.options import setup_logging, stdout_is_json
+
+    setup_logging()
+    config = parse(config_class, arguments, _positional(module), command)
+    with stdout_is_json() if getattr(config, "json", False) else contextlib.nullcontext():
+        return int(module.run(config) or 0)
+
+
+def _positional(module: ModuleType) -> tuple[str, ...]:
+    names = getattr(module, "POSITIONAL", "dataset.root")
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _config_class(module: ModuleType, command: str) -> type:
+    if hasattr(module, "config_class"):
+        made = module.config_class()
+    else:
+        made = getattr(module, f"{command.title().replace('-', '')}Config")
+    if not isinstance(made, type):
+        raise TypeError(f"{module.__name__}: the config must be a dataclass, got {made!r}")
+    return made
+
+
+def _discover(arguments: list[str]) -> list[str]:
+    """Import the device packages named by `--robot.discover_packages_path=…` and the like."""
+    rest = []
+    for argument in arguments:
+        name, _, package = argument.partition("=")
+        if not name.endswith(f".{_DISCOVER}"):
+            rest.append(argument)
+            continue
+        from lerobot.configs.parser import PluginLoadError, load_plugin
+
+        try:
+            load_plugin(package)
+        except PluginLoadError as error:
+            raise UnusableInputError(f"{argument}: {error}") from None
+    return rest
+
+
+def _overview() -> str:
+    """Return what `gaploop --help` prints."""
+    lines = ["Find out why a robot policy fails, record what mends it, fine-tune, prove it.", ""]
+    lines += [f"usage: {USAGE}", "", "commands:"]
+    known = {name: _summary(path) for name, path in commands().items()}
+    width = max(map(len, known), default=0) + 2
+    lines += [f"  {name:<{width}}{summary}" for name, summary in known.items()]
+    lines += ["", "Options and an example: gaploop <command> --help"]
+    lines += ["Exit codes: 0 done, 1 the answer is no, 2 unusable input, 3 inconclusive"]
+    return "\n".join(lines)
+
+
+def _summary(path: Path) -> str:
+    """Return a command's first line of help without importing it."""
+    tree = ast.parse(path.read_text())
+    configs = (
+        ast.get_docstring(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name.lower() == _config_name(path)
+    )
+    doc = next((d for d in configs if d), None) or ast.get_docstring(tree) or ""
+    return doc.partition("\n")[0]
+
+
+def _config_name(path: Path) -> str:
+    return f"{path.stem.replace('_', '')}config"
+
+
+def _command_help(command: str, module: ModuleType, config_class: type, argv: list[str]) -> str:
+    """Return what `gaploop <command> --help` prints."""
+    from gaploop.scripts._arguments import find_options
+
+    chosen = {
+        name.removesuffix(".type").lstrip("-"): value
+        for name, _, value in (token.partition("=") for token in argv)
+        if name.endswith(".type")
+    }
+    options = list(find_options(config_class, chosen))
+    names = {o.name for o in options}
+    fills = [name for name in _positional(module) if name in names]
+    words = "".join(f" [{name.rpartition('.')[2].upper()}]" for name in fills)
+    lines = [f"usage: gaploop {command}{words} [--option=value ...]", ""]
+    lines += [textwrap.dedent(_doc(config_class)).strip(), "", "options:"]
+    lines += [
+        "  --config_path=FILE.yaml",
+        *_wrap("Read options from a file; those given here win."),
+    ]
+    for option in options:
+        lines += _option_help(option, chosen)
+    example = getattr(module, "EXAMPLE", "").strip()
+    if example:
+        lines += ["", "example:", textwrap.indent(textwrap.dedent(example), "  ")]
+    return "\n".join(lines)
+
+
+def _doc(config_class: type) -> str:
+    first, _, rest = (config_class.__doc__ or "").partition("\n")
+    return f"{first}\n{textwrap.dedent(rest)}"
+
+
+def _option_help(option: Option, chosen: Mapping[str, str]) -> list[str]:
+    words = option.help
+    group, _, leaf = option.name.rpartition(".")
+    if leaf == "type" and option.choices and group not in chosen:
+        words += f" More options with: --{option.name}=… --help"
+    if option.default is MISSING:
+        words += " (required)"
+    elif option.default not in (None, "", [], {}, ()):
+        words += f" (default: {_shown(option.default)})"
+    return [f"  --{option.name}={option.metavar}", *_wrap(words.strip())]
+
+
+def _shown(default: Any) -> str:
+    value = getattr(default, "value", default)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _wrap(words: str) -> list[str]:
+    return textwrap.wrap(words, _WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
+
+
+def _say(message: str, command: str) -> None:
+    # Not `options.print_error`: an error before any command need not wait for NumPy.
+    name = f"gaploop {command}" if command in commands() else "gaploop"
+    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that whoever holds a device or a file lets it go."""
+
+    def stop(_signal: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(TERMINATED)
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not the main thread: whoever called us minds the signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""What several commands share: groups of options, output, progress, log settings.
+
+Options keep LeRobot's names, so that `--dataset.repo_id`, `--policy.path` and the like mean
+the same as in `lerobot-record` and `lerobot-train`. Nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.labels import check_dimensions
+from gaploop.core.station import SIM_STATION
+
+QUIET_LOGGERS: Final = ("lerobot", "torchcodec", "torch", "datasets", "huggingface_hub", "fsspec")
+"""Libraries whose logs below ERROR say nothing that a user of gaploop can act on."""
+
+_QUIET_ENVIRONMENT: Final = {
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "SVT_LOG": "1",  # svt-av1 prints its settings on every file unless told to log errors only
+}
+
+
+@dataclass
+class DatasetOptions:
+    """Which dataset, and for commands that record, what to record into it."""
+
+    root: Path | None = None
+    """Folder of the dataset (`gaploop <command> DIR` is short for it)."""
+    repo_id: str = "local/gaploop"
+    """Name on the Hub, such as me/pick_place."""
+    single_task: str = ""
+    """The instruction, in words."""
+    num_episodes: int = 20
+    """How many takes to record."""
+    episode_time_s: float = 60.0
+    """Longest time of one take [s]."""
+    fps: float | None = None
+    """Frames a second; the robot's own rate unless given [Hz]."""
+    episodes: list[int] | None = None
+    """Only these episodes, such as '[0, 3]'."""
+    push_to_hub: bool = False
+    """Upload when done. Off unless asked for."""
+
+    def folder(self) -> Path:
+        """Return `root`.
+
+        Raises:
+            UnusableInputError: it wasn't given.
+        """
+        if self.root is None:
+            raise UnusableInputError("Which dataset? Name its folder with --dataset.root=DIR.")
+        return self.root
+
+
+@dataclass
+class PolicyOptions:
+    """Which policy."""
+
+    path: str = ""
+    """Folder of a policy or an adapter, or its name on the Hub."""
+
+    def required(self) -> str:
+        """Return `path`.
+
+        Raises:
+            UnusableInputError: it wasn't given.
+        """
+        if not self.path:
+            raise UnusableInputError("Which policy? Name its folder with --policy.path=DIR.")
+        return self.path
+
+
+@dataclass
+class EnvOptions:
+    """The embedded cell: its task, what is injected into it, what is set up in it."""
+
+    task: str = "pick_place"
+    """pick_place, pick_lift or stack_cube."""
+    gaps: dict[str, float] = field(default_factory=dict)
+    """Gap dimension to severity from 0 to 1, such as '{"contact_dynamics": 0.6}'."""
+    gap_seed: int = 0
+    """Draws mechanism and direction of each gap."""
+    conditions: dict[str, Any] = field(default_factory=dict)
+    """What is set up, such as '{"distractors": 4}'."""
+
+    def __post_init__(self) -> None:
+        check_dimensions(self.gaps, "--env.gaps")
+        SIM_STATION.check_conditions(self.conditions, "--env.conditions")
+
+
+_real_stdout: list[TextIO] = []
+
+
+@contextlib.contextmanager
+def stdout_is_json() -> Iterator[None]:
+    """Keep stdout for `emit` alone: what anything else prints goes to stderr."""
+    _real_stdout.append(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _real_stdout.pop()
+
+
+def emit(as_json: bool, obj: Any, text: str = "") -> None:
+    """Print a command's result on stdout: `obj` as one JSON object, or else `text` for people.
+
+    Args:
+        as_json: the command's `--json`.
+        obj: a dataclass or mapping; NaN and infinities become null, paths and enums text.
+        text: what a person reads; nothing is printed where it is empty.
+    """
+    stream = _real_stdout[-1] if _real_stdout else sys.stdout
+    if as_json:
+        print(json.dumps(jsonable(obj), ensure_ascii=False, allow_nan=False), file=stream)
+    elif text:
+        print(text, file=stream)
+
+
+def jsonable(value: Any) -> Any:
+    """Return `value` as JSON types: dataclasses to objects, NumPy to numbers, NaN to null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return jsonable(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(getattr(k, "value", k)): jsonable(v) for k, v in value.items()}
+    if isinstance(value, Enum):
+        return jsonable(value.value)
+    if isinstance(value, list | tuple | set | frozenset):
+        return [jsonable(v) for v in value]
+    if hasattr(value, "tolist"):  # NumPy arrays and scalars, torch tensors
+        return jsonable(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, bool | int | str | None) else str(value)
+
+
+@contextlib.contextmanager
+def progress(description: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """Show a progress bar on stderr while the block runs; nothing where stderr isn't a terminal.
+
+    Args:
+        description: what is going on, such as "Recording".
+        total: how many steps, or None where nobody knows.
+
+    Yields:
+        a function to call after each step: `advance()`, or `advance(3)` after three.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    console = Console(stderr=True)
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Remaining())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with bar:
+        task = bar.add_task(description, total=total)
+
+        def advance(steps: int = 1) -> None:
+            bar.advance(task, steps)
+
+        yield advance
+
+
+def print_error(message: str, command: str = "") -> None:
+    """Print one line on stderr, whatever line breaks `message` holds."""
+    name = f"gaploop {command}".rstrip()
+    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
+
+
+class _Quiet(logging.Filter):
+    """Passes our records, and others' from ERROR up where their library is a noisy one."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            return True
+        # LeRobot logs through the root logger: only the file tells whose record it is.
+        noisy_file = any(f"/{name}/" in record.pathname for name in QUIET_LOGGERS)
+        return not noisy_file and record.name.split(".")[0] not in QUIET_LOGGERS
+
+
+def setup_logging(level: int = logging.INFO) -> None:
+    """Send logs to stderr, one line each, without what libraries say to themselves."""
+    for name, value in _QUIET_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.addFilter(_Quiet())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("gaploop").setLevel(level)
+    for module in (*QUIET_LOGGERS, "torchvision"):
+        warnings.filterwarnings("ignore", module=rf"{module}(\.|$)")
