@@ -118,6 +118,7 @@ class Tick:
         state: what the follower reported before the command.
         frames: newest picture of each camera; empty on turns that are not policy frames.
         environment_state: tracked scene, shape (m,), or None where nothing tracks.
+        policy_frame: this turn is a policy frame, with or without cameras.
     """
 
     index: int
@@ -129,6 +130,7 @@ class Tick:
     state: FollowerState
     frames: Mapping[str, CameraFrame]
     environment_state: FloatArray | None = None
+    policy_frame: bool = False
 
 
 @dataclass(frozen=True)
