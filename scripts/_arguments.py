@@ -8,108 +8,21 @@ positionals, and reports errors as argparse does.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import inspect
 import re
-import types
-import typing
 from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
 import draccus
 import yaml
-from draccus.utils import DecodingError, DraccusException, is_choice_type
-from draccus.wrappers.docstring import get_attribute_docstring, get_preferred_help_text
+from draccus.utils import DecodingError, DraccusException
 
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 from gaploop.core.schema import load_yaml
+from gaploop.scripts._option_fields import Option, find_options
 
 CONFIG_PATH: Final = "config_path"
-_TYPE_WORDS: Final = {bool: "true|false", int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """One option of a command.
-
-    Attributes:
-        name: with dots, without dashes, such as `dataset.root`.
-        kind: its type, without None.
-        default: what it is unless given; MISSING where it must be given.
-        differs: the default differs from that of the dataclass it stands in.
-        help: what it means, in words.
-        choices: the only values it may take, if it is a choice.
-    """
-
-    name: str
-    kind: Any
-    default: Any
-    differs: bool
-    help: str
-    choices: tuple[str, ...] = ()
-
-    @property
-    def is_list(self) -> bool:
-        """Say whether it takes several values."""
-        return (typing.get_origin(self.kind) or self.kind) in (list, tuple, set)
-
-    @property
-    def is_text(self) -> bool:
-        """Say whether its value is taken as it is written."""
-        return bool(self.choices) or all(kind in (str, Path) for kind in self.kinds)
-
-    @property
-    def kinds(self) -> tuple[Any, ...]:
-        """Return the types its value may have."""
-        union = typing.get_origin(self.kind) in (typing.Union, types.UnionType)
-        return typing.get_args(self.kind) if union else (self.kind,)
-
-    @property
-    def metavar(self) -> str:
-        """Return what stands after the `=` in the help."""
-        if self.choices:
-            return "|".join(self.choices)
-        if self.is_list:
-            return "'[A, B]'"
-        if (typing.get_origin(self.kind) or self.kind) is dict:
-            return "'{\"NAME\": VALUE}'"
-        return next((_TYPE_WORDS[k] for k in reversed(self.kinds) if k in _TYPE_WORDS), "VALUE")
-
-
-def find_options(
-    config_class: type, chosen: Mapping[str, str], default: Any = None, prefix: str = ""
-) -> Iterator[Option]:
-    """Yield the options of a dataclass, of those within it, and of the chosen types.
-
-    Args:
-        config_class: the dataclass.
-        chosen: option such as `robot` to the type chosen for it.
-        default: an instance whose values stand where nothing is given.
-        prefix: what stands before each name.
-    """
-    hints = typing.get_type_hints(config_class)
-    for spec in dataclasses.fields(config_class):
-        if not spec.init:
-            continue
-        kind, name = _without_none(hints[spec.name]), prefix + spec.name
-        own = _default(spec)
-        value = own if default is None else getattr(default, spec.name)
-        doc = _help(config_class, spec.name)
-        if is_choice_type(kind):
-            known = kind.get_known_choices()
-            shown = tuple(sorted(known))
-            yield Option(f"{name}.type", str, None, False, doc, shown)
-            selected = known.get(chosen.get(name, kind.default_choice_name()))
-            if selected is not None:
-                yield from find_options(selected, chosen, None, f"{name}.")
-        elif dataclasses.is_dataclass(kind):
-            within = value if dataclasses.is_dataclass(value) else None
-            yield from find_options(typing.cast(type, kind), chosen, within, f"{name}.")
-        else:
-            yield Option(name, kind, value, value != own, doc, _choices(kind))
 
 
 def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], command: str) -> Any:
@@ -128,7 +41,7 @@ def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], co
     given_path = next((v for n, v in _pairs(argv) if n == CONFIG_PATH and v is not None), None)
     nested = load_yaml(Path(given_path), "Config file") if given_path else {}
     chosen = {n.removesuffix(".type"): v for n, v in _flat(nested) if n.endswith(".type")}
-    chosen |= {n.removesuffix(".type"): v for n, v in _pairs(argv) if v and n.endswith(".type")}
+    chosen |= chosen_types(argv)
     options = {o.name: o for o in find_options(config_class, chosen)}
     _check_file(nested, options, given_path, command)
     for name, text in _read(argv, options, positional, command):
@@ -139,6 +52,11 @@ def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], co
         if option.differs and isinstance(holder, dict) and leaf not in holder:
             holder[leaf] = draccus.encode(option.default)
     return _decode(config_class, nested, options)
+
+
+def chosen_types(argv: Sequence[str]) -> dict[str, str]:
+    """Return option such as `robot` to the type that a command line chooses for it."""
+    return {n.removesuffix(".type"): v for n, v in _pairs(argv) if v and n.endswith(".type")}
 
 
 def nearest(name: str, options: Mapping[str, Option]) -> str:
@@ -298,7 +216,8 @@ def _readable(
     if ours is not None:
         return ours
     path = error.key_path if isinstance(error, DecodingError) else ()
-    missing = re.findall(r"`(\w+)`", str(error)) if "required field" in str(error) else []
+    said = error.message if isinstance(error, DecodingError) else ""
+    missing = re.findall(r"`(\w+)`", said) if "required field" in said else []
     if missing:
         names = [".".join((*path, name)) for name in missing]
         shown = (f"--{n}={options[n].metavar}" if n in options else f"--{n}.type" for n in names)
@@ -313,32 +232,3 @@ def _readable(
         )
     place = f"--{'.'.join(path)}: " if path else ""
     return UnusableInputError(f"{place}{causes[-1]}")
-
-
-def _default(spec: dataclasses.Field[Any]) -> Any:
-    if spec.default_factory is not dataclasses.MISSING:
-        return spec.default_factory()
-    return spec.default
-
-
-def _without_none(kind: Any) -> Any:
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        rest = tuple(k for k in typing.get_args(kind) if k is not type(None))
-        return rest[0] if len(rest) == 1 else typing.Union[rest]  # noqa: UP007 (built at run time)
-    return kind
-
-
-def _choices(kind: Any) -> tuple[str, ...]:
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return tuple(str(member.value) for member in kind)
-    if typing.get_origin(kind) is typing.Literal:
-        return tuple(str(value) for value in typing.get_args(kind))
-    return ()
-
-
-def _help(config_class: type, name: str) -> str:
-    for owner in config_class.__mro__:
-        if name in inspect.get_annotations(owner):
-            doc = get_preferred_help_text(get_attribute_docstring(owner, name)) or ""
-            return " ".join(doc.split())
-    return ""

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 
 if TYPE_CHECKING:
-    from gaploop.scripts._arguments import Option
+    from gaploop.scripts._option_fields import Option
 
 HELPERS: Final = ("cli", "options")
 """Modules in this folder that are not commands, besides those that begin with an underscore."""
@@ -174,13 +174,10 @@ def _config_name(path: Path) -> str:
 
 def _command_help(command: str, module: ModuleType, config_class: type, argv: list[str]) -> str:
     """Return what `gaploop <command> --help` prints."""
-    from gaploop.scripts._arguments import find_options
+    from gaploop.scripts._arguments import chosen_types
+    from gaploop.scripts._option_fields import find_options
 
-    chosen = {
-        name.removesuffix(".type").lstrip("-"): value
-        for name, _, value in (token.partition("=") for token in argv)
-        if name.endswith(".type")
-    }
+    chosen = chosen_types(argv)
     options = list(find_options(config_class, chosen))
     names = {o.name for o in options}
     fills = [name for name in _positional(module) if name in names]
