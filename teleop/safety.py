@@ -53,15 +53,15 @@ class SafetyFilter:
         self._low, self._high = bounds[:, 0].copy(), bounds[:, 1].copy()
         self._step_rad = limits.velocity_rad_s * period_s
         self._gain_rad = limits.acceleration_rad_s2 * period_s**2
-        self._sent = np.clip(np.zeros(len(bounds)), self._low, self._high)
-        self._last_step = np.zeros(len(bounds))
+        self._sent: FloatArray = np.clip(np.zeros(len(bounds)), self._low, self._high)
+        self._last_step: FloatArray = np.zeros(len(bounds))
         self._stalled_since_s = np.full(len(bounds), np.nan)
         self._any_stalled = False
         self._estop = False
         self._trip = SafetyReason.NONE
         self._tripped_at_s = math.nan
         self._now_s = -math.inf
-        self._hold = self._sent
+        self._hold: FloatArray = self._sent
 
     @property
     def sent_rad(self) -> FloatArray:

@@ -1,0 +1,198 @@
+"""A rig: everything that a take needs but the leader. `embedded_rig` builds the simulated one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gaploop.collect.journal import CODEC
+from gaploop.collect.recorder import channels
+from gaploop.core.clock import Clock, utc_ns
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import uuid7
+from gaploop.core.journal_format import TakeHeader
+from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker
+from gaploop.core.station import SIM_STATION, Station
+from gaploop.core.take import TakeInfo
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.sim.cell import Cell
+from gaploop.sim.expert import ScriptedLeader
+from gaploop.sim.follower import CellCamera, CellClock, CellFollower
+from gaploop.sim.tracker import Tracker
+from gaploop.teleop.loop import Rates
+from gaploop.teleop.safety import SafetyFilter
+
+EMBEDDED_CALIBRATION: Final = "nominal"
+
+
+@dataclass(frozen=True)
+class Rig:
+    """An arm in its cell, ready for takes.
+
+    Attributes:
+        tracker: reads the scene from the first camera's pictures, or None.
+        control_hz: turns of the control loop per second [Hz].
+        fps: policy frames per second [Hz].
+        conditions: what is set up, by the names of `vocabulary.CONDITIONS`.
+        calibration: names the calibration in use.
+        reset: set up the scene for a seed, bring the arm to its start, and clear the filter.
+        judge: how the take stands now, or None where only a person can tell.
+        truth: what was injected, for `truth.jsonl` only, or None.
+        close: torque off, then disconnect; safe to call twice.
+    """
+
+    follower: Follower
+    cameras: tuple[CameraSource, ...]
+    tracker: SceneTracker | None
+    clock: Clock
+    safety: SafetyFilter
+    control_hz: float
+    fps: float
+    domain: Domain
+    station: Station
+    reset: Callable[[int], None]
+    judge: Callable[[], Outcome | None]
+    truth: Callable[[], Mapping[str, Any] | None]
+    close: Callable[[], None]
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    calibration: str = ""
+
+    @property
+    def rates(self) -> Rates:
+        """Control and frame rate."""
+        return Rates(self.control_hz, self.fps)
+
+    def header(
+        self,
+        task: str,
+        *,
+        kind: TakeKind = TakeKind.DEMONSTRATION,
+        dimensions: Mapping[str, float] | None = None,
+        plan: str = "",
+        policy: str = "",
+        session: str = "",
+        operator: str = "",
+    ) -> TakeHeader:
+        """Return the header of a new take, with a new uid. Looks at one picture of each camera.
+
+        Args:
+            task: the instruction, in words.
+            kind: what the take is for.
+            dimensions: on a demonstration its purpose, dimension to weight.
+            plan: id of the plan item it is recorded for.
+            policy: id of the policy that drives.
+            session: names the run of the program.
+            operator: who records.
+        """
+        info = TakeInfo(
+            uid=uuid7(),
+            task=task,
+            fps=self.fps,
+            kind=kind,
+            domain=self.domain,
+            joint_names=self.follower.joint_names,
+            robot_type=self.follower.robot_type,
+            units=self.follower.units,
+            dimensions=dict(dimensions or {}),
+            conditions=dict(self.conditions),
+            session=session,
+            operator=operator,
+            station=self.station.name,
+            calibration=self.calibration,
+            policy=policy,
+            plan=plan,
+            t0_ns=utc_ns(),
+        )
+        names = self.tracker.names if self.tracker is not None else ()
+        return TakeHeader(info, tuple(names), self._camera_specs(), channels(self.follower))
+
+    def _camera_specs(self) -> dict[str, dict[str, Any]]:
+        specs: dict[str, dict[str, Any]] = {}
+        for camera in self.cameras:
+            height, width = camera.frame().image.shape[:2]
+            specs[camera.name] = {"width": width, "height": height, "fps": self.fps, "codec": CODEC}
+        return specs
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedRig(Rig):
+    """The simulated cell as a rig.
+
+    Attributes:
+        cell: what a scripted person looks at; never shown to policies or diagnosis.
+    """
+
+    cell: Cell
+
+    def scripted_leader(self, seed: int = 0) -> Leader:
+        """Return the scripted teleoperator of this cell; make it after `reset`."""
+        return ScriptedLeader(self.cell, seed)
+
+
+def embedded_rig(
+    *,
+    task: str = "pick_place",
+    gaps: Mapping[str, float] | None = None,
+    gap_seed: int = 0,
+    conditions: Mapping[str, Any] | None = None,
+    fps: float | None = None,
+) -> EmbeddedRig:
+    """Build the embedded SO-101 cell as a rig on simulated, unthrottled time.
+
+    Without gaps and conditions its domain is `sim`; with any it is `sim_target`, the stand-in
+    for a real cell, and everything that reports on it says sim-to-sim.
+
+    Args:
+        task: `pick_place`, `pick_lift` or `stack_cube`.
+        gaps: gap dimension, or "dimension.mechanism", to severity in [0, 1].
+        gap_seed: draws mechanism and direction of each gap.
+        conditions: what to set up, by the names of `vocabulary.CONDITIONS`.
+        fps: policy frames per second [Hz]; the cell's own rate (50) by default.
+
+    Raises:
+        UnusableInputError: an unknown task, dimension or condition, or a rate that doesn't divide.
+    """
+    SIM_STATION.check_conditions(conditions or {}, "--robot.conditions")
+    cell = Cell(task, gaps=gaps, gap_seed=gap_seed, conditions=conditions)
+    rates = Rates(cell.control_hz, cell.fps if fps is None else fps)
+    is_target = bool(conditions) or any(severity > 0 for severity in (gaps or {}).values())
+    domain = Domain.SIM_TARGET if is_target else Domain.SIM
+    safety = SafetyFilter(SIM_STATION.safety, cell.joint_limits_rad, rates.period_s)
+
+    def reset(seed: int) -> None:
+        cell.reset(seed)
+        safety.clear()  # in the embedded cell, setting up the scene anew is the operator's word
+
+    return EmbeddedRig(
+        follower=CellFollower(cell),
+        cameras=(CellCamera(cell),),
+        tracker=Tracker.nominal(cell.image_size, domain=float(is_target), task=task),
+        clock=CellClock(cell),
+        safety=safety,
+        control_hz=rates.control_hz,
+        fps=rates.fps,
+        domain=domain,
+        station=SIM_STATION,
+        reset=reset,
+        judge=lambda: Outcome.SUCCESS if cell.success() else Outcome.FAILURE,
+        truth=cell.truth,
+        close=cell.close,
+        conditions=dict(conditions or {}),
+        calibration=EMBEDDED_CALIBRATION,
+        cell=cell,
+    )
+
+
+def scripted_leader(rig: Rig, seed: int = 0) -> Leader:
+    """Return the scripted teleoperator of an embedded rig.
+
+    Raises:
+        UnusableInputError: the rig is a real one, where nobody knows where things are.
+    """
+    if not isinstance(rig, EmbeddedRig):
+        raise UnusableInputError(
+            f"--teleop.type=scripted drives the embedded cell only, not {rig.follower.robot_type}. "
+            "Use --robot.type=so101_sim, or a leader arm."
+        )
+    return rig.scripted_leader(seed)

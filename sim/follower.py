@@ -1,0 +1,74 @@
+"""The embedded cell as devices: a follower, a camera and a clock on simulated time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gaploop.core.types import CameraFrame, FloatArray, FollowerState, SafeCommand
+from gaploop.sim.cell import Cell
+from gaploop.sim.units import from_degrees, to_degrees
+
+CAMERA_NAME: Final = "overhead"
+
+
+class CellFollower:
+    """The cell's arm; implements core's `Follower`. The gripper's unit is 0 to 100, not degrees."""
+
+    name = "follower"
+    robot_type = "so101_sim"
+    units = "deg"
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self.joint_names: tuple[str, ...] = tuple(cell.joint_names)
+        self.joint_limits_rad: FloatArray = cell.joint_limits_rad
+
+    def read(self) -> FollowerState:
+        """Return what the servos report."""
+        return self._cell.read()
+
+    def send(self, command: SafeCommand) -> None:
+        """Set the servos' goal positions."""
+        self._cell.command(command.sent_rad)
+
+    def to_units(self, q_rad: FloatArray) -> FloatArray:
+        """Convert joint angles [rad], shape (6,), to LeRobot's degrees and gripper percent."""
+        return to_degrees(q_rad)
+
+    def from_units(self, values: FloatArray) -> FloatArray:
+        """Convert LeRobot's degrees and gripper percent, shape (6,), to joint angles [rad]."""
+        return from_degrees(values)
+
+    def close(self) -> None:
+        """Free the cell's renderer; a simulated arm has no torque to take off."""
+        self._cell.close()
+
+
+class CellCamera:
+    """The cell's overhead camera; implements core's `CameraSource`."""
+
+    name = CAMERA_NAME
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    def frame(self) -> CameraFrame:
+        """Return the newest picture."""
+        return self._cell.frame()
+
+
+class CellClock:
+    """Simulated time: waiting lets the cell's physics advance, as fast as the machine can."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    def now_s(self) -> float:
+        """Return simulated time since the cell's reset [s]."""
+        return self._cell.now_s
+
+    def sleep_until(self, deadline_s: float) -> None:
+        """Advance the cell to `deadline_s` [s]."""
+        remaining_s = deadline_s - self._cell.now_s
+        if remaining_s > 0:
+            self._cell.advance(remaining_s)
