@@ -109,7 +109,10 @@ class Plant(Protocol):
 class SceneTracker(Protocol):
     """Turns a picture into `observation.environment_state`."""
 
-    names: tuple[str, ...]
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tracked entries, in order."""
+        ...
 
     def reset(self) -> None:
         """Forget the scene of the take before."""
