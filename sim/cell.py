@@ -1,0 +1,394 @@
+"""The embedded SO-101 tabletop cell in MuJoCo.
+
+The nominal cell is "sim"; the same cell with injected gaps stands for the real one, and text
+and reports call results between the two sim-to-sim.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from types import TracebackType
+from typing import Self
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.errors import unknown_choice
+from gaploop.core.types import CameraFrame, FollowerState
+from gaploop.sim import scene, units
+from gaploop.sim.conditions import OBJECTS, parse_conditions
+from gaploop.sim.gaps import draw_gaps
+from gaploop.sim.gaps.actuators import CommandPath, weaken_servos
+from gaploop.sim.gaps.hand import Hand, add_hand, hand_gap
+from gaploop.sim.gaps.images import ImagePath
+from gaploop.sim.gaps.scene_effects import (
+    FINGER_BODIES,
+    apply_to_model,
+    criterion,
+    object_options,
+    scene_edits,
+)
+from gaploop.sim.gaps.sensors import SensorPath
+from gaploop.sim.kinematics import TCP_SITE, fold_square
+from gaploop.sim.placement import distractor_poses, place_task
+from gaploop.sim.tasks import TASKS, TaskState, is_success
+
+# LeRobot's so101_follower limits the gripper to half its torque (Max_Torque_Limit 500).
+GRIPPER_TORQUE_NM = 0.5 * units.STALL_TORQUE_NM
+HELD_FORCE_N = 0.2  # a jaw that presses less is only touching
+SNAPSHOTS = 256  # captures kept for a camera that lags or stalls: ten seconds at 25 Hz
+MULTISAMPLES = 2  # of the renderer: smooth edges help the tracker, more cost half the frames
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """The scene at a capture time; enough to draw it later."""
+
+    index: int
+    t_s: float
+    qpos: NDArray[np.float64]
+    mocap_pos: NDArray[np.float64]
+    mocap_quat: NDArray[np.float64]
+
+
+class Cell:
+    """An SO-101 arm at a table with an object, a target and an overhead camera.
+
+    Attributes:
+        joint_names: order of all joint arrays.
+        joint_limits_rad: lower and upper limit [rad], shape (6, 2).
+        control_hz: rate at which telemetry is worth reading [Hz].
+        fps: policy rate [Hz].
+        injected: the gaps as drawn; privileged.
+    """
+
+    joint_names = scene.JOINT_NAMES
+    control_hz = 100.0
+    fps = 50.0
+
+    def __init__(
+        self,
+        task: str = "pick_place",
+        *,
+        gaps: Mapping[str, float] | None = None,
+        gap_seed: int = 0,
+        conditions: Mapping[str, object] | None = None,
+        image_size: int = 192,
+        camera_hz: float = 25.0,
+        camera_latency_s: float = 0.0,
+    ) -> None:
+        """Build the cell and reset it to seed 0.
+
+        Args:
+            task: one of tasks.TASKS.
+            gaps: dimension, or "dimension.mechanism", to severity in [0, 1].
+            gap_seed: draws mechanism and direction of each gap.
+            conditions: as in vocabulary.CONDITIONS.
+            image_size: width and height of the camera's pictures [px].
+            camera_hz: pictures per second.
+            camera_latency_s: age of the newest picture when it becomes available [s].
+
+        Raises:
+            UnusableInputError: for an unknown task, dimension, mechanism or condition.
+        """
+        if task not in TASKS:
+            raise unknown_choice("task", task, TASKS)
+        self.task = task
+        self.image_size = image_size
+        self.camera_hz = camera_hz
+        self._camera_latency_s = camera_latency_s
+        self._gap_seed = gap_seed
+        self.conditions = parse_conditions(conditions or {})
+        self.injected = draw_gaps(gaps or {}, gap_seed)
+        self._gaps = [gap for gap in self.injected if gap.severity > 0.0]
+        self._build_model()
+        self._commands = CommandPath(self._gaps)
+        self._sensors = SensorPath(self._gaps)
+        self._images = ImagePath(self._gaps, image_size)
+        self._criterion = criterion(task, self._gaps)
+        self._renderer: mujoco.Renderer | None = None
+        self._render_data = mujoco.MjData(self._model)
+        self._forces = np.zeros(6)
+        self.reset(0)
+
+    def _build_model(self) -> None:
+        kind = OBJECTS[self.conditions.object]
+        options = scene.SceneOptions(
+            self.task, self.conditions.background, kind.half_size_m, kind.shape, kind.mass_kg
+        )
+        hand = hand_gap(self.conditions.human, self._gaps)
+        edits = scene_edits(self.conditions, self._gaps, self._gap_seed)
+        options = object_options(options, self._gaps)
+        options = replace(options, edits=edits + ((add_hand,) if hand else ()))
+        self._options = options
+        self._model = scene.build_model(options)
+        apply_to_model(self._model, self.conditions, self._gaps)
+        weaken_servos(self._model, self._gaps)
+        self._model.actuator("gripper").forcerange[:] = (-GRIPPER_TORQUE_NM, GRIPPER_TORQUE_NM)
+        self._data = mujoco.MjData(self._model)
+        self._hand = Hand(self._model, hand) if hand else None
+        self._index_model()
+
+    def _index_model(self) -> None:
+        model = self._model
+        joints = [model.joint(name) for name in self.joint_names]
+        self._qpos = np.array([int(j.qposadr[0]) for j in joints])
+        self._dof = np.array([int(j.dofadr[0]) for j in joints])
+        self._servos = np.array([model.actuator(name).id for name in self.joint_names])
+        self.joint_limits_rad = np.array([j.range for j in joints], dtype=np.float64)
+        self._object_body = model.body("object").id
+        self._object_qpos = int(model.joint("object").qposadr[0])
+        self._object_dof = int(model.joint("object").dofadr[0])
+        self._target_body = model.body("target").id
+        self._fingers = [model.body(name).id for name in FINGER_BODIES]
+        self._camera_steps = 1.0 / (self.camera_hz * scene.TIMESTEP_S)
+
+    @property
+    def model(self) -> mujoco.MjModel:
+        """The compiled model, for kinematics; privileged where it differs from nominal."""
+        return self._model
+
+    @property
+    def now_s(self) -> float:
+        """Simulated time since reset [s]."""
+        return self._steps * scene.TIMESTEP_S
+
+    def reset(self, seed: int) -> None:
+        """Start a take; equal seeds give equal scenes, whatever gaps are injected."""
+        rng = np.random.default_rng([seed, 11])
+        mujoco.mj_resetData(self._model, self._data)
+        self._table_z = float(self._model.body("table").pos[2])
+        half = self._options.object_half_size_m
+        self._rest_z = self._table_z + half[2]
+        q_home = np.asarray(scene.HOME_Q_RAD) + rng.normal(0.0, 0.01, 6)
+        self._data.qpos[self._qpos] = q_home
+        self._data.ctrl[self._servos] = q_home
+        self._data.ctrl[len(self._servos) :] = 1.0  # adhesion pads, where there are any
+        place_task(self._model, self._data, rng, self._rest_z, self._table_z, self.conditions)
+        distractor_poses(self._model, self._data, np.random.default_rng([seed, 12]), self._table_z)
+        self._reset_paths(seed, q_home)
+        mujoco.mj_forward(self._model, self._data)
+        self._snapshots.append(self._snapshot(0))
+
+    def _reset_paths(self, seed: int, q_home: NDArray[np.float64]) -> None:
+        self._seed = seed
+        self._steps = 0
+        self._residual_s = 0.0
+        self._goal = q_home.copy()
+        self._temperature_c = np.full(6, units.AMBIENT_TEMPERATURE_C)
+        self._temperature_t_s = 0.0
+        self._snapshots: deque[_Snapshot] = deque(maxlen=SNAPSHOTS)
+        self._frame: tuple[int, CameraFrame] | None = None
+        self._commands.reset(q_home)
+        self._sensors.reset(np.random.default_rng([self._gap_seed, seed, 21]))
+        if self._hand is not None:
+            rng = np.random.default_rng([self._gap_seed, seed, 22])
+            self._hand.reset(rng, self._data, self._table_z)
+
+    def command(self, q_rad: NDArray[np.float64]) -> None:
+        """Set the goal of the position servos [rad], shape (6,)."""
+        if self._sensors.bus_out(self.now_s):
+            return
+        self._goal = np.clip(q_rad, self.joint_limits_rad[:, 0], self.joint_limits_rad[:, 1])
+        if self._commands.active:
+            self._commands.push(self.now_s, self._goal)
+        elif not self._sensors.offsets_active:
+            self._data.ctrl[self._servos] = self._goal
+
+    def advance(self, duration_s: float) -> None:
+        """Let simulated time pass [s]; remainders of a physics step are carried over."""
+        self._residual_s += duration_s
+        count = int(self._residual_s / scene.TIMESTEP_S + 1e-6)
+        self._residual_s -= count * scene.TIMESTEP_S
+        stepwise = (
+            self._commands.active or self._sensors.offsets_active or self._hand is not None
+        )
+        end = self._steps + count
+        while self._steps < end:
+            due = self._next_capture_step()
+            chunk = 1 if stepwise else min(end, due) - self._steps
+            if stepwise:
+                self._before_step()
+            mujoco.mj_step(self._model, self._data, nstep=chunk)
+            self._steps += chunk
+            if self._steps == due:
+                self._snapshots.append(self._snapshot(self._snapshots[-1].index + 1))
+
+    def _next_capture_step(self) -> int:
+        return round((self._snapshots[-1].index + 1) * self._camera_steps)
+
+    def _before_step(self) -> None:
+        now_s = self.now_s
+        if self._commands.active or self._sensors.offsets_active:
+            goal = self._commands.set_point(now_s) if self._commands.active else self._goal
+            self._data.ctrl[self._servos] = goal - self._sensors.offset(now_s)
+        if self._hand is not None:
+            self._hand.update(now_s, self._data)
+
+    def read(self) -> FollowerState:
+        """What the servos report, through the sensors' faults."""
+        now_s = self.now_s
+        torque_nm = self._data.actuator_force[self._servos].copy()
+        current_a = units.current_from_torque(torque_nm)
+        self._warm_up(now_s, current_a)
+        position = self._sensors.position(now_s, self._data.qpos[self._qpos].copy())
+        step = units.ENCODER_STEP_RAD
+        return FollowerState(
+            t_s=now_s,
+            position_rad=np.round(position / step) * step,
+            velocity_rad_s=self._data.qvel[self._dof].copy(),
+            current_a=current_a,
+            load_pct=100.0 * torque_nm / units.STALL_TORQUE_NM,
+            temperature_c=np.round(self._temperature_c),
+            voltage_v=np.full(
+                6,
+                round(units.SUPPLY_VOLTAGE_V - units.SUPPLY_RESISTANCE_OHM * current_a.sum(), 1),
+            ),
+            status=np.zeros(6, dtype=np.int64),
+        )
+
+    def _warm_up(self, now_s: float, current_a: NDArray[np.float64]) -> None:
+        elapsed_s = now_s - self._temperature_t_s
+        self._temperature_c += units.WINDING_RISE_C_PER_A2_S * current_a**2 * elapsed_s
+        self._temperature_t_s = now_s
+
+    def frame(self) -> CameraFrame:
+        """The newest picture of the overhead camera; drawn when first asked for."""
+        snapshot = self._newest_snapshot()
+        if self._frame is None or self._frame[0] != snapshot.index:
+            clean = self._draw(snapshot, scene.CAMERA_NAME)
+            rng = np.random.default_rng([self._gap_seed, self._seed, 23, snapshot.index])
+            picture = self._images.apply(clean, rng) if self._images.active else clean
+            self._frame = (snapshot.index, CameraFrame(picture, snapshot.t_s))
+        return self._frame[1]
+
+    def _newest_snapshot(self) -> _Snapshot:
+        latest_s = self.now_s - self._camera_latency_s + 1e-9
+        for snapshot in reversed(self._snapshots):
+            if snapshot.t_s <= latest_s and self._sensors.capture_allowed(snapshot.t_s):
+                return snapshot
+        return self._snapshots[0]
+
+    def _snapshot(self, index: int) -> _Snapshot:
+        data = self._data
+        return _Snapshot(
+            index, self.now_s, data.qpos.copy(), data.mocap_pos.copy(), data.mocap_quat.copy()
+        )
+
+    def _draw(self, snapshot: _Snapshot, camera: str) -> NDArray[np.uint8]:
+        if self._renderer is None:
+            self._renderer = _make_renderer(self._model, self.image_size, self.image_size)
+            self._free = weakref.finalize(self, self._renderer.close)
+        return self._render(self._renderer, snapshot, camera)
+
+    def _render(
+        self, renderer: mujoco.Renderer, snapshot: _Snapshot, camera: str
+    ) -> NDArray[np.uint8]:
+        data = self._render_data
+        data.qpos[:] = snapshot.qpos
+        data.mocap_pos[:] = snapshot.mocap_pos
+        data.mocap_quat[:] = snapshot.mocap_quat
+        mujoco.mj_kinematics(self._model, data)
+        mujoco.mj_comPos(self._model, data)
+        mujoco.mj_camlight(self._model, data)
+        renderer.update_scene(data, camera)
+        return np.asarray(renderer.render(), dtype=np.uint8)
+
+    def picture(self, width: int = 640, height: int = 480) -> NDArray[np.uint8]:
+        """A picture for people, from the side and without image faults, shape (height, width, 3)."""
+        renderer = _make_renderer(self._model, height, width)
+        try:
+            return self._render(renderer, self._snapshot(-1), scene.REPORT_CAMERA_NAME)
+        finally:
+            renderer.close()
+
+    def success(self) -> bool:
+        """Judge the present state by the station's criterion."""
+        return is_success(self._criterion, self._task_state())
+
+    def _task_state(self) -> TaskState:
+        velocity = self._data.qvel[self._object_dof : self._object_dof + 6]
+        return TaskState(
+            object_pos_m=self._data.qpos[self._object_qpos : self._object_qpos + 3].copy(),
+            object_yaw_rad=fold_square(self._object_yaw()),
+            object_rest_z_m=self._rest_z,
+            object_half_height_m=self._options.object_half_size_m[2],
+            speed_m_s=float(np.linalg.norm(velocity[:3])),
+            turn_rad_s=float(np.linalg.norm(velocity[3:])),
+            target_pos_m=self._data.xpos[self._target_body].copy(),
+            held=self._held(),
+        )
+
+    def _object_yaw(self) -> float:
+        quat = self._data.qpos[self._object_qpos + 3 : self._object_qpos + 7]
+        rotation = np.zeros(9)
+        mujoco.mju_quat2Mat(rotation, quat)
+        matrix = rotation.reshape(3, 3)
+        # The face that lies flattest tells the yaw, whichever way the object was turned over.
+        axis = matrix[:2, int(np.argmin(np.abs(matrix[2])))]
+        return float(np.arctan2(axis[1], axis[0]))
+
+    def _held(self) -> bool:
+        pressing = set()
+        contacts = self._data.contact
+        for i in range(self._data.ncon):
+            bodies = self._model.geom_bodyid[contacts.geom[i]]
+            if self._object_body not in bodies:
+                continue
+            other = int(bodies[0] if bodies[1] == self._object_body else bodies[1])
+            mujoco.mj_contactForce(self._model, self._data, i, self._forces)
+            if other in self._fingers and abs(self._forces[0]) > HELD_FORCE_N:
+                pressing.add(other)
+        return len(pressing) == 2
+
+    def truth(self) -> dict[str, object]:
+        """Privileged state for the scripted person, for scoring and for truth.jsonl only."""
+        state = self._task_state()
+        goal = state.target_pos_m[:2] + np.asarray(self._criterion.goal_offset_m)
+        return {
+            "object_pos_m": state.object_pos_m.tolist(),
+            "object_yaw_rad": self._object_yaw(),
+            "object_half_size_m": list(self._options.object_half_size_m),
+            "object_shape": self._options.object_shape,
+            "target_pos_m": state.target_pos_m.tolist(),
+            "goal_xy_m": goal.tolist(),
+            "tool_pos_m": self._data.site(TCP_SITE).xpos.tolist(),
+            "table_z_m": self._table_z,
+            "held": state.held,
+            "success": is_success(self._criterion, state),
+            "tolerance_m": self._criterion.tolerance_m,
+            "yaw_tolerance_rad": self._criterion.yaw_tolerance_rad,
+            "hand_pos_m": None if self._hand is None or self._hand.away
+            else self._hand.position(self._data).tolist(),
+            "joint_offset_rad": self._sensors.offset(self.now_s).tolist(),
+            "gap_seed": self._gap_seed,
+            "injected": [asdict(gap) for gap in self.injected],
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Free the renderer; safe to call twice."""
+        if self._renderer is not None:
+            self._free()
+            self._renderer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _make_renderer(model: mujoco.MjModel, height: int, width: int) -> mujoco.Renderer:
+    model.vis.quality.offsamples = MULTISAMPLES
+    # The buffer is resolved as a whole, so one larger than the picture costs frames.
+    model.vis.global_.offwidth, model.vis.global_.offheight = width, height
+    return mujoco.Renderer(model, height, width)

@@ -1,0 +1,129 @@
+"""What an experimenter sets in the cell on purpose, as opposed to gaps, which nobody asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.vocabulary import CONDITIONS
+from gaploop.sim import look
+
+GRID_ROWS = 3  # by azimuth about the middle of the spawn region
+GRID_COLUMNS = 3  # by radius
+MAX_DISTRACTORS = 8
+
+
+@dataclass(frozen=True)
+class ObjectKind:
+    """A carried object by name.
+
+    Attributes:
+        half_size_m: half extents [m], shape (3,).
+        mass_kg: mass [kg].
+        shape: "box" or "cylinder".
+        rgba: colour; None for the nominal red.
+    """
+
+    half_size_m: tuple[float, float, float] = (0.0125, 0.0125, 0.0125)
+    mass_kg: float = 0.01
+    shape: str = "box"
+    rgba: look.Rgba | None = None
+
+
+OBJECTS: dict[str, ObjectKind] = {
+    "red_cube": ObjectKind(),
+    "small_cube": ObjectKind((0.0095, 0.0095, 0.0095), 0.005),
+    "large_cube": ObjectKind((0.016, 0.016, 0.016), 0.02),
+    "huge_cube": ObjectKind((0.0195, 0.0195, 0.0195), 0.04),
+    "heavy_cube": ObjectKind(mass_kg=0.25),
+    "long_box": ObjectKind((0.022, 0.0125, 0.0125), 0.02),
+    "cylinder": ObjectKind((0.014, 0.014, 0.014), 0.012, "cylinder"),
+}
+
+HUMANS = ("none", "reach_in", "nudge", "take")
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions of a cell; the defaults are the nominal cell.
+
+    Attributes:
+        background: name in look.BACKGROUNDS.
+        lighting: name in look.LIGHTINGS.
+        distractors: number of other objects on the table.
+        object: name in OBJECTS.
+        camera_pose: offset (dx, dy, dz [m], droll, dpitch, dyaw [rad]) of the camera.
+        table_height: offset of the table top [m].
+        grid_cell: (row, column) of the spawn region that the object starts in, or None.
+        human: name in HUMANS.
+    """
+
+    background: str = "wood"
+    lighting: str = "nominal"
+    distractors: int = 0
+    object: str = "red_cube"
+    camera_pose: tuple[float, float, float, float, float, float] = (0.0,) * 6
+    table_height: float = 0.0
+    grid_cell: tuple[int, int] | None = None
+    human: str = "none"
+
+
+NAMES: dict[str, Sequence[str]] = {
+    "background": tuple(look.BACKGROUNDS),
+    "lighting": tuple(look.LIGHTINGS),
+    "object": tuple(OBJECTS),
+    "human": HUMANS,
+}
+"""Condition that takes a name, to the names the embedded cell knows."""
+
+
+def parse_conditions(values: Mapping[str, object]) -> Conditions:
+    """Check conditions and fill in the nominal ones.
+
+    Args:
+        values: condition name to value, as in vocabulary.CONDITIONS.
+
+    Returns:
+        The conditions of a cell.
+
+    Raises:
+        UnknownChoiceError: for a condition or a name that the cell doesn't have.
+        UnusableInputError: for a value of the wrong kind or out of range.
+    """
+    known: dict[str, object] = {}
+    for key, value in values.items():
+        if key not in CONDITIONS:
+            raise unknown_choice("condition", key, CONDITIONS, "conditions")
+        known[key] = _checked(key, value)
+    return Conditions(**known)  # type: ignore[arg-type]
+
+
+def _checked(key: str, value: object) -> object:
+    if key in NAMES:
+        if value not in NAMES[key]:
+            raise unknown_choice(key, value, NAMES[key], f"condition '{key}'")
+        return value
+    if key == "distractors":
+        return int(_numbers(key, [value], 1, 0, MAX_DISTRACTORS)[0])
+    if key == "table_height":
+        return _numbers(key, [value], 1, -0.05, 0.05)[0]
+    if key == "camera_pose":
+        return _numbers(key, value, 6, -0.6, 0.6)
+    row, column = _numbers(key, value, 2, 0, max(GRID_ROWS, GRID_COLUMNS) - 1)
+    return int(row), int(column)
+
+
+def _numbers(
+    key: str, value: object, count: int, low: float, high: float
+) -> tuple[float, ...]:
+    wanted = f"{count} number(s) from {low:g} to {high:g}"
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != count:
+        raise UnusableInputError(f"Condition '{key}' is {value!r}: give {wanted}.")
+    try:
+        numbers = tuple(float(v) for v in value)
+    except (TypeError, ValueError):
+        raise UnusableInputError(f"Condition '{key}' is {value!r}: give {wanted}.") from None
+    if not all(low <= number <= high for number in numbers):
+        raise UnusableInputError(f"Condition '{key}' is {value!r}: give {wanted}.")
+    return numbers

@@ -1,0 +1,64 @@
+"""What happens between a commanded joint angle and the servo: dead time, play, saturation."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.sim.gaps.catalog import InjectedGap
+from gaploop.sim.scene import JOINT_NAMES, TIMESTEP_S
+
+
+class CommandPath:
+    """Turns the stream of goals into the stream of servo set points.
+
+    Dead time, then a speed limit, then play; each is absent unless a gap asks for it.
+    """
+
+    def __init__(self, gaps: Sequence[InjectedGap]) -> None:
+        merged: dict[str, float] = {}
+        for gap in gaps:
+            merged.update(gap.parameters)
+        self._latency_s = merged.get("latency_s", 0.0)
+        self._play_rad = merged.get("backlash_rad", 0.0)
+        self._step_rad = merged.get("speed_limit_rad_s", np.inf) * TIMESTEP_S
+        self._pending: deque[tuple[float, NDArray[np.float64]]] = deque()
+        self._goal = np.zeros(6)
+        self._slewed = np.zeros(6)
+        self._out = np.zeros(6)
+        self.active = bool({"latency_s", "backlash_rad", "speed_limit_rad_s"} & merged.keys())
+
+    def reset(self, q_rad: NDArray[np.float64]) -> None:
+        """Start at rest at `q_rad` [rad], shape (6,)."""
+        self._pending.clear()
+        self._goal, self._slewed, self._out = q_rad.copy(), q_rad.copy(), q_rad.copy()
+
+    def push(self, t_s: float, q_rad: NDArray[np.float64]) -> None:
+        """Take note of a goal [rad], shape (6,), given at `t_s` [s]."""
+        self._pending.append((t_s, q_rad.copy()))
+
+    def set_point(self, t_s: float) -> NDArray[np.float64]:
+        """Set point [rad], shape (6,), at `t_s` [s]; to be called once per physics step."""
+        while self._pending and self._pending[0][0] <= t_s - self._latency_s + 1e-9:
+            self._goal = self._pending.popleft()[1]
+        self._slewed += np.clip(self._goal - self._slewed, -self._step_rad, self._step_rad)
+        half = 0.5 * self._play_rad
+        self._out = np.clip(self._out, self._slewed - half, self._slewed + half)
+        return self._out
+
+
+def weaken_servos(model: mujoco.MjModel, gaps: Sequence[InjectedGap]) -> None:
+    """Lower the servo gain and raise joint friction of `model` where a gap says so."""
+    for gap in gaps:
+        if "gain_factor" not in gap.parameters:
+            continue
+        for name in JOINT_NAMES[:5]:  # the gripper keeps its strength
+            servo = model.actuator(name).id
+            factor = gap.parameters["gain_factor"]
+            model.actuator_gainprm[servo, 0] *= factor
+            model.actuator_biasprm[servo, 1] *= factor
+            model.dof_frictionloss[model.joint(name).dofadr[0]] += gap.parameters["friction_nm"]

@@ -1,0 +1,90 @@
+"""What the camera makes of the scene: exposure, colour, focus, lens, pixel noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.sim.gaps.catalog import InjectedGap
+
+_IMAGE_KEYS = {
+    "gain", "cast_strength", "defocus_fraction", "vignette", "distortion", "pixel_noise",
+}  # fmt: skip
+
+
+class ImagePath:
+    """Image faults of one station."""
+
+    def __init__(self, gaps: Sequence[InjectedGap], size_px: int) -> None:
+        merged: dict[str, float] = {}
+        for gap in gaps:
+            merged.update(gap.parameters)
+        self._p = merged
+        self._size_px = size_px
+        self.active = bool(_IMAGE_KEYS & merged.keys())
+        axis = (np.arange(size_px) + 0.5) / size_px * 2.0 - 1.0
+        self._x, self._y = np.meshgrid(axis, axis)
+
+    def apply(
+        self, image: NDArray[np.uint8], rng: np.random.Generator
+    ) -> NDArray[np.uint8]:
+        """Return the picture with the station's faults.
+
+        Args:
+            image: RGB, shape (size, size, 3).
+            rng: pixel noise of this picture.
+
+        Returns:
+            A new RGB image of the same shape.
+        """
+        if not self.active:
+            return image
+        picture = self._lens(image).astype(np.float32)
+        picture = self._light(picture)
+        if self._p.get("pixel_noise"):
+            picture = self._noise(picture, rng)
+        return np.asarray(np.clip(picture + 0.5, 0, 255), dtype=np.uint8)
+
+    def _lens(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        distortion = self._p.get("distortion", 0.0)
+        if distortion:
+            squeeze = 1.0 + distortion * (self._x**2 + self._y**2)
+            half = 0.5 * self._size_px
+            map_x = (self._x * squeeze * half + half - 0.5).astype(np.float32)
+            map_y = (self._y * squeeze * half + half - 0.5).astype(np.float32)
+            image = np.asarray(
+                cv2.remap(image, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+            )
+        sigma_px = self._p.get("defocus_fraction", 0.0) * self._size_px
+        if sigma_px > 0.0:
+            image = np.asarray(cv2.GaussianBlur(image, (0, 0), sigma_px))
+        return image
+
+    def _light(self, picture: NDArray[np.float32]) -> NDArray[np.float32]:
+        p = self._p
+        if "cast_strength" in p:
+            angle = p["cast_hue_rad"] + np.array([0.0, 2.0 * np.pi / 3.0, 4.0 * np.pi / 3.0])
+            tint = np.cos(angle)
+            gains = np.exp(p["cast_strength"] * tint)
+            veil = 110.0 * (1.0 + 0.6 * tint)
+            picture = picture * gains * (1.0 - p["veil"]) + p["veil"] * veil
+        if "gain" in p:
+            linear = np.clip(picture * p["gain"], 0.0, 255.0) / 255.0
+            picture = 255.0 * linear ** p["gamma"]
+        if "vignette" in p:
+            picture = picture * (1.0 - p["vignette"] * np.clip(
+                (self._x**2 + self._y**2) / 1.1, 0.0, 1.0))[..., None]  # fmt: skip
+        return np.asarray(picture, dtype=np.float32)
+
+    def _noise(
+        self, picture: NDArray[np.float32], rng: np.random.Generator
+    ) -> NDArray[np.float32]:
+        """White noise, and row banding as of a rolling shutter under mains light."""
+        noise = rng.normal(0.0, self._p["pixel_noise"], picture.shape)
+        rows = self._p.get("banding", 0.0) * np.sin(
+            2.0 * np.pi * (np.arange(self._size_px) / self._size_px * 5.0 + rng.random())
+        )
+        return np.asarray(picture + noise + rows[:, None, None], dtype=np.float32)

@@ -1,0 +1,82 @@
+"""What encoders and the camera's clock report: drift, noise, stale readings, stalls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.sim.gaps.catalog import InjectedGap
+
+# The gripper's angle is not offset: its zero is the closed jaw, which every calibration finds.
+_OFFSET_KEYS = ("pan_rad", "lift_rad", "elbow_rad", "wrist_rad", "roll_rad")
+DRIFT_HZ = (0.15, 0.5)  # a drift that comes and goes within a take
+OUTAGE_HORIZON_S = 30.0  # outages are drawn this far ahead; no take is longer
+
+
+class SensorPath:
+    """Joint offsets and read faults of one station, redrawn for each take."""
+
+    def __init__(self, gaps: Sequence[InjectedGap]) -> None:
+        merged: dict[str, float] = {}
+        for gap in gaps:
+            merged.update(gap.parameters)
+        self._zero = np.array([merged.get(key, 0.0) for key in _OFFSET_KEYS] + [0.0])
+        self._drift_rad = merged.get("drift_rad", 0.0)
+        self._noise_rad = merged.get("noise_rad", 0.0)
+        self._stale_fraction = min(merged.get("stale_fraction", 0.0), 0.95)
+        self._burst_s = merged.get("burst_s", 0.0)
+        self._stall_s = merged.get("stall_s", 0.0)
+        self._first_stall_s = merged.get("first_stall_s", 0.0)
+        self.offsets_active = bool(self._zero.any() or self._drift_rad)
+        self.reset(np.random.default_rng(0))
+
+    def reset(self, rng: np.random.Generator) -> None:
+        """Draw what changes from take to take."""
+        self._rng = rng
+        self._phase = rng.uniform(0.0, 2.0 * np.pi, 6)
+        self._hz = rng.uniform(*DRIFT_HZ, 6)
+        self._held: NDArray[np.float64] | None = None
+        self._outages = self._draw_outages(rng)
+
+    def _draw_outages(self, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Times [s] at which the bus goes down, up, down, ..., shape (n,); empty without gap."""
+        if not self._stale_fraction:
+            return np.empty(0)
+        count = int(OUTAGE_HORIZON_S / self._burst_s) + 1
+        down = self._burst_s * rng.uniform(0.3, 1.7, count)
+        up = self._burst_s * (1.0 / self._stale_fraction - 1.0) * rng.uniform(0.3, 1.7, count)
+        return np.asarray(np.cumsum(np.column_stack([up, down]).reshape(-1)))
+
+    def bus_out(self, t_s: float) -> bool:
+        """Say whether the servo bus is down: no goal arrives and readings repeat."""
+        return bool(np.searchsorted(self._outages, t_s) % 2 == 1)
+
+    def offset(self, t_s: float) -> NDArray[np.float64]:
+        """What the encoders read beyond the true angle [rad], shape (6,), at `t_s` [s].
+
+        A servo controls its own reading, so the same offset moves the arm the other way.
+        """
+        drift = self._drift_rad * np.sin(2.0 * np.pi * self._hz * t_s + self._phase)
+        drift[5] = 0.0
+        return np.asarray(self._zero + drift)
+
+    def position(self, t_s: float, q_rad: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Reported position [rad], shape (6,), for a true one."""
+        if self.offsets_active:
+            q_rad = q_rad + self.offset(t_s)
+        if self._noise_rad:
+            q_rad = q_rad + self._rng.normal(0.0, self._noise_rad, 6)
+        if self._held is not None and self.bus_out(t_s):
+            return self._held
+        self._held = q_rad
+        return q_rad
+
+    def capture_allowed(self, t_s: float) -> bool:
+        """Say whether the camera delivers a picture at `t_s` [s]: it stalls now and then."""
+        if not self._stall_s:
+            return True
+        period_s = self._stall_s + 0.35  # a third of a second of pictures between stalls
+        since = t_s - self._first_stall_s - 0.04
+        return bool(since < 0.0 or since % period_s > self._stall_s)

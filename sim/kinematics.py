@@ -1,0 +1,119 @@
+"""Inverse kinematics of the SO-101 for grasps from above.
+
+Damped least squares over all six rows (Nakamura and Hanafusa 1986): the arm has five joints,
+so the tilt it cannot reach is traded against position by a small orientation weight.
+"""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.sim.scene import JOINT_NAMES
+
+PAN_AXIS_X_M = 0.0388353  # where the shoulder_pan axis meets the table, from the arm model
+TCP_SITE = "gripperframe"
+ORIENTATION_WEIGHT_M = 0.04  # 1 rad of tilt counts as 4 cm: position is kept, tilt gives way
+DAMPING = 1e-5  # [m^2]; small against the squared row norms (about 1e-2 m^2)
+STEP_LIMIT_RAD = 0.25  # per iteration: keeps the linearisation honest
+
+
+class ArmIk:
+    """Joint angles that put the gripper somewhere, pointing down."""
+
+    def __init__(self, model: mujoco.MjModel) -> None:
+        """Use `model` for its kinematics only; it must contain the arm first."""
+        self._model = model
+        self._data = mujoco.MjData(model)
+        self._site = model.site(TCP_SITE).id
+        self._dofs = [int(model.joint(name).dofadr[0]) for name in JOINT_NAMES[:5]]
+        self._low = np.array([model.joint(name).range[0] for name in JOINT_NAMES[:5]])
+        self._high = np.array([model.joint(name).range[1] for name in JOINT_NAMES[:5]])
+        self._jacp = np.zeros((3, model.nv))
+        self._jacr = np.zeros((3, model.nv))
+
+    def solve(
+        self,
+        position_m: NDArray[np.float64],
+        jaw_angle_rad: float,
+        q_start_rad: NDArray[np.float64],
+        iterations: int = 4,
+    ) -> NDArray[np.float64]:
+        """Find arm angles for a gripper that points down.
+
+        Args:
+            position_m: wanted tool centre in the base frame [m], shape (3,).
+            jaw_angle_rad: direction of the tool's x axis (towards the fixed jaw) about the
+                vertical [rad].
+            q_start_rad: where to start from [rad], shape (5,) or (6,).
+            iterations: steps of the solver.
+
+        Returns:
+            Arm joint positions [rad], shape (5,), inside the joint limits.
+        """
+        q = np.array(q_start_rad[:5], dtype=np.float64)
+        cos, sin = np.cos(jaw_angle_rad), np.sin(jaw_angle_rad)
+        wanted = np.array([[cos, sin, 0.0], [sin, -cos, 0.0], [0.0, 0.0, -1.0]])
+        for _ in range(iterations):
+            error, jacobian = self._error(position_m, wanted, q)
+            normal = jacobian.T @ jacobian + DAMPING * np.eye(5)
+            step = np.linalg.solve(normal, jacobian.T @ error)
+            step *= min(1.0, STEP_LIMIT_RAD / (float(np.abs(step).max()) + 1e-12))
+            q = np.clip(q + step, self._low, self._high)
+        return q
+
+    def tcp(self, q_rad: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Pose of the tool centre.
+
+        Args:
+            q_rad: joint positions [rad], shape (5,) or (6,).
+
+        Returns:
+            Position [m], shape (3,), and rotation matrix, shape (3, 3), in the base frame.
+        """
+        self._place(q_rad)
+        rotation = self._data.site_xmat[self._site].reshape(3, 3)
+        return self._data.site_xpos[self._site].copy(), rotation.copy()
+
+    def _place(self, q_rad: NDArray[np.float64]) -> None:
+        self._data.qpos[:5] = q_rad[:5]
+        mujoco.mj_kinematics(self._model, self._data)
+        mujoco.mj_comPos(self._model, self._data)
+
+    def _error(
+        self,
+        position_m: NDArray[np.float64],
+        wanted: NDArray[np.float64],
+        q: NDArray[np.float64],
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        self._place(q)
+        rotation = self._data.site_xmat[self._site].reshape(3, 3)
+        turn = 0.5 * np.cross(rotation.T, wanted.T).sum(axis=0)
+        mujoco.mj_jacSite(self._model, self._data, self._jacp, self._jacr, self._site)
+        error = np.concatenate(
+            [position_m - self._data.site_xpos[self._site], ORIENTATION_WEIGHT_M * turn]
+        )
+        jacobian = np.vstack(
+            [self._jacp[:, self._dofs], ORIENTATION_WEIGHT_M * self._jacr[:, self._dofs]]
+        )
+        return error, jacobian
+
+
+def polar(xy_m: NDArray[np.float64]) -> tuple[float, float]:
+    """Azimuth [rad] and radius [m] of a table point about the shoulder_pan axis."""
+    dx, dy = float(xy_m[0]) - PAN_AXIS_X_M, float(xy_m[1])
+    return float(np.arctan2(dy, dx)), float(np.hypot(dx, dy))
+
+
+def from_polar(azimuth_rad: float, radius_m: float) -> NDArray[np.float64]:
+    """Table point [m], shape (2,), from azimuth [rad] and radius [m] about the pan axis."""
+    return np.array(
+        [PAN_AXIS_X_M + radius_m * np.cos(azimuth_rad), radius_m * np.sin(azimuth_rad)]
+    )
+
+
+def fold_square(angle_rad: float) -> float:
+    """Fold an angle into [-45, 45) degrees: a square looks the same every 90 degrees."""
+    quarter = np.pi / 2.0
+    return float((angle_rad + quarter / 2.0) % quarter - quarter / 2.0)

@@ -1,0 +1,99 @@
+"""Where object, target and distractors start."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.sim.conditions import GRID_COLUMNS, GRID_ROWS, Conditions
+from gaploop.sim.scene import CUBE_HALF_SIZE_M, DISC_HALF_HEIGHT_M
+
+# The part of so101-nexus' spawn region that the arm reaches with the gripper pointing down.
+SPAWN_CENTRE_M = np.array([0.15, 0.0])
+SPAWN_RADIUS_M = (0.05, 0.13)
+SPAWN_HALF_ANGLE_RAD = np.radians(75.0)
+OBJECT_TARGET_GAP_M = 0.065  # the object starts beside the disc (radius 35 mm), not on it
+CLEARANCE_M = 0.05  # between a distractor and object, target or another distractor
+ATTEMPTS = 200
+
+
+def spawn_point(
+    rng: np.random.Generator, cell: tuple[int, int] | None = None
+) -> NDArray[np.float64]:
+    """Draw a point of the spawn region, or of one cell of its grid.
+
+    Args:
+        rng: source of randomness; always consumes two numbers.
+        cell: row (by azimuth, right to left) and column (by radius, near to far), or None.
+
+    Returns:
+        Position on the table [m], shape (2,).
+    """
+    u, v = rng.random(2)
+    if cell is not None:
+        u = (cell[1] + u) / GRID_COLUMNS
+        v = (cell[0] + v) / GRID_ROWS
+    radius = SPAWN_RADIUS_M[0] + u * (SPAWN_RADIUS_M[1] - SPAWN_RADIUS_M[0])
+    angle = (2.0 * v - 1.0) * SPAWN_HALF_ANGLE_RAD
+    return np.asarray(SPAWN_CENTRE_M + radius * np.array([np.cos(angle), np.sin(angle)]))
+
+
+def place_task(
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    rng: np.random.Generator,
+    rest_z_m: float,
+    table_z_m: float,
+    conditions: Conditions,
+) -> None:
+    """Place object and target in `data` and `model`, apart from each other."""
+    object_xy = spawn_point(rng, conditions.grid_cell)
+    yaw = float(rng.uniform(-np.pi, np.pi))
+    target_xy = spawn_point(rng)
+    for _ in range(ATTEMPTS):
+        if np.linalg.norm(target_xy - object_xy) >= OBJECT_TARGET_GAP_M:
+            break
+        target_xy = spawn_point(rng)
+    _set_free_body(model, data, "object", np.array([*object_xy, rest_z_m]), yaw)
+    if model.body("target").jntnum[0]:
+        height = np.array([*target_xy, table_z_m + CUBE_HALF_SIZE_M])
+        _set_free_body(model, data, "target", height, 0.0)
+    else:
+        model.body("target").pos[:] = [*target_xy, table_z_m + DISC_HALF_HEIGHT_M]
+
+
+def distractor_poses(
+    model: mujoco.MjModel, data: mujoco.MjData, rng: np.random.Generator, table_z_m: float
+) -> None:
+    """Place whatever distractors the model has, clear of object, target and each other."""
+    address = int(model.joint("object").qposadr[0])
+    taken = [data.qpos[address : address + 2].copy(), model.body("target").pos[:2].copy()]
+    if model.body("target").jntnum[0]:
+        address = int(model.joint("target").qposadr[0])
+        taken[1] = data.qpos[address : address + 2].copy()
+    for body in range(model.nbody):
+        name = model.body(body).name
+        if not name.startswith("distractor"):
+            continue
+        xy = spawn_point(rng)
+        for _ in range(ATTEMPTS):
+            if all(np.linalg.norm(xy - other) >= CLEARANCE_M for other in taken):
+                break
+            xy = spawn_point(rng)
+        taken.append(xy)
+        height_m = float(model.geom(name).size[2])
+        pose = np.array([*xy, table_z_m + height_m])
+        _set_free_body(model, data, name, pose, float(rng.uniform(-np.pi, np.pi)))
+
+
+def _set_free_body(
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    name: str,
+    position_m: NDArray[np.float64],
+    yaw_rad: float,
+) -> None:
+    address = int(model.joint(name).qposadr[0])
+    data.qpos[address : address + 3] = position_m
+    data.qpos[address + 3 : address + 7] = [np.cos(yaw_rad / 2), 0.0, 0.0, np.sin(yaw_rad / 2)]

@@ -1,0 +1,146 @@
+"""What a scripted teleoperator knows of the scene: as a person sees it, or as a tracker does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.sim.cell import Cell
+from gaploop.sim.kinematics import ArmIk, fold_square, from_polar
+from gaploop.sim.motion import nominal_arm
+from gaploop.sim.scene import CUBE_HALF_SIZE_M
+from gaploop.sim.tasks import FULL_SQUARE_RAD, GOAL_TOLERANCE_M
+from gaploop.sim.tracker import Tracker
+
+HAND_CLEARANCE_M = 0.16  # a person waits while a hand is that near the object
+LOST_M = 0.045  # an object this far from the tool is no longer held
+EMPTY_GRIPPER_RAD = 0.0  # a gripper that closes further than this holds nothing
+
+
+@dataclass(frozen=True)
+class View:
+    """The scene at one moment.
+
+    Attributes:
+        object_xy_m: object on the table, shape (2,).
+        object_z_m: height of its centre.
+        object_yaw_rad: direction of its longer side.
+        half_size_m: half extents, shape (3,).
+        has_faces: False for a cylinder, which may be gripped at any angle.
+        rest_z_m: height of the object's centre on the table.
+        goal_xy_m: where to put it, shape (2,).
+        stack_m: height of what it is put on.
+        align: its faces must end up along the cell's axes.
+        tool_m: where the tool is, shape (3,).
+        hand_near: somebody reaches for the object.
+        lost: the object isn't in the gripper.
+        placed: the object lies where it should.
+    """
+
+    object_xy_m: NDArray[np.float64]
+    object_z_m: float
+    object_yaw_rad: float
+    half_size_m: NDArray[np.float64]
+    has_faces: bool
+    rest_z_m: float
+    goal_xy_m: NDArray[np.float64]
+    stack_m: float
+    align: bool
+    tool_m: NDArray[np.float64]
+    hand_near: bool
+    lost: bool
+    placed: bool
+
+
+class Sight(Protocol):
+    """A source of views."""
+
+    corrects: bool
+    """The tool is seen where it really is, so that errors of the arm can be corrected."""
+
+    def reset(self) -> None:
+        """Get ready for a new take."""
+        ...
+
+    def look(self) -> View:
+        """Return the scene now."""
+        ...
+
+
+class SceneSight:
+    """A person who sees the real scene."""
+
+    corrects = True
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    def reset(self) -> None:
+        """Nothing to forget: a person looks anew."""
+
+    def look(self) -> View:
+        """Return the real scene."""
+        truth: dict[str, Any] = self._cell.truth()
+        position = np.asarray(truth["object_pos_m"])
+        half = np.asarray(truth["object_half_size_m"])
+        tool = np.asarray(truth["tool_pos_m"])
+        hand = truth["hand_pos_m"]
+        stacked = self._cell.task == "stack_cube"
+        return View(
+            object_xy_m=position[:2],
+            object_z_m=float(position[2]),
+            object_yaw_rad=float(truth["object_yaw_rad"]),
+            half_size_m=half,
+            has_faces=truth["object_shape"] == "box",
+            rest_z_m=float(truth["table_z_m"]) + float(half[2]),
+            goal_xy_m=np.asarray(truth["goal_xy_m"]),
+            stack_m=2.0 * CUBE_HALF_SIZE_M if stacked else 0.0,
+            align=float(truth["yaw_tolerance_rad"]) < FULL_SQUARE_RAD - 1e-6,
+            tool_m=tool,
+            hand_near=hand is not None
+            and float(np.linalg.norm(np.asarray(hand)[:2] - position[:2])) < HAND_CLEARANCE_M,
+            lost=float(np.linalg.norm(position - tool)) > LOST_M,
+            placed=bool(truth["success"]),
+        )
+
+
+class TrackerSight:
+    """A controller made in simulation: tracked poses, joint readings, nominal sizes."""
+
+    corrects = False
+
+    def __init__(self, cell: Cell, tracker: Tracker | None = None) -> None:
+        self._cell = cell
+        self._tracker = tracker or Tracker.nominal(cell.image_size)
+        self._ik = ArmIk(nominal_arm())
+
+    def reset(self) -> None:
+        """Forget the last take's detections."""
+        self._tracker.reset()
+
+    def look(self) -> View:
+        """Return the scene as tracked."""
+        frame = self._cell.frame()
+        seen = self._tracker.observe(frame.image, frame.t_capture_s)
+        q_rad = self._cell.read().position_rad
+        tool, _ = self._ik.tcp(q_rad)
+        object_xy = from_polar(float(seen[0]), float(seen[1]))
+        goal_xy = from_polar(float(seen[3]), float(seen[4]))
+        return View(
+            object_xy_m=object_xy,
+            object_z_m=CUBE_HALF_SIZE_M,
+            object_yaw_rad=fold_square(float(seen[2])) + float(seen[0]),
+            half_size_m=np.full(3, CUBE_HALF_SIZE_M),
+            has_faces=True,
+            rest_z_m=CUBE_HALF_SIZE_M,
+            goal_xy_m=goal_xy,
+            stack_m=2.0 * CUBE_HALF_SIZE_M if self._cell.task == "stack_cube" else 0.0,
+            align=False,
+            tool_m=tool,
+            hand_near=False,
+            lost=bool(q_rad[5] < EMPTY_GRIPPER_RAD),
+            placed=float(np.linalg.norm(object_xy - goal_xy)) < GOAL_TOLERANCE_M,
+        )

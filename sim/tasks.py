@@ -1,0 +1,82 @@
+"""When an attempt counts as done: the station's criterion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+TASKS = ("pick_place", "pick_lift", "stack_cube")
+
+# Thresholds of so101-nexus' PickAndPlace-v1 and StackCube-v1, but for the goal tolerance,
+# which is 15 instead of 25 mm: otherwise coarse placements count.
+GOAL_TOLERANCE_M = 0.015
+STACK_TOLERANCE_M = 0.0125
+REST_SLACK_M = 0.010
+LIFT_HEIGHT_M = 0.05
+STATIC_SPEED_M_S = 0.01
+STATIC_TURN_RAD_S = 0.5
+FULL_SQUARE_RAD = np.pi / 4.0  # the largest yaw error a square can have
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """What the station counts as success.
+
+    Attributes:
+        task: one of TASKS.
+        tolerance_m: largest distance of the object from the goal.
+        goal_offset_m: where the goal lies, relative to the visible target, shape (2,).
+        yaw_tolerance_rad: largest angle between the object's faces and the cell's axes.
+    """
+
+    task: str = "pick_place"
+    tolerance_m: float = GOAL_TOLERANCE_M
+    goal_offset_m: tuple[float, float] = (0.0, 0.0)
+    yaw_tolerance_rad: float = FULL_SQUARE_RAD
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """Privileged state that the criterion looks at.
+
+    Attributes:
+        object_pos_m: position of the object's centre, shape (3,).
+        object_yaw_rad: its yaw folded into [-45, 45) degrees.
+        object_rest_z_m: height of its centre when it lies on the table.
+        object_half_height_m: half its height.
+        speed_m_s: its speed.
+        turn_rad_s: its angular speed.
+        target_pos_m: position of the visible target, shape (3,).
+        held: both jaws press on it.
+    """
+
+    object_pos_m: NDArray[np.float64]
+    object_yaw_rad: float
+    object_rest_z_m: float
+    object_half_height_m: float
+    speed_m_s: float
+    turn_rad_s: float
+    target_pos_m: NDArray[np.float64]
+    held: bool
+
+
+def is_success(criterion: Criterion, state: TaskState) -> bool:
+    """Judge the state against the criterion."""
+    if criterion.task == "pick_lift":
+        lifted = state.object_pos_m[2] - state.object_rest_z_m >= LIFT_HEIGHT_M
+        return bool(lifted and state.held)
+    goal = state.target_pos_m[:2] + np.asarray(criterion.goal_offset_m)
+    near = float(np.linalg.norm(state.object_pos_m[:2] - goal)) <= criterion.tolerance_m
+    still = state.speed_m_s < STATIC_SPEED_M_S and state.turn_rad_s < STATIC_TURN_RAD_S
+    aligned = abs(state.object_yaw_rad) <= criterion.yaw_tolerance_rad + 1e-9
+    return bool(near and _at_rest_height(criterion, state) and still and aligned and not state.held)
+
+
+def _at_rest_height(criterion: Criterion, state: TaskState) -> bool:
+    height = state.object_pos_m[2]
+    if criterion.task == "stack_cube":
+        wanted = state.target_pos_m[2] + 2.0 * state.object_half_height_m
+        return bool(abs(height - wanted) < REST_SLACK_M)
+    return bool(height < state.object_rest_z_m + REST_SLACK_M)
