@@ -1,0 +1,221 @@
+"""A small ACT on joint and scene state, through LeRobot: build, save, load.
+
+ACT is Zhao et al. 2023 (arXiv:2304.13705) in LeRobot's implementation. Two things differ from
+LeRobot's defaults, both because nothing here comes from images: `ENV` is in the normalisation
+map (by default the environment state goes in unnormalised, silently), and the variational
+encoder is off, since the scripted demonstrations have one style.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from lerobot.configs import FeatureType, NormalizationMode, PolicyFeature
+from lerobot.policies.act.configuration_act import ACTConfig
+from lerobot.policies.act.modeling_act import ACTPolicy
+from lerobot.policies.factory import make_pre_post_processors
+from lerobot.processor import PolicyProcessorPipeline
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, write_json
+from gaploop.finetune.batches import Batch, Moments, Signature
+
+STATE: Final = "observation.state"
+ENVIRONMENT: Final = "observation.environment_state"
+ACTION: Final = "action"
+FEATURE_KEYS: Final = {"state": STATE, "environment": ENVIRONMENT, "action": ACTION}
+SIDECAR: Final = "gaploop.json"
+"""Beside a saved policy: rate, names and units, which LeRobot's config has no place for."""
+TRACKER_NAMES: Final = 7
+"""Entries of the environment state that the camera tracker yields."""
+
+
+@dataclass(frozen=True)
+class ActSize:
+    """How large the network is and how far it looks ahead.
+
+    Attributes:
+        chunk: actions predicted at once.
+        execute: actions executed before the next prediction.
+        width: transformer width.
+        feedforward: width of its feed-forward layers.
+        dropout: dropout rate in training.
+    """
+
+    chunk: int = 20
+    execute: int = 10
+    width: int = 128
+    heads: int = 4
+    feedforward: int = 512
+    encoder_layers: int = 1
+    dropout: float = 0.0
+
+
+@dataclass
+class ActBundle:
+    """A policy with its processors and what they were made for."""
+
+    policy: ACTPolicy
+    preprocessor: PolicyProcessorPipeline[Any, Any]
+    postprocessor: PolicyProcessorPipeline[Any, Any]
+    signature: Signature
+
+    @property
+    def chunk(self) -> int:
+        """Actions predicted at once."""
+        return int(self.policy.config.chunk_size)
+
+    @property
+    def execute(self) -> int:
+        """Actions executed before the next prediction."""
+        return int(self.policy.config.n_action_steps)
+
+
+def build(
+    signature: Signature,
+    moments: Mapping[str, Moments],
+    size: ActSize,
+    *,
+    seed: int,
+    device: str = "cpu",
+) -> ActBundle:
+    """Make an untrained policy.
+
+    Raises:
+        UnusableInputError: no environment state, without which ACT refuses state-only input.
+    """
+    if not signature.environment_names:
+        raise UnusableInputError(
+            "No observation.environment_state in the data, and ACT refuses joint state alone. "
+            "Record with a tracker, or import with the joint state copied to it."
+        )
+    torch.manual_seed(seed)
+    config = ACTConfig(
+        chunk_size=size.chunk,
+        n_action_steps=size.execute,
+        dim_model=size.width,
+        n_heads=size.heads,
+        dim_feedforward=size.feedforward,
+        n_encoder_layers=size.encoder_layers,
+        n_decoder_layers=1,
+        dropout=size.dropout,
+        use_vae=False,
+        pretrained_backbone_weights=None,
+        device=device,
+        push_to_hub=False,
+        input_features={
+            STATE: PolicyFeature(FeatureType.STATE, (len(signature.state_names),)),
+            ENVIRONMENT: PolicyFeature(FeatureType.ENV, (len(signature.environment_names),)),
+        },
+        output_features={ACTION: PolicyFeature(FeatureType.ACTION, (len(signature.action_names),))},
+        normalization_mapping=dict.fromkeys(("STATE", "ENV", "ACTION"), NormalizationMode.MEAN_STD),
+    )
+    stats = {
+        FEATURE_KEYS[k]: {"mean": torch.tensor(m.mean), "std": torch.tensor(m.std)}
+        for k, m in moments.items()
+    }
+    before, after = make_pre_post_processors(config, dataset_stats=stats)
+    bundle = ActBundle(ACTPolicy(config), before, after, signature)
+    bundle.policy.to(device)
+    if len(signature.environment_names) == TRACKER_NAMES:
+        _insert_tracker(bundle)
+    return bundle
+
+
+def save(bundle: ActBundle, folder: Path) -> None:
+    """Write a policy folder that LeRobot's own `from_pretrained` loads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    bundle.policy.save_pretrained(folder)
+    save_processors(bundle, folder)
+
+
+def save_processors(bundle: ActBundle, folder: Path) -> None:
+    """Write the processors and the sidecar of a policy or adapter folder."""
+    bundle.preprocessor.save_pretrained(folder)
+    bundle.postprocessor.save_pretrained(folder)
+    write_json(folder / SIDECAR, {"schema": "gaploop.policy.v1", **asdict(bundle.signature)})
+
+
+def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> ActBundle:
+    """Load what `save` or LeRobot wrote, from local files only.
+
+    Args:
+        folder: the policy's folder.
+        device: torch device.
+        processors: where its processors are, if not in `folder`.
+
+    Raises:
+        UnusableInputError: not an ACT policy folder, or its files are damaged.
+    """
+    try:
+        config = ACTConfig.from_pretrained(
+            folder, local_files_only=True, cli_overrides=[f"--device={device}"]
+        )
+        if not isinstance(config, ACTConfig):
+            raise UnusableInputError(
+                f"{folder} holds a {config.type} policy; this version drives act."
+            )
+        policy = ACTPolicy.from_pretrained(
+            folder, config=config, local_files_only=True, strict=True
+        )
+        before, after = make_pre_post_processors(
+            config,
+            pretrained_path=str(processors or folder),
+            preprocessor_overrides={"device_processor": {"device": device}},
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UnusableInputError(
+            f"{folder} is not a loadable ACT policy ({reason}). Name a folder that gaploop or "
+            "lerobot-train saved, or 'base'."
+        ) from None
+    policy.eval()
+    return ActBundle(policy, before, after, _signature(folder, config))
+
+
+def to_tensors(batch: Batch, device: str = "cpu") -> dict[str, torch.Tensor]:
+    """Return a batch under LeRobot's keys, still in LeRobot units."""
+    tensors = {
+        STATE: torch.from_numpy(batch.state),
+        ENVIRONMENT: torch.from_numpy(batch.environment),
+        ACTION: torch.from_numpy(batch.action),
+        "action_is_pad": torch.from_numpy(batch.is_pad),
+    }
+    return {k: v.to(device) for k, v in tensors.items()}
+
+
+def _signature(folder: Path, config: ACTConfig) -> Signature:
+    path = folder / SIDECAR
+    if not path.exists():
+        return Signature(
+            50.0,
+            _numbered(config, STATE),
+            _numbered(config, ENVIRONMENT),
+            _numbered(config, ACTION),
+        )
+    value = read_json(path)
+    known = {k: tuple(value[k]) for k in ("state_names", "environment_names", "action_names")}
+    return Signature(
+        value["fps"], **known, units=value["units"], robot_type=value.get("robot_type", "")
+    )
+
+
+def _numbered(config: ACTConfig, key: str) -> tuple[str, ...]:
+    features = {**(config.input_features or {}), **(config.output_features or {})}
+    feature = features.get(key)
+    return tuple(str(i) for i in range(feature.shape[0])) if feature else ()
+
+
+def _insert_tracker(bundle: ActBundle) -> None:
+    """Put the camera tracker first after renaming, so plain lerobot-rollout runs it."""
+    from gaploop.sim.lerobot_tracker_step import TrackerStep
+
+    bundle.preprocessor.steps = [
+        bundle.preprocessor.steps[0],
+        TrackerStep(),
+        *bundle.preprocessor.steps[1:],
+    ]

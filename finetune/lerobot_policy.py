@@ -1,0 +1,138 @@
+"""Saved policies as gaploop's `Policy`: a base folder, an adapter folder, a run folder, `base`."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import sha256
+from gaploop.core.types import FloatArray, Observation
+from gaploop.finetune import lerobot_act as act
+from gaploop.finetune import lerobot_adapter as adapter
+from gaploop.finetune.batches import Batch
+
+PACKAGED_BASE: Final = Path(__file__).parent / "base"
+"""The base policy that ships with gaploop; its README has the command that rebuilds it."""
+PACKAGED_NAMES: Final = ("base", "default")
+RUN_PARTS: Final = ("adapter", "policy", "merged")
+
+
+class ActPolicy:
+    """Drives with an ACT policy: predicts a chunk, hands out its first actions one by one.
+
+    Args:
+        bundle: policy and processors.
+        execute: actions executed before the next prediction; by default the policy's own.
+    """
+
+    def __init__(self, bundle: act.ActBundle, execute: int | None = None) -> None:
+        self.bundle = bundle
+        self.fps = bundle.signature.fps
+        self.execute = execute or bundle.execute
+        self._queue: deque[FloatArray] = deque()
+
+    def reset(self) -> None:
+        """Forget the episode before."""
+        self._queue.clear()
+        self.bundle.policy.reset()
+        self.bundle.preprocessor.reset()
+
+    def act(self, observation: Observation) -> FloatArray:
+        """Return the next joint target, shape (n_action,), in the policy's LeRobot units.
+
+        Raises:
+            UnusableInputError: the observation lacks the tracked scene or has another size.
+        """
+        if not self._queue:
+            chunk = self.predict(_single(observation, self.bundle))[0]
+            self._queue.extend(chunk[: self.execute])
+        return self._queue.popleft()
+
+    def predict(self, batch: Batch) -> FloatArray:
+        """Return predicted chunks, shape (b, chunk, n_action), in LeRobot units."""
+        tensors = act.to_tensors(batch, str(self.bundle.policy.config.device))
+        with torch.inference_mode():
+            inputs = self.bundle.preprocessor({k: tensors[k] for k in (act.STATE, act.ENVIRONMENT)})
+            chunk = self.bundle.postprocessor(self.bundle.policy.predict_action_chunk(inputs))
+        return np.asarray(chunk.cpu().numpy(), dtype=np.float64)
+
+
+def load_policy(path: str | Path, *, execute: int | None = None, device: str = "cpu") -> ActPolicy:
+    """Load a policy, ready to drive.
+
+    Args:
+        path: a policy folder, an adapter folder, a run folder that holds one, or `base`.
+        execute: actions executed before the next prediction; by default the policy's own.
+        device: torch device.
+
+    Raises:
+        UnusableInputError: nothing loadable there.
+    """
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    folder = resolve(path)
+    load = adapter.load if adapter.is_adapter(folder) else act.load
+    return ActPolicy(load(folder, device), execute)
+
+
+def save(policy: ActPolicy, folder: Path) -> None:
+    """Write the policy as a plain LeRobot policy folder."""
+    act.save(policy.bundle, folder)
+
+
+def resolve(path: str | Path) -> Path:
+    """Return the absolute folder that `path` means.
+
+    Raises:
+        UnusableInputError: no such folder, or no policy in it.
+    """
+    if str(path) in PACKAGED_NAMES and not Path(path).is_dir():
+        path = PACKAGED_BASE
+    folder = Path(path).expanduser().absolute()
+    if not folder.exists():
+        raise UnusableInputError(
+            f"Policy {path} not found. Name a policy, adapter or run folder, or 'base'."
+        )
+    for candidate in (folder, *(folder / name for name in RUN_PARTS)):
+        if adapter.is_adapter(candidate) or (candidate / "model.safetensors").exists():
+            return candidate
+    raise UnusableInputError(
+        f"No policy in {folder}: neither model.safetensors nor adapter_config.json. Name the "
+        "--output_dir of gaploop pretrain or finetune, a LeRobot policy folder, or 'base'."
+    )
+
+
+def policy_id(path: str | Path) -> str:
+    """Return the hash that names a policy in lineage: `sha256:` and 16 hexadecimal digits."""
+    return f"sha256:{sha256(resolve(path))[:16]}"
+
+
+def _single(observation: Observation, bundle: act.ActBundle) -> Batch:
+    signature = bundle.signature
+    environment = observation.environment_state
+    if environment is None:
+        raise UnusableInputError(
+            "The policy needs observation.environment_state and nothing tracks the scene. "
+            "Use a rig with a tracker."
+        )
+    for name, value, wanted in (
+        ("observation.state", observation.state, signature.state_names),
+        ("observation.environment_state", environment, signature.environment_names),
+    ):
+        if np.shape(value) != (len(wanted),):
+            raise UnusableInputError(
+                f"{name} has shape {np.shape(value)}, the policy was trained on {len(wanted)} "
+                f"entries ({', '.join(wanted)}). Use the arm and tracker it was trained with."
+            )
+    return Batch(
+        np.asarray(observation.state, dtype=np.float32)[None],
+        np.asarray(environment, dtype=np.float32)[None],
+        np.zeros((1, bundle.chunk, len(signature.action_names)), dtype=np.float32),
+        np.zeros((1, bundle.chunk), dtype=bool),
+        np.zeros(1, dtype=np.int64),
+    )

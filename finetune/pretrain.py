@@ -1,0 +1,134 @@
+"""A base policy from scratch, on simulated takes that exist or that are recorded first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import writable_folder, write_json
+from gaploop.finetune import lerobot_act as act
+from gaploop.finetune.batches import Episode, Mixture, Source
+from gaploop.finetune.data import load_source
+from gaploop.finetune.lerobot_learner import ActLearner
+from gaploop.finetune.lerobot_policy import policy_id
+from gaploop.finetune.runs import RunRecord, describe
+from gaploop.finetune.training import PRESETS, Progress, TrainResult, TrainSpec, train
+
+POLICY: Final = "policy"
+
+
+@dataclass(frozen=True)
+class PretrainOptions:
+    """What to train a base policy on, and how.
+
+    Attributes:
+        roots: folders of the datasets.
+        output_dir: run folder to write.
+        spec: how to train; its seed also initialises the network.
+        size: how large the network is.
+        select: which takes, see `data.SELECTIONS`.
+        episodes: only these episodes of each dataset.
+        held_out: episodes of each dataset to keep aside and measure the action error on.
+        resume: go on from the checkpoint in `output_dir`.
+    """
+
+    roots: tuple[Path, ...]
+    output_dir: Path
+    spec: TrainSpec = PRESETS["pretrain"]
+    size: act.ActSize = field(default_factory=act.ActSize)
+    select: str = "demonstrations"
+    episodes: tuple[int, ...] | None = None
+    held_out: tuple[int, ...] = ()
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class TrainedPolicy:
+    """A finished run.
+
+    Attributes:
+        folder: the policy, to be given to `load_policy`.
+        merged: a plain LeRobot policy folder; the same as `folder` for a base.
+        run: the run folder.
+        id: the policy's hash.
+        result: how training ended.
+        inputs: what it was trained on.
+    """
+
+    folder: Path
+    merged: Path
+    run: Path
+    id: str
+    result: TrainResult
+    inputs: tuple[Mapping[str, Any], ...]
+
+
+def pretrain(options: PretrainOptions, progress: Progress | None = None) -> TrainedPolicy:
+    """Train a base policy and write OUT/policy, OUT/run.json and OUT/metrics.jsonl.
+
+    The domain entry of the environment state is drawn at random for each sample, so that the
+    base ignores it and its scale is defined; adapting on real takes gives it its meaning.
+
+    Raises:
+        UnusableInputError: see `data.load_source`, `training.train`, `lerobot_act.build`.
+    """
+    if not options.roots:
+        raise UnusableInputError("Nothing to train on. Name datasets with --sim='[DIR]'.")
+    sources = [load_source(r, options.select, options.episodes) for r in options.roots]
+    sources, held_out = set_aside(sources, options.held_out)
+    folder = writable_folder(options.output_dir)
+    shares = [float(sum(e.usable.sum() for e in s.episodes)) for s in sources]
+    spec = options.spec
+    mixture = Mixture(
+        sources,
+        shares,
+        chunk=options.size.chunk,
+        batch_size=spec.batch_size,
+        seed=spec.seed,
+        randomise_domain=True,
+    )
+    bundle = act.build(mixture.signature, mixture.moments(), options.size, seed=spec.seed)
+    learner = ActLearner(bundle, bundle.policy, held_out)
+    result = train(
+        learner,
+        mixture,
+        spec if held_out else replace(spec, eval_every=0),
+        folder,
+        resume=options.resume,
+        progress=progress,
+    )
+    act.save(bundle, folder / POLICY)
+    inputs = tuple(describe(s, w) for s, w in zip(sources, mixture.shares.tolist(), strict=True))
+    identity = policy_id(folder / POLICY)
+    RunRecord(
+        "pretrain",
+        {**asdict(options), "roots": [str(r) for r in options.roots]},
+        inputs,
+        spec.seed,
+        result={"policy": identity, **asdict(result)},
+    ).write(folder)
+    write_json(folder / "result.json", {"schema": "gaploop.training.v1", **asdict(result)})
+    return TrainedPolicy(folder / POLICY, folder / POLICY, folder, identity, result, inputs)
+
+
+def set_aside(
+    sources: Sequence[Source], indices: Sequence[int]
+) -> tuple[list[Source], list[Episode]]:
+    """Split episodes with the given indices off each source.
+
+    Raises:
+        UnusableInputError: that leaves a source without takes.
+    """
+    kept, aside = [], []
+    for source in sources:
+        stay = tuple(e for e in source.episodes if e.index not in indices)
+        if not stay:
+            raise UnusableInputError(
+                f"{source.root}: all {len(source.episodes)} takes are held out. Hold out fewer."
+            )
+        aside += [e for e in source.episodes if e.index in indices]
+        kept.append(replace(source, episodes=stay))
+    return kept, aside
