@@ -1,0 +1,201 @@
+"""The gap columns: what gaploop adds to a LeRobot v3 dataset, per frame and per episode.
+
+Frame columns never begin with `action` or `observation`: LeRobot would feed them to policies.
+Episode columns stand on every episode with a fixed Arrow type, never null: LeRobot checks that
+all files of `meta/episodes` share one schema.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from gaploop.core.take import Frames, Take, TakeInfo
+from gaploop.core.vocabulary import Domain, FailureMode, GapDimension, Outcome, Phase, TakeKind
+
+STATE: Final = "observation.state"
+ACTION: Final = "action"
+ENVIRONMENT: Final = "observation.environment_state"
+IMAGES: Final = "observation.images."
+
+TIME: Final = "gap.t"
+TAKE: Final = "gap.take"
+SENT: Final = "gap.sent"
+INTERVENTION: Final = "gap.intervention"
+SAFETY: Final = "gap.safety"
+CAMERA_AGE: Final = "gap.cam_age."
+AGE_UNKNOWN_S: Final = -1.0
+"""Written where a camera's age is unknown: NaN would spoil LeRobot's statistics."""
+
+EPISODE_COLUMNS: Final[dict[str, pa.DataType]] = {
+    "gap_uid": pa.string(),
+    "gap_kind": pa.string(),
+    "gap_domain": pa.string(),
+    "gap_outcome": pa.string(),
+    "gap_failure_mode": pa.string(),
+    "gap_phase": pa.string(),
+    "gap_dimensions": pa.list_(pa.string()),
+    "gap_dimension_weights": pa.list_(pa.float64()),
+    "gap_conditions": pa.string(),
+    "gap_session": pa.string(),
+    "gap_operator": pa.string(),
+    "gap_station": pa.string(),
+    "gap_calibration": pa.string(),
+    "gap_policy": pa.string(),
+    "gap_plan": pa.string(),
+    "gap_consent": pa.string(),
+    "gap_units": pa.string(),
+    "gap_t0_ns": pa.int64(),
+}
+"""Episode column to Arrow type, in the order in which they are written."""
+
+EPISODE_WORDS: Final[dict[str, frozenset[str]]] = {
+    "gap_kind": frozenset(TakeKind),
+    "gap_domain": frozenset(Domain),
+    "gap_outcome": frozenset(Outcome),
+    "gap_failure_mode": frozenset(FailureMode) | {""},
+    "gap_phase": frozenset(Phase) | {""},
+    "gap_dimensions": frozenset(GapDimension),
+}
+"""Episode column to the words it may hold."""
+
+_TEXTS: Final = (
+    "session",
+    "operator",
+    "station",
+    "calibration",
+    "policy",
+    "plan",
+    "consent",
+    "units",
+)
+
+
+def take_hash(uid: str) -> int:
+    """Return `gap.take`: the first 63 bits of the uid's SHA-256, so that it fits an int64."""
+    return int.from_bytes(hashlib.sha256(uid.encode()).digest()[:8], "big") >> 1
+
+
+def frame_features(
+    joint_names: tuple[str, ...], environment_names: tuple[str, ...], cameras: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return LeRobot's feature table for takes of one shape.
+
+    Args:
+        joint_names: order of state and action.
+        environment_names: names of the tracked scene's entries; empty where nothing tracks.
+        cameras: camera to {"width", "height", …} as in the take's header [pixels].
+    """
+    joints = [f"{name}.pos" for name in joint_names]
+
+    def scalar(dtype: str) -> dict[str, Any]:
+        return {"dtype": dtype, "shape": (1,), "names": None}
+
+    def vector(names: list[str]) -> dict[str, Any]:
+        return {"dtype": "float32", "shape": (len(names),), "names": names}
+
+    features = {ACTION: vector(joints), STATE: vector(joints)}
+    if environment_names:
+        features[ENVIRONMENT] = vector(list(environment_names))
+    for camera, spec in cameras.items():
+        features[f"{IMAGES}{camera}"] = {
+            "dtype": "video",
+            "shape": (int(spec["height"]), int(spec["width"]), 3),
+            "names": ["height", "width", "channels"],
+        }
+    features |= {
+        TIME: scalar("float64"),
+        TAKE: scalar("int64"),
+        SENT: vector(joints),
+        INTERVENTION: scalar("bool"),
+        SAFETY: scalar("int64"),
+    }
+    return features | {f"{CAMERA_AGE}{camera}": scalar("float32") for camera in cameras}
+
+
+def frame_columns(take: Take) -> dict[str, NDArray[Any]]:
+    """Return a take's frames as dataset columns, without pictures.
+
+    Where a requested action isn't finite, what was sent instead stands in `action`; bit
+    `SafetyReason.NON_FINITE` of `gap.safety` marks such rows.
+    """
+    frames = take.frames
+    action = np.where(np.isfinite(frames.action), frames.action, frames.sent)
+    columns: dict[str, NDArray[Any]] = {
+        ACTION: action.astype(np.float32),
+        STATE: frames.state.astype(np.float32),
+    }
+    if frames.environment_state.shape[1]:
+        columns[ENVIRONMENT] = frames.environment_state.astype(np.float32)
+    columns |= {
+        TIME: frames.t_s.astype(np.float64),
+        TAKE: np.full(len(frames), take_hash(take.info.uid), dtype=np.int64),
+        SENT: frames.sent.astype(np.float32),
+        INTERVENTION: frames.intervention.astype(bool),
+        SAFETY: frames.safety.astype(np.int64),
+    }
+    for camera in take.cameras:
+        columns[f"{CAMERA_AGE}{camera}"] = _ages(frames, camera)
+    return columns
+
+
+def _ages(frames: Frames, camera: str) -> NDArray[Any]:
+    ages = frames.camera_age_s.get(camera, np.full(len(frames), np.nan))
+    return np.where(np.isfinite(ages), ages, AGE_UNKNOWN_S).astype(np.float32)
+
+
+def episode_row(take: Take) -> dict[str, Any]:
+    """Return a take's episode columns, in the order of `EPISODE_COLUMNS`."""
+    info = take.info
+    row: dict[str, Any] = {
+        "gap_uid": info.uid,
+        "gap_kind": info.kind.value,
+        "gap_domain": info.domain.value,
+        "gap_outcome": take.outcome.value,
+        "gap_failure_mode": take.failure_mode,
+        "gap_phase": take.phase,
+        **dimension_columns(info.dimensions),
+        "gap_conditions": json.dumps(dict(info.conditions)),
+        **{f"gap_{name}": str(getattr(info, name)) for name in _TEXTS},
+        "gap_t0_ns": int(info.t0_ns),
+    }
+    return {name: row[name] for name in EPISODE_COLUMNS}
+
+
+def dimension_columns(dimensions: Mapping[str, float]) -> dict[str, list[Any]]:
+    """Return the two episode columns that hold gap dimensions and their weights."""
+    return {
+        "gap_dimensions": [str(name) for name in dimensions],
+        "gap_dimension_weights": [float(weight) for weight in dimensions.values()],
+    }
+
+
+def info_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `TakeInfo` fields that an episode's gap columns hold; the inverse of a row."""
+    weights = zip(row["gap_dimensions"], row["gap_dimension_weights"], strict=True)
+    return {
+        "uid": row["gap_uid"],
+        "kind": TakeKind(row["gap_kind"]),
+        "domain": Domain(row["gap_domain"]),
+        "dimensions": dict(weights),
+        "conditions": json.loads(row["gap_conditions"] or "{}"),
+        **{name: row[f"gap_{name}"] for name in _TEXTS},
+        "t0_ns": int(row["gap_t0_ns"]),
+    }
+
+
+def default_row(info: TakeInfo, outcome: Outcome) -> dict[str, Any]:
+    """Return episode columns for an episode of which only `info` and its outcome are known."""
+    return episode_row(Take(info, outcome, Frames.empty(), telemetry=_no_telemetry()))
+
+
+def _no_telemetry() -> Any:
+    from gaploop.core.telemetry import Telemetry  # here: rows carry no telemetry
+
+    return Telemetry(np.empty(0), {})

@@ -1,0 +1,109 @@
+"""A dataset's numbers as arrays, straight from Parquet: no video is opened, no LeRobot needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.datasets.layout import (
+    DatasetInfo,
+    Episode,
+    data_files,
+    read_episodes,
+    read_info,
+    read_parquet,
+)
+
+
+@dataclass(frozen=True)
+class FrameTable:
+    """Frames of some episodes, in order of episode, then frame.
+
+    Attributes:
+        info: the dataset's description.
+        columns: feature to values, one row per frame: shape (n,) or (n, width).
+        episode_index: episode of each frame, shape (n,).
+        frame_index: 0, 1, … within the episode, shape (n,).
+        episodes: the episodes in the table, with outcome, kind, domain, uid and so on.
+    """
+
+    info: DatasetInfo
+    columns: Mapping[str, NDArray[Any]]
+    episode_index: NDArray[np.int64]
+    frame_index: NDArray[np.int64]
+    episodes: tuple[Episode, ...]
+
+    def __len__(self) -> int:
+        return len(self.episode_index)
+
+    def rows_of(self, episode: int) -> slice:
+        """Return the rows of an episode."""
+        first, last = np.searchsorted(self.episode_index, [episode, episode + 1])
+        return slice(int(first), int(last))
+
+
+def load_frames(
+    root: Path, columns: Iterable[str], episodes: Sequence[int] | None = None
+) -> FrameTable:
+    """Load columns of a dataset's frames.
+
+    Args:
+        root: dataset folder.
+        columns: features to load, such as `action` and `observation.state`; vectors become
+            float32 of shape (n, width).
+        episodes: episode indices; all if None.
+
+    Raises:
+        UnusableInputError: no dataset there, an unknown column or episode, a damaged file.
+    """
+    info = read_info(Path(root))
+    wanted = list(dict.fromkeys(columns))
+    for name in wanted:
+        if name not in info.features or name in info.video_keys:
+            valid = [n for n in info.features if n not in info.video_keys]
+            raise unknown_choice("column", name, valid, str(root))
+    chosen = tuple(read_episodes(info, episodes))
+    table = _table(info, [*wanted, "episode_index", "frame_index"], [e.index for e in chosen])
+    return FrameTable(
+        info,
+        {name: to_numpy(table[name]) for name in wanted},
+        table["episode_index"].to_numpy(),
+        table["frame_index"].to_numpy(),
+        chosen,
+    )
+
+
+def _table(info: DatasetInfo, names: list[str], episodes: list[int]) -> pa.Table:
+    names = list(dict.fromkeys(names))
+    files = data_files(info)
+    if not files:
+        raise UnusableInputError(f"{info.root} has no data files. Restore its data folder.")
+    table = pa.concat_tables([read_parquet(path, names).select(names) for path in files])
+    order = [("episode_index", "ascending"), ("frame_index", "ascending")]
+    keep = pc.is_in(table["episode_index"], pa.array(episodes, pa.int64()))
+    return table.filter(keep).sort_by(order)
+
+
+def to_numpy(column: pa.ChunkedArray) -> NDArray[Any]:
+    """Return a column as an array; lists of equal length become rows of a matrix.
+
+    Raises:
+        UnusableInputError: lists of unequal length.
+    """
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return np.asarray(column.to_numpy())
+    flat = column.combine_chunks().flatten()
+    if not len(column) or len(flat) % len(column):
+        if len(column):
+            raise UnusableInputError("A vector column has rows of unequal length. Restore it.")
+        return np.empty((0, getattr(kind, "list_size", 0)), dtype=np.float32)
+    return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), -1)

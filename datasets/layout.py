@@ -1,0 +1,245 @@
+"""What a LeRobot v3 dataset says about itself, read without LeRobot: JSON and Parquet only."""
+
+from __future__ import annotations
+
+import string
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import existing_folder, read_json
+from gaploop.core.take import TakeInfo
+from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.datasets import columns
+
+INFO: Final = "meta/info.json"
+STATS: Final = "meta/stats.json"
+TASKS: Final = "meta/tasks.parquet"
+EPISODES: Final = "meta/episodes"
+LABELS: Final = "meta/gap/labels.jsonl"
+TELEMETRY: Final = "telemetry"
+DATA_PATH: Final = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+VIDEO_PATH: Final = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+FOREIGN: Final = uuid.UUID("6f2f1e0a-5f0f-5c53-9a53-1d6f5e3f9b10")
+"""Name space of the uids that episodes of foreign datasets get."""
+FINGERPRINT: Final = "stats/action/mean"
+"""A column of `meta/episodes` that differs between recordings of equal length and task."""
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """`meta/info.json`.
+
+    Attributes:
+        fps: frames per second.
+        features: LeRobot's feature table.
+        data_path: template of the data files, relative to `root`.
+        video_path: template of the video files, relative to `root`.
+    """
+
+    root: Path
+    fps: float
+    features: Mapping[str, Mapping[str, Any]]
+    robot_type: str
+    total_episodes: int
+    total_frames: int
+    data_path: str = DATA_PATH
+    video_path: str = VIDEO_PATH
+
+    @property
+    def video_keys(self) -> tuple[str, ...]:
+        """Features that are stored as videos."""
+        return tuple(k for k, f in self.features.items() if f.get("dtype") == "video")
+
+    @property
+    def joint_names(self) -> tuple[str, ...]:
+        """Joints of `observation.state`, without the `.pos` of LeRobot's names."""
+        return tuple(n.removesuffix(".pos") for n in self.names(columns.STATE))
+
+    def names(self, feature: str) -> tuple[str, ...]:
+        """Return the names of a vector feature's entries, numbered where it has none."""
+        spec = self.features.get(feature)
+        if spec is None:
+            return ()
+        names = spec.get("names")
+        if isinstance(names, Mapping):
+            names = next(iter(names.values()), None)
+        width = self.width(feature)
+        if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == width:
+            return tuple(str(n) for n in names)
+        return tuple(f"{feature.rsplit('.', 1)[-1]}_{i}" for i in range(width))
+
+    def width(self, feature: str) -> int:
+        """Return the length of a vector feature, 0 where it doesn't exist."""
+        shape = self.features.get(feature, {}).get("shape") or (0,)
+        return int(shape[0])
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One row of `meta/episodes`.
+
+    Attributes:
+        index: episode index.
+        length: number of frames.
+        info: from the gap columns; for a foreign dataset kind import and a uid made from
+            the dataset's content.
+        row: the row itself, without statistics.
+    """
+
+    index: int
+    length: int
+    info: TakeInfo
+    outcome: Outcome
+    failure_mode: str
+    phase: str
+    row: Mapping[str, Any]
+
+
+def is_dataset(root: Path) -> bool:
+    """Say whether `root` looks like a LeRobot dataset."""
+    return (root / INFO).is_file()
+
+
+def read_info(root: Path) -> DatasetInfo:
+    """Read `meta/info.json`.
+
+    Raises:
+        UnusableInputError: no such folder, not a dataset, another version, or keys missing.
+    """
+    existing_folder(root, "Dataset")
+    if not is_dataset(root):
+        what = "is empty" if not any(root.iterdir()) else f"has no {INFO}"
+        raise UnusableInputError(f"{root} {what}: not a LeRobot dataset. Name a dataset's folder.")
+    value, where = read_json(root / INFO), root / INFO
+    try:
+        version = str(value["codebase_version"])
+        if not version.startswith("v3"):
+            raise UnusableInputError(
+                f"{where}: dataset version {version}, this reads v3. Convert it with "
+                "python -m lerobot.scripts.convert_dataset_v21_to_v30."
+            )
+        return DatasetInfo(
+            root=root,
+            fps=float(value["fps"]),
+            features=dict(value["features"]),
+            robot_type=str(value.get("robot_type") or ""),
+            total_episodes=int(value["total_episodes"]),
+            total_frames=int(value["total_frames"]),
+            data_path=_template(value.get("data_path"), DATA_PATH),
+            video_path=_template(value.get("video_path"), VIDEO_PATH),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnusableInputError(
+            f"{where} is not a dataset description ({error!r}). Restore it from a copy."
+        ) from None
+
+
+def _template(value: object, default: str) -> str:
+    """Return a path template if it names only the fields that LeRobot fills in."""
+    if not isinstance(value, str):
+        return default
+    fields = {name for _, name, _, _ in string.Formatter().parse(value) if name}
+    return value if fields <= {"chunk_index", "file_index", "video_key"} else default
+
+
+def data_files(info: DatasetInfo) -> list[Path]:
+    """Return the dataset's data files, in order."""
+    return sorted((info.root / "data").glob("*/*.parquet"))
+
+
+def read_parquet(path: Path, names: list[str] | None = None) -> pa.Table:
+    """Read one Parquet file, or raise UnusableInputError where it is damaged."""
+    try:
+        return pq.read_table(path, columns=names, partitioning=None)
+    except (pa.ArrowInvalid, OSError, pa.ArrowKeyError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UnusableInputError(
+            f"{path} can't be read ({reason}). Restore it from a copy; check with: gaploop check."
+        ) from None
+
+
+def episode_files(root: Path) -> list[Path]:
+    """Return the files of `meta/episodes`, in order."""
+    return sorted((root / EPISODES).glob("*/*.parquet"))
+
+
+def episode_rows(root: Path) -> list[dict[str, Any]]:
+    """Return the rows of `meta/episodes` in order of episode, almost without statistics."""
+    rows: list[dict[str, Any]] = []
+    for path in episode_files(root):
+        schema = _schema(path)
+        names = [n for n in schema.names if not n.startswith("stats/") or n == FINGERPRINT]
+        rows += read_parquet(path, names).to_pylist()
+    try:
+        return sorted(rows, key=lambda row: int(row["episode_index"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnusableInputError(
+            f"{root / EPISODES}: episode_index is missing or empty ({error!r}). "
+            "Restore meta/episodes from a copy."
+        ) from None
+
+
+def _schema(path: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UnusableInputError(f"{path} can't be read ({reason}). Restore it.") from None
+
+
+def read_episodes(info: DatasetInfo, only: Sequence[int] | None = None) -> list[Episode]:
+    """Return the dataset's episodes, with their gap columns as `TakeInfo`.
+
+    Args:
+        only: episode indices to return; all of them if None.
+
+    Raises:
+        UnusableInputError: the table is damaged, or an episode asked for doesn't exist.
+    """
+    rows = {int(row["episode_index"]): row for row in episode_rows(info.root)}
+    if only is not None:
+        for index in only:
+            if index not in rows:
+                raise UnusableInputError(
+                    f"{info.root} has no episode {index}; it has {len(rows)} (0 to "
+                    f"{len(rows) - 1}). Name others with --episodes."
+                )
+        rows = {index: rows[index] for index in only}
+    return [_episode(info, row) for row in rows.values()]
+
+
+def _episode(info: DatasetInfo, row: dict[str, Any]) -> Episode:
+    index = int(row["episode_index"])
+    try:
+        task = str((row.get("tasks") or [""])[0])
+        common: dict[str, Any] = {
+            "task": task,
+            "fps": info.fps,
+            "joint_names": info.joint_names,
+            "robot_type": info.robot_type,
+        }
+        if row.get("gap_uid"):
+            known = TakeInfo(**common, **columns.info_fields(row))
+            words = (Outcome(row["gap_outcome"]), row["gap_failure_mode"], row["gap_phase"])
+        else:
+            known = TakeInfo(uid=foreign_uid(row), kind=TakeKind.IMPORT, **common)
+            words = (Outcome.UNLABELLED, "", "")
+        return Episode(index, int(row["length"]), known, *words, row=row)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnusableInputError(
+            f"{info.root / EPISODES}: episode {index} can't be used ({error!r}). "
+            "Find out more with: gaploop check."
+        ) from None
+
+
+def foreign_uid(row: Mapping[str, Any]) -> str:
+    """Return a uid for an episode without one: the same for the same row, wherever it lies."""
+    keys = ("episode_index", "length", "tasks", FINGERPRINT)
+    return str(uuid.uuid5(FOREIGN, repr([row.get(k) for k in keys])))

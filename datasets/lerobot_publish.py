@@ -1,0 +1,289 @@
+"""Journal to LeRobot v3 dataset: idempotent, appending, and safe to kill at any instant."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core import journal_format, labels
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import existing_folder
+from gaploop.core.journal_format import TakeHeader, read_end, read_header, read_take, take_folders
+from gaploop.core.take import Take
+from gaploop.core.vocabulary import Outcome
+from gaploop.datasets import columns, episodes_table, layout, staging
+from gaploop.datasets.compatible import Shape, require_same
+from gaploop.datasets.telemetry_zarr import telemetry_path, write_telemetry
+from gaploop.datasets.video import verify
+
+logger = logging.getLogger(__name__)
+
+PUBLISHED: Final = (Outcome.SUCCESS, Outcome.FAILURE, Outcome.UNLABELLED)
+"""Outcomes that go into a dataset; discarded and interrupted takes stay in the journal."""
+_MEND: Final = "Publish to another folder with --dataset.root."
+
+
+@dataclass(frozen=True)
+class PublishReport:
+    """What a publish did.
+
+    Attributes:
+        published: uids added now, in order of episode.
+        present: takes of the journal that the dataset already had.
+        skipped: outcome to number of takes left out because of it; `unsealed` among them.
+        refused: uid to the reason why a take can't be published.
+        labels: label events added now.
+    """
+
+    published: tuple[str, ...] = ()
+    present: int = 0
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    labels: int = 0
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    folders: tuple[tuple[Path, TakeHeader], ...]
+    present: int
+    skipped: Mapping[str, int]
+
+
+def publish(journal: Path, root: Path, repo_id: str) -> int:
+    """Publish what is new in `journal` to the dataset at `root`; return how many takes that was.
+
+    Raises:
+        UnusableInputError: as in `publish_takes`.
+    """
+    return len(publish_takes(journal, root, repo_id).published)
+
+
+def publish_takes(
+    journal: Path,
+    root: Path,
+    repo_id: str,
+    *,
+    on_take: Callable[[int, int], None] | None = None,
+    hook: staging.Hook = staging.no_hook,
+) -> PublishReport:
+    """Publish what is new in `journal` to the dataset at `root`.
+
+    Args:
+        journal: folder of takes.
+        root: dataset folder; created, or appended to after a compatibility check.
+        repo_id: LeRobot's name of the dataset.
+        on_take: called with (takes done, takes to do).
+        hook: called with the name of each step.
+
+    Raises:
+        UnusableInputError: no journal there, a root with other fps, joints or features, or a
+            folder that can't be written. Nothing is changed then.
+    """
+    journal, root = Path(journal).absolute(), Path(root).absolute()
+    _check_folders(journal, root)
+    with staging.locked(root):
+        staging.recover(root)
+        known = _known_uids(root)
+        events = labels.current(labels.read(journal / journal_format.LABELS))
+        found = _candidates(journal, known, events)
+        _check_compatible(root, found)
+        new_events = _new_events(journal, root, known | {h.info.uid for _, h in found.folders})
+        if not found.folders and not new_events:
+            return PublishReport(present=found.present, skipped=found.skipped)
+        job = _Job(journal, root, repo_id, on_take, hook)
+        return job.run(found, events, new_events)
+
+
+def _check_folders(journal: Path, root: Path) -> None:
+    existing_folder(journal, "Journal")
+    if not journal_format.is_journal(journal):
+        raise UnusableInputError(
+            f"{journal} holds no takes. Record some with: gaploop record --journal={journal}"
+        )
+    inside = journal.resolve().is_relative_to(root.resolve())
+    if inside or root.resolve().is_relative_to(journal.resolve()):
+        raise UnusableInputError(
+            f"Journal {journal} and dataset {root} lie inside each other. Keep them side by side."
+        )
+    if root.exists() and (not root.is_dir() or (any(root.iterdir()) and not _dataset(root))):
+        raise UnusableInputError(f"{root} exists and is not a LeRobot dataset. {_MEND}")
+
+
+def _dataset(root: Path) -> bool:
+    return layout.is_dataset(root)
+
+
+def _known_uids(root: Path) -> set[str]:
+    if not _dataset(root):
+        return set()
+    return {str(row.get("gap_uid") or "") for row in layout.episode_rows(root)} - {""}
+
+
+def _candidates(
+    journal: Path, known: set[str], events: Mapping[str, Mapping[str, Any]]
+) -> _Candidates:
+    chosen: list[tuple[Path, TakeHeader]] = []
+    present, skipped = 0, Counter[str]()
+    for folder in take_folders(journal):
+        header, end = read_header(folder), read_end(folder)
+        if header.info.uid in known:
+            present += 1
+        elif end is None:
+            skipped["unsealed"] += 1
+        else:
+            said = events.get(header.info.uid, {}).get("outcome", end.outcome)
+            if said in PUBLISHED:
+                chosen.append((folder, header))
+            else:
+                skipped[str(said)] += 1
+    return _Candidates(tuple(chosen), present, dict(skipped))
+
+
+def _check_compatible(root: Path, found: _Candidates) -> None:
+    shapes = [Shape.of_take(header) for _, header in found.folders]
+    if _dataset(root):
+        shapes.insert(0, Shape.of_dataset(layout.read_info(root)))
+    for shape in shapes:
+        if shape.fps != int(shape.fps):
+            raise UnusableInputError(
+                f"{shape.where} has {shape.fps:g} fps; LeRobot needs a whole number. Record at one."
+            )
+        require_same(shapes[0], shape, _MEND)
+
+
+def _new_events(journal: Path, root: Path, uids: set[str]) -> list[str]:
+    """Return the lines of label events that the dataset doesn't have yet."""
+
+    def lines(path: Path) -> list[str]:
+        return [json.dumps(asdict(event)) for event in labels.read(path)]
+
+    have = set(lines(root / layout.LABELS))
+    new = [line for line in lines(journal / journal_format.LABELS) if line not in have]
+    return [line for line in new if json.loads(line)["uid"] in uids]
+
+
+def refusal(take: Take) -> str:
+    """Say why a sealed take can't be an episode; "" where it can."""
+    frames = take.frames
+    if not len(frames):
+        return "it has telemetry only, no frames"
+    for name, values in (
+        ("observation.state", frames.state),
+        ("observation.environment_state", frames.environment_state),
+        ("gap.sent", frames.sent),
+    ):
+        bad = ~np.isfinite(values).all(axis=1)
+        if bad.any():
+            return f"{name} is not finite in {int(bad.sum())} frames, first at {int(bad.argmax())}"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Job:
+    journal: Path
+    root: Path
+    repo_id: str
+    on_take: Callable[[int, int], None] | None
+    hook: staging.Hook
+
+    def run(
+        self,
+        found: _Candidates,
+        events: Mapping[str, Mapping[str, Any]],
+        new_events: list[str],
+    ) -> PublishReport:
+        stage = staging.beside(self.root, "staging")
+        first = 0
+        if _dataset(self.root):
+            staging.clone(self.root, stage)
+            first = layout.read_info(self.root).total_episodes
+        self.hook("cloned")
+        rows, refused = self._write(stage, found, events)
+        report = PublishReport(
+            tuple(str(row["gap_uid"]) for row in rows),
+            found.present,
+            found.skipped,
+            refused,
+            len(new_events),
+        )
+        if rows or _dataset(self.root):
+            self._complete(stage, dict(enumerate(rows, first)), new_events)
+            staging.commit(stage, self.root, self.hook)
+        return report
+
+    def _write(
+        self, stage: Path, found: _Candidates, events: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[list[dict[str, Any]], dict[str, str]]:
+        rows: list[dict[str, Any]] = []
+        refused: dict[str, str] = {}
+        writer = None
+        for number, (folder, header) in enumerate(found.folders, 1):
+            take = read_take(folder, events)
+            reason = refusal(take) or _video_refusal(folder, take)
+            if reason:
+                logger.warning("Take %s is not published: %s.", take.info.uid, reason)
+                refused[take.info.uid] = reason
+                continue
+            if writer is None:
+                writer = _open_writer(stage, self.repo_id, header)
+            videos = {camera: folder / f"{camera}.mkv" for camera in header.cameras}
+            writer.save_take(take.info.task, columns.frame_columns(take), videos)
+            if len(take.telemetry):
+                write_telemetry(telemetry_path(stage, take.info.uid), take.telemetry)
+            rows.append(columns.episode_row(take))
+            self.hook("take written")
+            if self.on_take is not None:
+                self.on_take(number, len(found.folders))
+        if writer is not None:
+            writer.finalize()
+        self.hook("finalized")
+        return rows, refused
+
+    def _complete(
+        self, stage: Path, rows: Mapping[int, Mapping[str, Any]], new_events: list[str]
+    ) -> None:
+        """Add labels, episode columns and the truth of what is now in the dataset."""
+        path = stage / layout.LABELS
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as stream:
+            stream.writelines(line + "\n" for line in new_events)
+        episodes_table.materialise(stage, rows)
+        self.hook("columns written")
+        _copy_truth(self.journal, stage)
+
+
+def _open_writer(stage: Path, repo_id: str, header: TakeHeader) -> Any:
+    from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
+
+    info = header.info
+    features = columns.frame_features(
+        info.joint_names, header.environment_state_names, header.cameras
+    )
+    return open_writer(stage, repo_id, info.fps, info.robot_type, features)
+
+
+def _video_refusal(folder: Path, take: Take) -> str:
+    for camera in take.cameras:
+        try:
+            verify(folder / f"{camera}.mkv", len(take.frames))
+        except UnusableInputError as error:
+            return str(error)
+    return ""
+
+
+def _copy_truth(journal: Path, stage: Path) -> None:
+    source, target = journal / journal_format.TRUTH, stage / journal_format.TRUTH
+    if not source.exists():
+        return
+    have = set(target.read_text().splitlines()) if target.exists() else set()
+    uids = _known_uids(stage)
+    new = [line for line in source.read_text().splitlines() if line and line not in have]
+    with target.open("a") as stream:
+        stream.writelines(line + "\n" for line in new if json.loads(line).get("uid") in uids)

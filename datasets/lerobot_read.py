@@ -1,0 +1,121 @@
+"""LeRobot v3 dataset to takes: frames from Parquet, telemetry from Zarr, pictures on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.take import Frames, Images, Take
+from gaploop.core.telemetry import Telemetry
+from gaploop.core.types import FloatArray
+from gaploop.datasets import columns
+from gaploop.datasets.frames import FrameTable, load_frames
+from gaploop.datasets.layout import DatasetInfo, Episode, read_info
+from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
+from gaploop.datasets.video import VideoRange
+
+_OPTIONAL: Final = (
+    columns.STATE,
+    columns.ACTION,
+    columns.ENVIRONMENT,
+    columns.TIME,
+    columns.SENT,
+    columns.INTERVENTION,
+    columns.SAFETY,
+    "timestamp",
+)
+
+
+def read_takes(root: Path, episodes: Sequence[int] | None = None) -> Iterator[Take]:
+    """Yield a dataset's episodes as takes, in order.
+
+    A dataset without gap columns reads too: its takes are imports, unlabelled, real, with uids
+    made from their content. A camera whose video is missing is left out.
+
+    Args:
+        root: dataset folder.
+        episodes: episode indices; all if None.
+
+    Raises:
+        UnusableInputError: no dataset there, an unknown episode, or a damaged file.
+    """
+    root = Path(root)
+    info = read_info(root)
+    ages = [name for name in info.features if name.startswith(columns.CAMERA_AGE)]
+    wanted = [name for name in (*_OPTIONAL, *ages) if name in info.features]
+    table = load_frames(root, wanted, episodes)
+    for episode in table.episodes:
+        yield _take(table, episode)
+
+
+def _take(table: FrameTable, episode: Episode) -> Take:
+    info, rows = table.info, table.rows_of(episode.index)
+    path = telemetry_path(info.root, episode.info.uid)
+    return Take(
+        info=episode.info,
+        outcome=episode.outcome,
+        frames=_frames(table, rows),
+        telemetry=read_telemetry(path) if path.exists() else Telemetry(np.empty(0), {}),
+        failure_mode=episode.failure_mode,
+        phase=episode.phase,
+        episode=episode.index,
+        cameras=_cameras(info, episode),
+    )
+
+
+def _frames(table: FrameTable, rows: slice) -> Frames:
+    n = rows.stop - rows.start
+
+    def get(name: str, default: NDArray[Any]) -> NDArray[Any]:
+        values = table.columns.get(name)
+        return default if values is None else values[rows]
+
+    def matrix(name: str, default: NDArray[Any]) -> FloatArray:
+        return get(name, default).reshape(n, -1).astype(np.float64)
+
+    none = np.empty((n, 0))
+    action = matrix(columns.ACTION, none) if n else none
+    state = matrix(columns.STATE, none) if n else none
+    seconds = get("timestamp", np.arange(n) / table.info.fps)
+    return Frames(
+        t_s=get(columns.TIME, seconds).astype(np.float64),
+        state=state,
+        action=action,
+        sent=matrix(columns.SENT, action) if n else none,
+        environment_state=matrix(columns.ENVIRONMENT, none) if n else none,
+        intervention=get(columns.INTERVENTION, np.zeros(n)).astype(bool),
+        safety=get(columns.SAFETY, np.zeros(n)).astype(np.int64),
+        camera_age_s={
+            name.removeprefix(columns.CAMERA_AGE): _ages(values[rows])
+            for name, values in table.columns.items()
+            if name.startswith(columns.CAMERA_AGE)
+        },
+    )
+
+
+def _ages(values: NDArray[Any]) -> FloatArray:
+    ages = values.astype(np.float64)
+    return np.where(ages == columns.AGE_UNKNOWN_S, np.nan, ages)
+
+
+def _cameras(info: DatasetInfo, episode: Episode) -> Mapping[str, Images]:
+    found: dict[str, Images] = {}
+    for key in info.video_keys:
+        path, start_s = video_of(info, episode.row, key)
+        if path is not None and path.exists():
+            camera = key.removeprefix(columns.IMAGES)
+            found[camera] = VideoRange(path, start_s, episode.length, info.fps)
+    return found
+
+
+def video_of(info: DatasetInfo, row: Mapping[str, Any], key: str) -> tuple[Path | None, float]:
+    """Return the file that holds an episode's video of feature `key`, and its start there [s]."""
+    chunk, file = row.get(f"videos/{key}/chunk_index"), row.get(f"videos/{key}/file_index")
+    if chunk is None or file is None:
+        return None, 0.0
+    name = info.video_path.format(video_key=key, chunk_index=int(chunk), file_index=int(file))
+    return info.root / name, float(row.get(f"videos/{key}/from_timestamp") or 0.0)

@@ -1,0 +1,147 @@
+"""Changing a dataset so that, killed at any instant, it is the old one or the new one.
+
+The change is made in a folder beside the dataset: big files are hard links, `meta` is copied.
+Then the two folders trade names in one system call (renameat2, Linux). Where the file system
+can't do that, two renames do it; a kill between them leaves the old one as `.<name>.old`,
+which the next `open_staging` puts back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import filelock
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import sync_folder, writable_folder
+
+LINKED: Final = ("data", "videos", "telemetry")
+"""Folders whose files are never changed once written, so that hard links are safe."""
+LOCK_WAIT_S: Final = 60.0
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+
+type Hook = Callable[[str], None]
+"""Called with the name of every step; tests end the process in it."""
+
+
+def no_hook(step: str) -> None:
+    """Do nothing."""
+    del step
+
+
+def beside(root: Path, what: str) -> Path:
+    """Return the hidden name beside `root` for its staging folder, old version or lock."""
+    return root.parent / f".{root.name}.{what}"
+
+
+@contextlib.contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Hold the dataset's file lock.
+
+    Raises:
+        UnusableInputError: another process holds it, or its folder can't be written.
+    """
+    writable_folder(root.parent, "The folder of the dataset")
+    lock = filelock.FileLock(beside(root, "lock"))
+    try:
+        lock.acquire(timeout=LOCK_WAIT_S)
+    except filelock.Timeout:
+        raise UnusableInputError(
+            f"{root} is being written by another process. Wait until it is done."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def recover(root: Path) -> None:
+    """Put right what a kill left behind; call with the lock held."""
+    old = beside(root, "old")
+    if old.exists() and not _holds_something(root):
+        if root.exists():
+            root.rmdir()
+        os.rename(old, root)
+    for leftover in (beside(root, "staging"), old):
+        if leftover.exists():
+            shutil.rmtree(leftover)
+
+
+def _holds_something(root: Path) -> bool:
+    return root.exists() and any(root.iterdir())
+
+
+def clone(root: Path, staging: Path) -> None:
+    """Copy a dataset folder: links for what never changes, copies for the rest."""
+    for path in sorted(root.rglob("*")):
+        target = staging / path.relative_to(root)
+        if path.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+        elif path.relative_to(root).parts[0] in LINKED:
+            _link(path, target)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target)
+
+
+def _link(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(path, target)
+    except OSError:  # a file system without hard links, or too many of them
+        shutil.copy2(path, target)
+
+
+def commit(staging: Path, root: Path, hook: Hook = no_hook) -> None:
+    """Make `staging` the dataset at `root`; the old one, if any, is deleted afterwards."""
+    _sync(staging)
+    hook("synced")
+    if not _holds_something(root):
+        os.replace(staging, root)
+    else:
+        if not _exchange(staging, root):
+            os.rename(root, beside(root, "old"))
+            hook("renamed away")
+            os.rename(staging, root)
+        hook("swapped")
+    sync_folder(root.parent)
+    for leftover in (staging, beside(root, "old")):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file() and path.stat().st_nlink == 1:
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        elif path.is_dir():
+            sync_folder(path)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Let two names trade places atomically; False where kernel or file system can't.
+
+    Source: renameat2(2), flag RENAME_EXCHANGE, glibc 2.28 or newer.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    call = getattr(libc, "renameat2", None)
+    if call is None:
+        return False
+    flags = ctypes.c_uint(_RENAME_EXCHANGE)
+    if call(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), flags) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(a))

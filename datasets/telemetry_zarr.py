@@ -1,0 +1,102 @@
+"""`telemetry/<uid>.zarr.zip`: the control-rate record as a Zarr v3 group of named arrays.
+
+Joints of one arm and quantity share one array (n, n_joints) whose attributes name them; every
+other channel is an array (n,). Each array has its unit in its attributes.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import zarr
+from zarr.codecs import ZstdCodec
+from zarr.storage import ZipStore
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.telemetry import JOINT_QUANTITIES, Telemetry
+from gaploop.core.types import FloatArray
+
+TIME: Final = "t_s"
+SCHEMA: Final = "gaploop.telemetry.v1"
+
+
+def telemetry_path(root: Path, uid: str) -> Path:
+    """Return where a dataset keeps a take's control-rate record."""
+    return root / "telemetry" / f"{uid}.zarr.zip"
+
+
+def write_telemetry(path: Path, telemetry: Telemetry) -> None:
+    """Write a record; NaN stays NaN. The name appears only when the file is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    arrays = _arrays(telemetry)
+    with ZipStore(part, mode="w") as store:
+        attributes = {"schema": SCHEMA, "order": list(telemetry.columns)}
+        group = zarr.create_group(store, attributes=attributes)
+        for name, (values, notes) in arrays.items():
+            group.create_array(
+                name,
+                data=values,
+                chunks=tuple(max(1, n) for n in values.shape),
+                compressors=[ZstdCodec(level=3)],
+                fill_value=float("nan"),
+                attributes=dict(notes),
+            )
+    os.replace(part, path)
+
+
+def read_telemetry(path: Path) -> Telemetry:
+    """Read what `write_telemetry` wrote.
+
+    Raises:
+        UnusableInputError: it is missing or damaged.
+    """
+    try:
+        with ZipStore(path, mode="r") as store:
+            group = zarr.open_group(store, mode="r")
+            found = {name: (np.asarray(a[:]), dict(a.attrs)) for name, a in group.arrays()}
+            order = [str(name) for name in group.attrs["order"]]
+        return _telemetry(found, order)
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise UnusableInputError(
+            f"{path} can't be read ({error}). Restore it from a copy, or publish the take again."
+        ) from None
+
+
+def _arrays(telemetry: Telemetry) -> dict[str, tuple[FloatArray, Mapping[str, Any]]]:
+    arrays: dict[str, tuple[FloatArray, Mapping[str, Any]]] = {TIME: (telemetry.t_s, {"unit": "s"})}
+    stacked: dict[str, list[str]] = {}
+    for name, values in telemetry.columns.items():
+        arm, _, rest = name.partition(".")
+        joint, _, quantity = rest.partition(".")
+        if quantity in JOINT_QUANTITIES:
+            stacked.setdefault(f"{arm}.{quantity}", []).append(joint)
+        else:
+            arrays[name] = (values, {"unit": telemetry.units.get(name, "")})
+    for key, joints in stacked.items():
+        arm, _, quantity = key.partition(".")
+        names = [f"{arm}.{joint}.{quantity}" for joint in joints]
+        values = np.stack([telemetry.columns[n] for n in names], axis=1)
+        unit = telemetry.units.get(names[0], JOINT_QUANTITIES[quantity])
+        arrays[key] = (values, {"unit": unit, "joints": joints})
+    return arrays
+
+
+def _telemetry(found: Mapping[str, tuple[FloatArray, Any]], order: list[str]) -> Telemetry:
+    columns: dict[str, FloatArray] = {}
+    units: dict[str, str] = {}
+    for key, (values, notes) in found.items():
+        if key == TIME:
+            continue
+        arm, _, quantity = key.partition(".")
+        joints = notes.get("joints")
+        names = [f"{arm}.{j}.{quantity}" for j in joints] if joints else [key]
+        for name, column in zip(names, values.T if joints else [values], strict=True):
+            columns[name] = np.ascontiguousarray(column)
+            units[name] = str(notes.get("unit", ""))
+    return Telemetry(found[TIME][0], {n: columns[n] for n in order}, {n: units[n] for n in order})

@@ -1,0 +1,199 @@
+"""Video without re-encoding: packets of take videos into dataset videos, and back out again.
+
+A Matroska file stores whole milliseconds, so a plain remux at 30 fps puts frames at times that
+LeRobot refuses. Here every packet gets the exact time k / fps. That needs streams without
+reordered frames, which is how takes are recorded.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import av
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.types import Image
+
+TICKS_PER_FRAME: Final = 512
+"""Time base of the videos is 1 / (fps * 512): what FFmpeg's own mp4 writer picks at 30 fps."""
+MAX_FILE_BYTES: Final = 200 * 1024 * 1024
+"""A dataset video is closed at this size, as in LeRobot (`video_files_size_in_mb`)."""
+
+
+class VideoWriter:
+    """One mp4 that take videos are appended to, packet by packet."""
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self.path = path
+        self.frames = 0
+        self._fps = fps
+        self._rate = Fraction(fps).limit_denominator(1001)
+        self._stack = ExitStack()
+        self._container: Any = None
+        self._stream: Any = None
+        self._kind: tuple[Any, ...] = ()
+
+    def __enter__(self) -> VideoWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def size_bytes(self) -> int:
+        """Size written so far [bytes]."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def accepts(self, source: Path) -> bool:
+        """Say whether `source` has the codec, size and parameter sets of what is in here."""
+        with open_video(source) as container:
+            return not self._kind or self._kind == _kind(container.streams.video[0])
+
+    def append(self, source: Path, frames: int) -> int:
+        """Append the packets of `source`; return the index of its first frame in this file.
+
+        Raises:
+            UnusableInputError: `source` doesn't hold exactly `frames` pictures in order.
+        """
+        first = self.frames
+        with open_video(source) as container:
+            stream = container.streams.video[0]
+            packets = [p for p in container.demux(stream) if p.size]
+            check_packets(packets, frames, source)
+            self._open(stream)
+            for packet in packets:
+                packet.time_base = self._stream.time_base
+                packet.pts = packet.dts = self.frames * TICKS_PER_FRAME
+                packet.duration = TICKS_PER_FRAME
+                packet.stream = self._stream
+                self._container.mux(packet)
+                self.frames += 1
+        return first
+
+    def _open(self, template: Any) -> None:
+        if self._container is not None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._container = self._stack.enter_context(
+            av.open(str(self.path), "w", format="mp4", options={"movflags": "faststart"})
+        )
+        self._stream = self._container.add_stream_from_template(template, opaque=True)
+        self._stream.time_base = 1 / (self._rate * TICKS_PER_FRAME)
+        self._kind = _kind(template)
+
+    def close(self) -> None:
+        """Finish the file; safe to call twice."""
+        self._stack.close()
+
+
+def _kind(stream: Any) -> tuple[Any, ...]:
+    context = stream.codec_context
+    return (context.name, context.width, context.height, bytes(context.extradata or b""))
+
+
+def check_packets(packets: list[Any], frames: int, source: Path) -> None:
+    """Check that there is one packet per frame, in the order in which they are shown.
+
+    Raises:
+        UnusableInputError: the take's pictures can't be attached to its rows without a shift.
+    """
+    if len(packets) != frames:
+        raise UnusableInputError(
+            f"{source} holds {len(packets)} pictures for {frames} rows. Publishing it would show "
+            "the wrong picture beside a row; record the take again."
+        )
+    times = [p.pts for p in packets]
+    if any(b <= a for a, b in itertools.pairwise(times)):
+        raise UnusableInputError(
+            f"{source} has reordered frames (B-frames). Encode it with bf=0 (zerolatency)."
+        )
+
+
+def verify(source: Path, frames: int) -> None:
+    """Check that a take's video can be appended: whole, in order, one picture per row.
+
+    Raises:
+        UnusableInputError: it can't, and why.
+    """
+    with open_video(source) as container:
+        check_packets([p for p in container.demux(video=0) if p.size], frames, source)
+
+
+def open_video(path: Path) -> Any:
+    """Open a video file, or raise UnusableInputError where that fails."""
+    try:
+        container = av.open(str(path))
+    except (av.FFmpegError, OSError) as error:
+        raise UnusableInputError(f"{path} can't be opened ({error}). Restore it.") from None
+    if not container.streams.video:
+        container.close()
+        raise UnusableInputError(f"{path} holds no video stream. Restore it.")
+    return container
+
+
+def sample_pictures(path: Path, at_most: int = 100) -> Image:
+    """Return key frames of a video, evenly spread: uint8, shape (n, 3, height, width).
+
+    Key frames decode alone, so that statistics cost a tenth of decoding everything.
+    """
+    with open_video(path) as container:
+        stream = container.streams.video[0]
+        stream.codec_context.skip_frame = "NONKEY"
+        pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+    if not pictures:
+        raise UnusableInputError(f"{path} holds no whole picture. Restore it.")
+    chosen = np.unique(np.linspace(0, len(pictures) - 1, min(at_most, len(pictures))).astype(int))
+    return np.stack([pictures[i] for i in chosen]).transpose(0, 3, 1, 2)
+
+
+@dataclass(frozen=True)
+class VideoRange:
+    """Some consecutive frames of a video file, opened anew by every call.
+
+    Attributes:
+        start_s: time of the first frame in the file [s].
+        frames: how many frames.
+        fps: frames per second.
+    """
+
+    path: Path
+    start_s: float
+    frames: int
+    fps: float
+
+    def __call__(self) -> Iterator[Image]:
+        """Yield the pictures in order, RGB, uint8, shape (height, width, 3)."""
+        half_s = 0.5 / self.fps
+        left = self.frames
+        with open_video(self.path) as container:
+            stream = container.streams.video[0]
+            container.seek(max(0, int(self.start_s / stream.time_base)), stream=stream)
+            for frame in container.decode(stream):
+                if frame.time is None or frame.time < self.start_s - half_s:
+                    continue
+                if left == 0:
+                    return
+                left -= 1
+                yield frame.to_ndarray(format="rgb24")
+
+
+def count_frames(path: Path) -> int:
+    """Return the number of pictures in a video file, from its packets."""
+    with open_video(path) as container:
+        stream = container.streams.video[0]
+        if stream.frames:
+            return int(stream.frames)
+        return sum(1 for packet in container.demux(stream) if packet.size)
