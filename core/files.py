@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -57,13 +58,19 @@ def read_json(path: Path) -> Any:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append one line in a single write and sync it: concurrent appenders don't interleave."""
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(handle, (line.rstrip("\n") + "\n").encode())
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    """Append one line in a single write and sync it: concurrent appenders don't interleave.
+
+    What a kill left of a line before is cut off first: otherwise the two would run together
+    and neither could be read.
+    """
+    with path.open("a+b", buffering=0) as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.seek(0)
+        content = stream.read()
+        if content and not content.endswith(b"\n"):
+            stream.truncate(content.rfind(b"\n") + 1)
+        stream.write((line.rstrip("\n") + "\n").encode())
+        os.fsync(stream.fileno())
 
 
 def sync_folder(folder: Path) -> None:

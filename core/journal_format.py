@@ -146,13 +146,15 @@ def read_header(folder: Path) -> TakeHeader:
 
 
 def read_end(folder: Path) -> TakeEnd | None:
-    """Read a take's seal; None where the take was never sealed."""
+    """Read a take's seal; None where the take was never sealed. Raises UnusableInputError."""
     path = folder / END
     if not path.exists():
         return None
-    value = dict(read_json(path))
-    value["outcome"] = outcome(value["outcome"], str(path))
-    return TakeEnd(**value)
+    value = read_json(path)
+    try:
+        return TakeEnd(**{**value, "outcome": outcome(value["outcome"], str(path))})
+    except (KeyError, TypeError) as error:
+        raise UnusableInputError(f"{path} is not a take's seal ({error}). Restore it.") from None
 
 
 def read_stream(path: Path) -> pa.Table:

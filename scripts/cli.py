@@ -22,7 +22,7 @@ import os
 import signal
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -47,9 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `gaploop` with `argv`, or the process's own arguments, and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = "" if not arguments or arguments[0].startswith("-") else arguments[0]
+    return guard(command, lambda: _dispatch(command, arguments))
+
+
+def guard(command: str, work: Callable[[], int]) -> int:
+    """Return the exit code of `work`; what a user can mend is said in one line on stderr."""
     try:
         with _terminable():
-            return _dispatch(command, arguments)
+            return work()
     except GaploopError as error:
         _say(str(error), command)
         return error.exit_code

@@ -1,0 +1,147 @@
+"""Plan, station and suite files: what is right comes back, what is wrong is said in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.plan import REMEDIES, Plan, PlanItem, load_plan, save_plan
+from gaploop.core.station import SIM_STATION, load_station
+from gaploop.core.suite import load_suite
+from gaploop.core.vocabulary import Domain, GapDimension
+
+ITEM = {"id": "a", "dimension": "object_property", "takes": 5, "remedy": "demonstrate"}
+PLAN = {"schema": "gaploop.plan.v1", "id": "p", "items": [ITEM]}
+STATION = {"name": "bench_1", "conditions": {"lighting": ["lamp"]}, "grid": [2, 3]}
+SUITE = {"name": "s", "tasks": [{"task": "pick_place", "conditions": {"lighting": "dim"}}]}
+
+
+def item(**changes: object) -> dict[str, object]:
+    return {**PLAN, "items": [{**ITEM, **changes}]}
+
+
+def task(**changes: object) -> dict[str, object]:
+    return {"name": "s", "tasks": [{"task": "pick_place", **changes}]}
+
+
+def write(tmp_path: Path, value: object) -> Path:
+    path = tmp_path / "file.yaml"
+    path.write_text(value if isinstance(value, str) else yaml.safe_dump(value))
+    return path
+
+
+def test_a_plan_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+    items = (
+        PlanItem("a", GapDimension.OBJECT_PROPERTY, 8, "demonstrate", "60 % °", "slow", share=0.6),
+        PlanItem("b", GapDimension.ACTUATOR_RESPONSE, 0, "identify", "lag 80 ms"),
+        PlanItem("c", GapDimension.SPATIAL_GEOMETRY, 2, "demonstrate", "", conditions={"x": 1}),
+    )
+    plan = Plan("p", "d", items, minutes=4.0)
+    save_plan(plan, tmp_path / "plan.yaml")
+    assert load_plan(tmp_path / "plan.yaml") == plan
+    assert plan.takes == 10
+
+
+def test_a_station_comes_back_with_its_limits(tmp_path: Path) -> None:
+    station = load_station(write(tmp_path, {**STATION, "safety": {"stall_s": 1}}))
+    assert station.domain is Domain.REAL
+    assert station.conditions == {"lighting": ("lamp",)}
+    assert station.grid == (2, 3)
+    assert station.safety.stall_s == 1.0
+    assert station.safety.velocity_rad_s == SIM_STATION.safety.velocity_rad_s
+
+
+def test_a_suite_comes_back_with_its_defaults(tmp_path: Path) -> None:
+    (only,) = load_suite(write(tmp_path, SUITE)).tasks
+    assert (only.task, only.rollouts, only.conditions) == ("pick_place", 100, {"lighting": "dim"})
+
+
+BAD_PLANS = [
+    ("[]", "mapping"),
+    ("a: [", "can't be read"),
+    ({**PLAN, "schema": "x"}, "gaploop.plan.v1"),
+    ({**PLAN, "itmes": []}, "Did you mean 'items'"),
+    ({"schema": "gaploop.plan.v1", "id": "p"}, "'items' is missing"),
+    ({**PLAN, "items": 3}, "must be a list"),
+    ({**PLAN, "items": [3]}, "item 1 must be a mapping"),
+    (item(dimension="contact"), "contact_dynamics"),
+    (item(remedy="pray"), ", ".join(sorted(REMEDIES))),
+    (item(takes=-1), "takes must be a whole number"),
+    (item(takes=True), "takes must be a whole number"),
+    (item(takes="5"), "takes must be a whole number"),
+    (item(share=2), "from 0 to 1"),
+    (item(conditions=3), "conditions must be a mapping"),
+    (item(conditions={"lighting": "disco"}), "bright, day, dim, warm"),
+    (item(conditions={"distractors": 2.5}), "from 0 to 20"),
+    (item(conditions={"distractors": -1}), "from 0 to 20"),
+    (item(conditions={"camera_pose": [1, 2]}), "[dx, dy, dz"),
+    (item(conditions={"camera_pose": ["a"] * 6}), "must be a number"),
+    (item(conditions={"table_height": 3}), "from -0.2 to 0.2"),
+    (item(conditions={"grid_cell": [9, 0]}), "[row, column]"),
+    (item(conditions={"free": [1]}), "text or a number"),
+]
+
+
+@pytest.mark.parametrize(("value", "says"), BAD_PLANS)
+def test_a_bad_plan_is_one_line(tmp_path: Path, value: object, says: str) -> None:
+    path = write(tmp_path, value)
+    with pytest.raises(UnusableInputError) as caught:
+        load_plan(path)
+    one_line(caught.value, path, says)
+
+
+BAD_STATIONS = [
+    ({}, "'name' is missing"),
+    ({**STATION, "domian": "sim"}, "Did you mean 'domain'"),
+    ({**STATION, "domain": "moon"}, "real, sim, sim_target"),
+    ({**STATION, "conditions": {"wind": ["x"]}}, "background, human, lighting, object"),
+    ({**STATION, "conditions": {"lighting": "lamp"}}, "list of names"),
+    ({**STATION, "grid": [0, 3]}, "[rows, columns]"),
+    ({**STATION, "grid": 3}, "[rows, columns]"),
+    ({**STATION, "safety": {"off": True}}, "velocity_rad_s"),
+    ({**STATION, "safety": {"velocity_rad_s": 1e9}}, "from 0.01 to 20"),
+    ({**STATION, "safety": {"stall_s": float("nan")}}, "from 0.02 to 10"),
+]
+
+
+@pytest.mark.parametrize(("value", "says"), BAD_STATIONS)
+def test_a_bad_station_is_one_line(tmp_path: Path, value: object, says: str) -> None:
+    path = write(tmp_path, value)
+    with pytest.raises(UnusableInputError) as caught:
+        load_station(path)
+    one_line(caught.value, path, says)
+
+
+BAD_SUITES = [
+    ({"name": "s", "tasks": []}, "at least one task"),
+    ({"name": "s", "tasks": [1]}, "task 1 must be a mapping"),
+    (task(success_check="hope"), "operator, reward_model, script"),
+    (task(rollouts=0), "from 1 to 100000"),
+    (task(min_pass_rate=85), "from 0 to 1"),
+    (task(conditions={"object": "anvil"}), "cube, heavy_cube, large_cube, small_cube"),
+    (task(conditions=3), "conditions must be a mapping"),
+    (task(timeout=3), "Did you mean 'timeout_s'"),
+]
+
+
+@pytest.mark.parametrize(("value", "says"), BAD_SUITES)
+def test_a_bad_suite_is_one_line(tmp_path: Path, value: object, says: str) -> None:
+    path = write(tmp_path, value)
+    with pytest.raises(UnusableInputError) as caught:
+        load_suite(path)
+    one_line(caught.value, path, says)
+
+
+@pytest.mark.parametrize("load", [load_plan, load_station, load_suite])
+def test_a_missing_file_is_one_line(tmp_path: Path, load: object) -> None:
+    with pytest.raises(UnusableInputError, match=r"not found\. Check the path"):
+        load(tmp_path / "none.yaml")  # type: ignore[operator]
+
+
+def one_line(error: Exception, path: Path, says: str) -> None:
+    assert says in str(error)
+    assert str(path) in str(error)
+    assert "\n" not in str(error)
