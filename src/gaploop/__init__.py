@@ -5,6 +5,8 @@ without symbolic links leaves text files in their place, which is said here rath
 surfacing as a puzzling missing module.
 """
 
+import os
+import sys
 from pathlib import Path
 
 __version__ = "0.1.0"
@@ -25,3 +27,7 @@ if _missing:
         f"gaploop: {', '.join(_missing)} not found beside {__file__}. This checkout has no "
         "symbolic links; run: git config core.symlinks true && git checkout -- src"
     )
+
+# MuJoCo picks its OpenGL on import, and picks one that needs a screen. Without one, use EGL.
+if sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
+    os.environ.setdefault("MUJOCO_GL", "egl")

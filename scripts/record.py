@@ -1,0 +1,335 @@
+"""`gaploop record`: takes into a journal, published to a LeRobot dataset."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import writable_folder
+from gaploop.core.plan import Plan, load_plan
+from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    from gaploop.collect.rig import Rig
+    from gaploop.collect.session import (
+        MakeLeader,
+        MakeRig,
+        Quota,
+        SessionEnd,
+        SessionSpec,
+        TakeResult,
+    )
+
+log = logging.getLogger(__name__)
+
+EXAMPLE: Final = """\
+gaploop record --robot.type=so101_sim --teleop.type=scripted --dataset.repo_id=me/cube \\
+    --dataset.root=cube --dataset.num_episodes=20 --dataset.single_task="Put the cube on the disc"
+"""
+
+ROBOTS: Final = ("so101_sim",)
+TELEOPS: Final = ("scripted",)
+_LATER: Final = "Real arms and hand-held leaders come with gaploop's teleoperation."
+
+
+@dataclass
+class RobotOptions:
+    """The arm and its cell."""
+
+    type: str = "so101_sim"
+    """so101_sim, the embedded cell."""
+    task: str = "pick_place"
+    """pick_place, pick_lift or stack_cube."""
+    gaps: dict[str, float] = field(default_factory=dict)
+    """Gap dimension to severity from 0 to 1, such as '{"contact_dynamics": 0.6}'."""
+    gap_seed: int = 0
+    """Draws mechanism and direction of each gap."""
+    conditions: dict[str, Any] = field(default_factory=dict)
+    """What is set up, such as '{"distractors": 4}'."""
+    port: str = ""
+    """Serial port of a real arm."""
+    id: str = ""
+    """Name of a real arm's calibration."""
+
+
+@dataclass
+class TeleopOptions:
+    """Who drives, where no policy does."""
+
+    type: str = "scripted"
+    """scripted, an expert that sees the embedded scene."""
+    port: str = ""
+    """Serial port of a leader arm."""
+    id: str = ""
+    """Name of a leader arm's calibration."""
+
+
+@dataclass
+class RecordDataset(options.DatasetOptions):
+    """Where takes are published."""
+
+    num_episodes: int = 20
+    """Takes to record in this session; failed demonstrations are kept and don't count."""
+    episode_time_s: float = 10.0
+    """Longest time of one take [s]."""
+
+
+@dataclass
+class RecordConfig:
+    """Record takes into a journal and publish them to a LeRobot dataset.
+
+    Each take is sealed before the next begins, so that a crash, a kill or Ctrl-C loses the open
+    take at most. `--dataset.num_episodes` asks for that many new takes, as in lerobot-record;
+    with `--resume` the takes that the journal holds already count. `--plan` records what a plan
+    asks for instead, and always counts what it has already.
+    """
+
+    robot: RobotOptions = field(default_factory=RobotOptions)
+    teleop: TeleopOptions = field(default_factory=TeleopOptions)
+    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+    dataset: RecordDataset = field(default_factory=RecordDataset)
+    journal: Path | None = None
+    """Folder of the takes; beside the dataset, as <dataset.root>_journal, unless given."""
+    plan: Path | None = None
+    """plan.yaml whose quotas to fill."""
+    resume: bool = False
+    """Count the takes that the journal holds already."""
+    seed: int = 0
+    """Draws the scenes."""
+    operator: str = ""
+    """Who records."""
+    publish_every: int = 10
+    """Publish after this many takes, and at the end."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def run(config: RecordConfig) -> int:
+    """Record and publish; return 1 where a quota was given up, 128 + the signal if stopped."""
+    _check_devices(config)
+    root = config.dataset.folder().absolute()
+    journal = (config.journal or root.with_name(f"{root.name}_journal")).absolute()
+    plan = load_plan(config.plan) if config.plan is not None else None
+    make_rig, make_leader, spec = _wire(config, journal)
+    quotas = _quotas(config, plan)
+    for item in plan.items if plan is not None else ():
+        if not item.takes:
+            _tell(f"{item.id} ({item.dimension.value}): nothing to record; {item.remedy}.")
+    _check_targets(make_rig, quotas, root, journal)
+    with _stoppable() as stopped:
+        end, published = _record(config, root, quotas, make_rig, make_leader, spec, stopped)
+    _report(config, root, journal, end, published, plan)
+    return 128 + stopped[0] if stopped else int(bool(end.gave_up))
+
+
+def _check_devices(config: RecordConfig) -> None:
+    if config.robot.type not in ROBOTS:
+        raise UnusableInputError(
+            f"--robot.type={config.robot.type} can't be recorded from yet. {_LATER} There is: "
+            f"{', '.join(ROBOTS)}."
+        )
+    if config.teleop.type not in TELEOPS and not config.policy.path:
+        raise UnusableInputError(
+            f"--teleop.type={config.teleop.type} can't drive yet. {_LATER} There is: "
+            f"{', '.join(TELEOPS)}; or a policy with --policy.path=DIR."
+        )
+    if config.policy.path and config.plan is not None:
+        raise UnusableInputError(
+            "--plan asks for demonstrations and --policy.path for rollouts. Give one of the two."
+        )
+    for name, value in (
+        ("num_episodes", config.dataset.num_episodes),
+        ("episode_time_s", config.dataset.episode_time_s),
+    ):
+        if not value > 0:
+            raise UnusableInputError(f"--dataset.{name} must be above 0, got {value:g}.")
+    if config.publish_every < 1:
+        raise UnusableInputError(f"--publish_every must be 1 or more, got {config.publish_every}.")
+
+
+def _wire(config: RecordConfig, journal: Path) -> tuple[MakeRig, MakeLeader, SessionSpec]:
+    """Return how to build rig and leader, and what the takes share."""
+    from gaploop.collect.policy_leader import PolicyLeader
+    from gaploop.collect.rig import embedded_rig, scripted_leader
+    from gaploop.collect.session import SessionSpec
+
+    robot, dataset = config.robot, config.dataset
+
+    def make_rig(conditions: Mapping[str, object]) -> Rig:
+        return embedded_rig(
+            task=robot.task,
+            gaps=robot.gaps,
+            gap_seed=robot.gap_seed,
+            conditions={**robot.conditions, **conditions},
+            fps=dataset.fps,
+        )
+
+    spec = functools.partial(
+        SessionSpec,
+        journal,
+        dataset.single_task or robot.task.replace("_", " "),
+        max_s=dataset.episode_time_s,
+        seed=config.seed,
+        operator=config.operator,
+        resume=config.resume,
+        publish_every=config.publish_every,
+    )
+    if not config.policy.path:
+        return make_rig, scripted_leader, spec()
+    from gaploop.finetune.lerobot_policy import load_policy, policy_id
+
+    policy = load_policy(config.policy.path)
+
+    def policy_leader(rig: Rig, seed: int) -> PolicyLeader:
+        del seed  # a policy draws nothing
+        return PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
+
+    return make_rig, policy_leader, spec(TakeKind.ROLLOUT, policy=policy_id(config.policy.path))
+
+
+def _quotas(config: RecordConfig, plan: Plan | None) -> list[Quota]:
+    from gaploop.collect.session import Quota
+
+    if plan is None:
+        return [Quota(config.dataset.num_episodes)]
+    return [
+        Quota(item.takes, item.id, {item.dimension.value: 1.0}, item.conditions)
+        for item in plan.items
+        if item.takes
+    ]
+
+
+def _check_targets(make_rig: MakeRig, quotas: list[Quota], root: Path, journal: Path) -> None:
+    """Refuse what could not be published before anything is recorded or made."""
+    from gaploop.core import journal_format
+    from gaploop.datasets import layout
+    from gaploop.datasets.compatible import Shape, require_same
+
+    if journal.is_relative_to(root) or root.is_relative_to(journal):
+        raise UnusableInputError(
+            f"Journal {journal} and dataset {root} lie inside each other. Keep them side by side."
+        )
+    if root.exists() and not layout.is_dataset(root) and any(root.iterdir()):
+        raise UnusableInputError(
+            f"{root} exists and is not a LeRobot dataset. Name another with --dataset.root."
+        )
+    for quota in quotas:
+        with contextlib.closing(make_rig(quota.conditions)) as rig:
+            new = Shape.of_take(rig.header(""))
+        if layout.is_dataset(root):
+            have = Shape.of_dataset(layout.read_info(root))
+            require_same(have, new, "Record to another folder with --dataset.root.")
+        for folder in journal_format.take_folders(journal)[:1]:
+            have = Shape.of_take(journal_format.read_header(folder))
+            require_same(have, new, "Record to another folder with --journal.")
+    for folder in (root.parent, journal.parent):
+        writable_folder(folder, "Folder")
+
+
+def _record(
+    config: RecordConfig,
+    root: Path,
+    quotas: list[Quota],
+    make_rig: MakeRig,
+    make_leader: MakeLeader,
+    spec: SessionSpec,
+    stopped: list[int],
+) -> tuple[SessionEnd, int]:
+    from gaploop.collect.session import record_takes
+    from gaploop.core.journal_format import END
+    from gaploop.datasets.lerobot_publish import publish
+
+    published: list[int] = []
+
+    def publish_sealed() -> None:
+        if next(spec.journal.glob(f"*/{END}"), None) is not None:
+            published.append(publish(spec.journal, root, config.dataset.repo_id))
+
+    wanted = sum(quota.takes for quota in quotas)
+    with options.progress("Recording", wanted) as advance:
+
+        def on_take(_result: TakeResult, counts: bool) -> None:
+            advance(int(counts))
+
+        end = record_takes(
+            spec,
+            quotas,
+            make_rig,
+            make_leader,
+            stop=lambda: bool(stopped),
+            on_take=on_take,
+            publish=publish_sealed,
+        )
+    return end, sum(published)
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[list[int]]:
+    """Yield a list that SIGINT or SIGTERM adds itself to; a second one interrupts at once."""
+    stopped: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if stopped:
+            raise KeyboardInterrupt
+        stopped.append(number)
+
+    try:
+        before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: whoever called us minds the signals
+        yield stopped
+        return
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _report(
+    config: RecordConfig,
+    root: Path,
+    journal: Path,
+    end: SessionEnd,
+    published: int,
+    plan: Plan | None,
+) -> None:
+    for line in end.gave_up:
+        _tell(line)
+    if end.recovered:
+        _tell(f"{end.recovered} unsealed takes in {journal} are marked interrupted.")
+    counts = {o.value: sum(t.outcome is o for t in end.takes) for o in Outcome}
+    counts = {name: count for name, count in counts.items() if count}
+    target = bool(config.robot.gaps or config.robot.conditions or (plan and plan.takes))
+    summary = {
+        "journal": journal,
+        "root": root,
+        "plan": plan.id if plan is not None else "",
+        "evidence": "sim-to-sim" if target else "sim",
+        "takes": len(end.takes),
+        "outcomes": counts,
+        "counted": end.counted,
+        "wanted": end.wanted,
+        "published": published,
+        "recovered": end.recovered,
+        "interrupted": end.interrupted,
+        "gave_up": end.gave_up,
+        "uids": [take.uid for take in end.takes],
+    }
+    words = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+    text = f"{len(end.takes)} takes ({words}) in {journal}; {published} published to {root}."
+    if end.interrupted:
+        text += " Stopped; go on with the same command and --resume."
+    options.emit(config.json, summary, text)
+
+
+def _tell(line: str) -> None:
+    log.info("%s", line)
