@@ -21,6 +21,7 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import DOMAIN, Mixture, Source, check_signature
 from gaploop.finetune.data import load_source
+from gaploop.finetune.demonstrations import scripted_source
 from gaploop.finetune.lerobot_learner import ActLearner
 from gaploop.finetune.lerobot_policy import policy_id, resolve
 from gaploop.finetune.pretrain import TrainedPolicy, set_aside
@@ -40,6 +41,7 @@ class AdaptOptions:
         real: folders of real takes (or of a simulated target cell).
         sim: folders of simulated takes, mixed in so that nominal success is kept.
         output_dir: run folder to write.
+        sim_takes: without `sim`, scripted takes of the nominal cell to record and mix in.
         share_real: share of real samples in a batch, where there are simulated ones.
         lora: size of the adapter.
         full: train all weights instead of an adapter.
@@ -54,6 +56,7 @@ class AdaptOptions:
     real: tuple[Path, ...]
     output_dir: Path
     sim: tuple[Path, ...] = ()
+    sim_takes: int = 0
     share_real: float = 0.5
     lora: adapter.LoraOptions = field(default_factory=adapter.LoraOptions)
     full: bool = False
@@ -109,6 +112,8 @@ def _sources(options: AdaptOptions) -> tuple[list[Source], list[float], list[Any
             )
     real, held_out = set_aside(real, options.held_out)
     sim = [load_source(r, options.select) for r in options.sim]
+    if not sim and options.sim_takes:
+        sim = [scripted_source(options.sim_takes, seed=options.spec.seed)]
     share = options.share_real if sim else 1.0
     shares = _by_size(real, share) + _by_size(sim, 1.0 - share)
     return [*real, *sim], shares, held_out

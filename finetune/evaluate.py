@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +18,7 @@ from gaploop.core.station import SIM_STATION
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, summarise
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
+from gaploop.finetune.workers import single_threaded
 
 MAX_S: Final = 8.0
 """A rollout's time limit [simulated s]; the scripted demonstrations take 3 to 4."""
@@ -146,7 +145,7 @@ def _run_jobs(
             worker.close()
         return
     with (
-        _single_threaded(),
+        single_threaded(),
         ProcessPoolExecutor(
             workers, multiprocessing.get_context("spawn"), _start_worker, (folder, spec)
         ) as pool,
@@ -198,19 +197,3 @@ def _start_worker(folder: Path, spec: CellSpec) -> None:
 
 def _run_in_worker(job: _Job) -> list[Rollout]:
     return _worker[0].run(job)
-
-
-@contextmanager
-def _single_threaded() -> Iterator[None]:
-    """Start workers with one thread each: two on a shared core were 4 to 11 times slower."""
-    wanted = {"OMP_NUM_THREADS": "1", "MUJOCO_GL": os.environ.get("MUJOCO_GL", "egl")}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

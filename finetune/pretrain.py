@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_json
+from gaploop.finetune import demonstrations
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.batches import Episode, Mixture, Source
 from gaploop.finetune.data import load_source
@@ -18,6 +19,7 @@ from gaploop.finetune.runs import RunRecord, describe
 from gaploop.finetune.training import PRESETS, Progress, TrainResult, TrainSpec, train
 
 POLICY: Final = "policy"
+DEMONSTRATIONS: Final = "demonstrations.npz"
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class PretrainOptions:
 
     Attributes:
         roots: folders of the datasets.
+        takes: with no datasets, scripted demonstrations to record first (attempts).
+        task: the cell's task that they show.
         output_dir: run folder to write.
         spec: how to train; its seed also initialises the network.
         size: how large the network is.
@@ -37,6 +41,8 @@ class PretrainOptions:
 
     roots: tuple[Path, ...]
     output_dir: Path
+    takes: int = 0
+    task: str = "pick_place"
     spec: TrainSpec = PRESETS["pretrain"]
     size: act.ActSize = field(default_factory=act.ActSize)
     select: str = "demonstrations"
@@ -66,20 +72,26 @@ class TrainedPolicy:
     inputs: tuple[Mapping[str, Any], ...]
 
 
-def pretrain(options: PretrainOptions, progress: Progress | None = None) -> TrainedPolicy:
+def pretrain(
+    options: PretrainOptions,
+    progress: Progress | None = None,
+    recorded: Callable[[int], None] | None = None,
+) -> TrainedPolicy:
     """Train a base policy and write OUT/policy, OUT/run.json and OUT/metrics.jsonl.
 
     The domain entry of the environment state is drawn at random for each sample, so that the
     base ignores it and its scale is defined; adapting on real takes gives it its meaning.
 
+    Args:
+        options: what to train on, and how.
+        progress: called after each training step.
+        recorded: called with the number of scripted demonstrations just attempted.
+
     Raises:
         UnusableInputError: see `data.load_source`, `training.train`, `lerobot_act.build`.
     """
-    if not options.roots:
-        raise UnusableInputError("Nothing to train on. Name datasets with --sim='[DIR]'.")
-    sources = [load_source(r, options.select, options.episodes) for r in options.roots]
-    sources, held_out = set_aside(sources, options.held_out)
     folder = writable_folder(options.output_dir)
+    sources, held_out = set_aside(_sources(options, folder, recorded), options.held_out)
     shares = [float(sum(e.usable.sum() for e in s.episodes)) for s in sources]
     spec = options.spec
     mixture = Mixture(
@@ -112,6 +124,26 @@ def pretrain(options: PretrainOptions, progress: Progress | None = None) -> Trai
     ).write(folder)
     write_json(folder / "result.json", {"schema": "gaploop.training.v1", **asdict(result)})
     return TrainedPolicy(folder / POLICY, folder / POLICY, folder, identity, result, inputs)
+
+
+def _sources(
+    options: PretrainOptions, folder: Path, recorded: Callable[[int], None] | None
+) -> list[Source]:
+    if options.roots:
+        return [load_source(r, options.select, options.episodes) for r in options.roots]
+    if not options.takes:
+        raise UnusableInputError(
+            "Nothing to train on. Name datasets with --sim='[DIR]', or record scripted "
+            "demonstrations first with --takes=400."
+        )
+    path, seed = folder / DEMONSTRATIONS, options.spec.seed
+    kept = demonstrations.load_source(path, options.task, options.takes, seed)
+    if kept is None:
+        kept = demonstrations.scripted_source(
+            options.takes, task=options.task, seed=seed, progress=recorded
+        )
+        demonstrations.save_source(kept, path)
+    return [kept]
 
 
 def set_aside(

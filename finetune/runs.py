@@ -12,7 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.files import sha256, uuid7, write_json
+import numpy as np
+
+from gaploop.core.files import uuid7, write_json
 from gaploop.finetune.batches import Source
 
 SCHEMA: Final = "gaploop.run.v1"
@@ -70,7 +72,7 @@ def describe(source: Source, share: float) -> dict[str, Any]:
     """Return how `run.json` names a dataset that was trained on."""
     return {
         "root": source.root,
-        "sha256": dataset_hash(Path(source.root)),
+        "sha256": source_hash(source),
         "domain": source.domain.value,
         "share": share,
         "takes": len(source.episodes),
@@ -80,12 +82,13 @@ def describe(source: Source, share: float) -> dict[str, Any]:
     }
 
 
-def dataset_hash(root: Path) -> str:
-    """Return the SHA-256 of what training reads of a dataset: its tables, not its videos."""
+def source_hash(source: Source) -> str:
+    """Return the SHA-256 of what training reads of a source, however its files are laid out."""
     digest = hashlib.sha256()
-    for part in ("meta", "data"):
-        if (root / part).exists():
-            digest.update(sha256(root / part).encode())
+    for episode in source.episodes:
+        digest.update(episode.uid.encode())
+        for array in (episode.state, episode.environment, episode.action, episode.usable):
+            digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 

@@ -1,0 +1,158 @@
+"""Scripted demonstrations of the nominal cell, straight into memory.
+
+A base needs hundreds of takes and only their joint and scene states. The same loop as
+`gaploop record` drives the same scripted person, but nothing is encoded or published; the takes
+are a pure function of (task, takes, seed), so that the command alone rebuilds the base.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from gaploop.collect.rig import EmbeddedRig, embedded_rig
+from gaploop.collect.session import run_take
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.protocols import Follower
+from gaploop.core.types import FloatArray, Tick
+from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.finetune.batches import Episode, Signature, Source
+from gaploop.finetune.workers import single_threaded
+
+MAX_S: Final = 10.0
+"""A demonstration's time limit [simulated s]."""
+CHUNK: Final = 10
+"""Takes that a worker records between two reports."""
+
+
+class _Memory:
+    """A sink that keeps what training reads of every policy frame."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+        self.state: list[FloatArray] = []
+        self.environment: list[FloatArray] = []
+        self.action: list[FloatArray] = []
+
+    def tick(self, tick: Tick) -> None:
+        if not tick.policy_frame or tick.environment_state is None:
+            return
+        self.state.append(self._follower.to_units(tick.state.position_rad))
+        self.environment.append(tick.environment_state)
+        self.action.append(self._follower.to_units(tick.leader.q_rad))
+
+    def episode(self, uid: str, index: int) -> Episode:
+        state, environment, action = (
+            np.asarray(v, dtype=np.float32) for v in (self.state, self.environment, self.action)
+        )
+        return Episode(uid, index, state, environment, action, np.ones(len(state), dtype=bool))
+
+
+def scripted_source(
+    takes: int,
+    *,
+    task: str = "pick_place",
+    seed: int = 0,
+    workers: int = 2,
+    progress: Callable[[int], None] | None = None,
+) -> Source:
+    """Record scripted demonstrations of the nominal cell; failed ones are left out.
+
+    Args:
+        takes: attempts; scenes `seed` to `seed + takes - 1`.
+        task: the cell's task.
+        seed: first scene.
+        workers: processes; the result doesn't depend on it.
+        progress: called with the number of attempts just finished.
+
+    Raises:
+        UnusableInputError: no takes asked for, or none succeeded.
+    """
+    if takes < 1:
+        raise UnusableInputError(f"--takes={takes} must be at least 1; the base was made of 400.")
+    scenes = [range(i, min(i + CHUNK, seed + takes)) for i in range(seed, seed + takes, CHUNK)]
+    episodes: list[Episode] = []
+    with (
+        single_threaded(),
+        ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,
+    ):
+        for part, done in zip(scenes, pool.map(_record, [task] * len(scenes), scenes), strict=True):
+            episodes += done
+            if progress:
+                progress(len(part))
+    if not episodes:
+        raise UnusableInputError(f"None of {takes} scripted takes of {task} succeeded.")
+    return Source(_name(task, takes, seed), Domain.SIM, _signature(task), tuple(episodes))
+
+
+def _name(task: str, takes: int, seed: int) -> str:
+    return f"scripted:{task}?takes={takes}&seed={seed}"
+
+
+def _record(task: str, scenes: range) -> list[Episode]:
+    rig = embedded_rig(task=task)
+    try:
+        taken = [_take(rig, scene) for scene in scenes]
+    finally:
+        rig.close()
+    return [episode for episode in taken if episode is not None]
+
+
+def _take(rig: EmbeddedRig, scene: int) -> Episode | None:
+    rig.reset(scene)
+    memory = _Memory(rig.follower)
+    leader = rig.scripted_leader(scene)
+    result = run_take(rig, leader, seed=scene, max_s=MAX_S, sinks=(memory,))
+    if result.outcome is not Outcome.SUCCESS:
+        return None
+    return memory.episode(f"scripted-{scene}", scene)
+
+
+def _signature(task: str) -> Signature:
+    rig = embedded_rig(task=task)
+    try:
+        joints = tuple(f"{name}.pos" for name in rig.follower.joint_names)
+        names = rig.tracker.names if rig.tracker is not None else ()
+        return Signature(
+            rig.fps, joints, tuple(names), joints, rig.follower.units, rig.follower.robot_type
+        )
+    finally:
+        rig.close()
+
+
+def save_source(source: Source, path: Path) -> None:
+    """Keep recorded demonstrations, so that a resumed run needn't record them again."""
+    part = path.with_suffix(".part.npz")
+    np.savez(
+        part,
+        name=source.root,
+        index=[e.index for e in source.episodes],
+        length=[len(e.action) for e in source.episodes],
+        state=np.concatenate([e.state for e in source.episodes]),
+        environment=np.concatenate([e.environment for e in source.episodes]),
+        action=np.concatenate([e.action for e in source.episodes]),
+    )
+    os.replace(part, path)
+
+
+def load_source(path: Path, task: str, takes: int, seed: int) -> Source | None:
+    """Return what `save_source` kept under `path`, or None where that is something else."""
+    if not path.exists():
+        return None
+    name = _name(task, takes, seed)
+    with np.load(path) as kept:
+        if str(kept["name"]) != name:
+            return None
+        cuts = np.cumsum(kept["length"])[:-1]
+        parts = [np.split(kept[k], cuts) for k in ("state", "environment", "action")]
+        episodes = tuple(
+            Episode(f"scripted-{i}", int(i), s, e, a, np.ones(len(s), dtype=bool))
+            for i, s, e, a in zip(kept["index"], *parts, strict=True)
+        )
+    return Source(name, Domain.SIM, _signature(task), episodes)

@@ -1,0 +1,104 @@
+"""`gaploop pretrain`: a base policy from simulated takes."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.scripts import options
+
+EXAMPLE: Final = """\
+gaploop pretrain --takes=400 --output_dir=base          # records scripted takes, then trains
+gaploop pretrain --sim='[sim_takes]' --steps=12000 --output_dir=base
+"""
+
+
+@dataclass
+class PretrainConfig:
+    """Train a base policy on simulated takes, recording scripted ones first if none are given.
+
+    Writes OUT/policy (a plain LeRobot policy folder), metrics.jsonl and run.json. Ctrl-C keeps a
+    checkpoint; the same command with --resume goes on from it.
+    """
+
+    dataset: options.DatasetOptions = field(default_factory=options.DatasetOptions)
+    sim: list[Path] = field(default_factory=list)
+    """Datasets to train on."""
+    takes: int = 0
+    """Without datasets: scripted takes of the embedded cell to record first."""
+    env: options.EnvOptions = field(default_factory=options.EnvOptions)
+    select: str = "demonstrations"
+    """Which takes: demonstrations, successful or all."""
+    held_out: list[int] = field(default_factory=list)
+    """Episodes of each dataset to keep aside and measure the action error on."""
+    steps: int = 0
+    """Training steps; the preset's (12000) unless given."""
+    batch_size: int = 64
+    """Samples per step."""
+    lr: float = 0.0
+    """Peak learning rate; the preset's unless given."""
+    seed: int = 0
+    """Draws scenes, initial weights and batches."""
+    resume: bool = False
+    """Go on from the checkpoint in --output_dir."""
+    output_dir: Path | None = None
+    """Run folder to write."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def run(config: PretrainConfig) -> int:
+    """Train and print where the policy is."""
+    from gaploop.finetune.pretrain import PretrainOptions, pretrain
+    from gaploop.finetune.training import PRESETS
+
+    if config.output_dir is None:
+        raise UnusableInputError("Where to? Name a run folder with --output_dir=OUT.")
+    if config.env.gaps or config.env.conditions:
+        raise UnusableInputError(
+            "A base is trained on the nominal cell: leave --env.gaps and --env.conditions away."
+        )
+    preset = PRESETS["pretrain"]
+    spec = dataclasses.replace(
+        preset,
+        steps=config.steps or preset.steps,
+        lr=config.lr or preset.lr,
+        batch_size=config.batch_size,
+        seed=config.seed,
+    )
+    roots = [*([config.dataset.root] if config.dataset.root else []), *config.sim]
+    what = PretrainOptions(
+        roots=tuple(roots),
+        output_dir=config.output_dir,
+        takes=config.takes,
+        task=config.env.task,
+        spec=spec,
+        select=config.select,
+        episodes=tuple(config.dataset.episodes) if config.dataset.episodes else None,
+        held_out=tuple(config.held_out),
+        resume=config.resume,
+    )
+    record = not roots and config.takes
+    with (
+        options.progress("Recording", total=config.takes if record else 0) as recorded,
+        options.progress("Training", total=spec.steps) as trained,
+    ):
+        done = pretrain(what, lambda *_: trained(), recorded)
+    options.emit(
+        config.json,
+        {
+            "policy": done.folder,
+            "id": done.id,
+            "run": done.run,
+            "takes": sum(i["takes"] for i in done.inputs),
+            "steps": done.result.steps,
+            "loss": done.result.loss,
+            "held_out_action_error": done.result.held_out,
+        },
+        f"{done.folder} ({done.id}): {done.result.steps} steps, loss {done.result.loss:.4f}. "
+        f"Try it: gaploop evaluate --policy.path={done.folder} --n=100",
+    )
+    return 0
