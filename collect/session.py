@@ -15,6 +15,7 @@ from gaploop.collect.recorder import Recorder
 from gaploop.collect.rig import Rig
 from gaploop.core import journal_format, labels
 from gaploop.core.files import uuid7
+from gaploop.core.plan import Plan
 from gaploop.core.protocols import Leader, TakeSink
 from gaploop.core.types import SafetyReason, Tick
 from gaploop.core.vocabulary import Outcome, TakeKind
@@ -177,6 +178,15 @@ class Quota:
     plan: str = ""
     dimensions: Mapping[str, float] = field(default_factory=dict)
     conditions: Mapping[str, object] = field(default_factory=dict)
+
+
+def plan_quotas(plan: Plan) -> list[Quota]:
+    """Return what a plan asks to be recorded; its other remedies are done instead."""
+    return [
+        Quota(item.takes, item.id, {item.dimension.value: 1.0}, item.conditions)
+        for item in plan.items
+        if item.takes
+    ]
 
 
 @dataclass(frozen=True)

@@ -197,15 +197,9 @@ def _wire(config: RecordConfig, journal: Path) -> tuple[MakeRig, MakeLeader, Ses
 
 
 def _quotas(config: RecordConfig, plan: Plan | None) -> list[Quota]:
-    from gaploop.collect.session import Quota
+    from gaploop.collect.session import Quota, plan_quotas
 
-    if plan is None:
-        return [Quota(config.dataset.num_episodes)]
-    return [
-        Quota(item.takes, item.id, {item.dimension.value: 1.0}, item.conditions)
-        for item in plan.items
-        if item.takes
-    ]
+    return [Quota(config.dataset.num_episodes)] if plan is None else plan_quotas(plan)
 
 
 def _check_targets(make_rig: MakeRig, quotas: list[Quota], root: Path, journal: Path) -> None:

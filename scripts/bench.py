@@ -1,0 +1,82 @@
+"""`gaploop bench`: the project's own benchmarks, each printing its figures and how to repeat them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.scripts import options
+
+EXAMPLE: Final = """\
+gaploop bench cell
+gaploop bench gaps --n=30 --output_dir=outputs/gaps
+gaploop bench attribution --n=8 --output_dir=outputs/attribution
+gaploop bench real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
+"""
+
+POSITIONAL: Final = "name"
+
+BENCHES: Final = {
+    "attribution": "injected against diagnosed dimension, over freshly drawn gaps",
+    "cell": "rendering rate and the scripted expert's success in the nominal cell",
+    "gaps": "what every gap mechanism costs the base policy",
+    "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
+}
+
+
+@dataclass
+class BenchConfig:
+    """Run one of the project's benchmarks: attribution, cell, gaps or real_input.
+
+    attribution tabulates injected against diagnosed dimension over freshly drawn gaps; cell
+    measures rendering and the scripted expert; gaps measures what every mechanism costs the base
+    policy; real_input takes foreign recordings through import, diagnosis and LoRA.
+    """
+
+    name: str = ""
+    """Which one."""
+    policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
+    data: Path | None = None
+    """real_input: the folder that holds the recordings."""
+    n: int = 0
+    """Rollouts or takes per cell of the benchmark; its own default unless given."""
+    seed: int = 0
+    """Draws gaps and scenes."""
+    output_dir: Path | None = None
+    """Where files go; outputs/bench/<name> unless given."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def run(config: BenchConfig) -> int:
+    """Run the benchmark called `config.name`."""
+    from gaploop.core.files import writable_folder, write_json
+
+    if not config.name:
+        raise UnusableInputError(f"Which benchmark? One of: {', '.join(BENCHES)}.")
+    if config.name not in BENCHES:
+        raise unknown_choice("benchmark", config.name, BENCHES)
+    folder = writable_folder(config.output_dir or Path("outputs") / "bench" / config.name)
+    module = importlib.import_module(f"gaploop.scripts._bench_{config.name}")
+    result: Mapping[str, Any] = module.measure(config, folder)
+    result = {"bench": config.name, "seed": config.seed, "machine": _machine(), **result}
+    write_json(folder / f"{config.name}.json", options.jsonable(result))
+    options.emit(config.json, result, module.table(result))
+    return 0
+
+
+def _machine() -> dict[str, Any]:
+    import os
+    import platform
+    from datetime import UTC, datetime
+
+    return {
+        "cores": os.cpu_count(),
+        "system": platform.platform(terse=True),
+        "processor": platform.machine(),
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
