@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import functools
 import inspect
+import itertools
+import textwrap
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -120,8 +124,28 @@ def _choices(kind: Any) -> tuple[str, ...]:
 
 
 def _help(config_class: type, name: str) -> str:
+    """Return the docstring under a field, or else LeRobot's way, the comment beside it."""
     for owner in config_class.__mro__:
         if name in inspect.get_annotations(owner):
-            doc = get_preferred_help_text(get_attribute_docstring(owner, name)) or ""
-            return " ".join(doc.split())
+            doc = _field_docstrings(owner).get(name)
+            if doc is None:
+                doc = get_preferred_help_text(get_attribute_docstring(owner, name))
+            return " ".join((doc or "").split())
     return ""
+
+
+@functools.cache
+def _field_docstrings(owner: type) -> dict[str, str]:
+    """Return field to docstring. (Draccus's reader loses that of the first field.)"""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
+    except (OSError, TypeError, SyntaxError):  # made at run time, or indented beyond repair
+        return {}
+    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    found = {}
+    for spec, after in itertools.pairwise(body):
+        if isinstance(spec, ast.AnnAssign) and isinstance(after, ast.Expr):
+            name, doc = spec.target, after.value
+            if isinstance(name, ast.Name) and isinstance(doc, ast.Constant):
+                found[name.id] = str(doc.value)
+    return found

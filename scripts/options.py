@@ -35,11 +35,27 @@ _QUIET_ENVIRONMENT: Final = {
 
 
 @dataclass
-class DatasetOptions:
-    """Which dataset, and for commands that record, what to record into it."""
+class DatasetFolder:
+    """Which dataset, for commands that read one."""
 
     root: Path | None = None
     """Folder of the dataset (`gaploop <command> DIR` is short for it)."""
+
+    def folder(self) -> Path:
+        """Return `root`.
+
+        Raises:
+            UnusableInputError: it wasn't given.
+        """
+        if self.root is None:
+            raise UnusableInputError("Which dataset? Name its folder with --dataset.root=DIR.")
+        return self.root
+
+
+@dataclass
+class DatasetOptions(DatasetFolder):
+    """Which dataset, and what to record into it."""
+
     repo_id: str = "local/gaploop"
     """Name on the Hub, such as me/pick_place."""
     single_task: str = ""
@@ -54,16 +70,6 @@ class DatasetOptions:
     """Only these episodes, such as '[0, 3]'."""
     push_to_hub: bool = False
     """Upload when done. Off unless asked for."""
-
-    def folder(self) -> Path:
-        """Return `root`.
-
-        Raises:
-            UnusableInputError: it wasn't given.
-        """
-        if self.root is None:
-            raise UnusableInputError("Which dataset? Name its folder with --dataset.root=DIR.")
-        return self.root
 
 
 @dataclass
@@ -98,7 +104,8 @@ class EnvOptions:
     """What is set up, such as '{"distractors": 4}'."""
 
     def __post_init__(self) -> None:
-        check_dimensions(self.gaps, "--env.gaps")
+        # A mechanism may follow its dimension, as in object_property.size; the cell knows which.
+        check_dimensions({k.partition(".")[0]: v for k, v in self.gaps.items()}, "--env.gaps")
         SIM_STATION.check_conditions(self.conditions, "--env.conditions")
 
 
