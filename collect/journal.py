@@ -25,6 +25,7 @@ from typing import Any, Final, Self
 import av
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from gaploop.core import journal_format, labels, telemetry
 from gaploop.core.errors import DeviceError, UnusableInputError
@@ -165,7 +166,7 @@ class JournalWriter:
         """
         self._telemetry.append_after_time(t_ns, values)
 
-    def telemetry_block(self, t_ns: FloatArray, values: FloatArray) -> None:
+    def telemetry_block(self, t_ns: NDArray[np.int64], values: FloatArray) -> None:
         """Add many rows at once, for imports.
 
         Args:
@@ -267,14 +268,12 @@ def _is_open(folder: Path) -> bool:
 
 
 def _make_folder(journal: Path, folder: Path) -> None:
+    if folder.exists():
+        raise UnusableInputError(f"{folder} exists already. Give every take a new uid.")
     try:
         journal.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
         sync_folder(journal)
-    except FileExistsError:
-        raise UnusableInputError(
-            f"{folder} exists already or is in the way. Give every take a new uid."
-        ) from None
     except OSError as error:
         raise UnusableInputError(
             f"Journal {journal} can't be written ({error.strerror}). Name another with --journal."
