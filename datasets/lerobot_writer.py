@@ -10,18 +10,26 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-from lerobot.datasets.compute_stats import auto_downsample_height_width, get_feature_stats
+import pyarrow as pa
+import pyarrow.parquet as pq
+from lerobot.datasets.compute_stats import get_feature_stats
 from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata
 from lerobot.datasets.dataset_writer import DatasetWriter
+from lerobot.datasets.feature_utils import get_hf_features_from_features
 from lerobot.datasets.io_utils import write_info
 from lerobot.datasets.utils import update_chunk_file_indices
 from numpy.typing import NDArray
 
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.video import MAX_FILE_BYTES, VideoWriter, sample_pictures
+
+PICTURES_PER_TAKE: Final = 20
+"""Key frames of a take that enter the image statistics."""
+STATS_PIXELS: Final = 96
+"""They are thinned to about this many pixels on the longer side; LeRobot thins to 150."""
 
 
 class TakeVideos:
@@ -44,7 +52,9 @@ class TakeVideos:
 
 def picture_stats(path: Path) -> dict[str, Any]:
     """Return LeRobot's per-channel statistics of a video's key frames, each of shape (3,)."""
-    pictures = np.stack([auto_downsample_height_width(p) for p in sample_pictures(path)])
+    pictures = sample_pictures(path, PICTURES_PER_TAKE)
+    step = max(1, max(pictures.shape[2:]) // STATS_PIXELS)
+    pictures = pictures[:, :, ::step, ::step]
     stats = get_feature_stats(pictures, axis=(0, 2, 3), keepdims=False)
     return {name: np.asarray(value).reshape(-1) for name, value in stats.items()}
 
@@ -67,6 +77,9 @@ class TakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not typed
         self._open: dict[str, VideoWriter] = {}
         self._at: dict[str, tuple[int, int]] = {}
         self._length = 0
+        self._data_at: tuple[int, int] | None = None
+        self._data_file: Path = self._root
+        self._pq_writer: pq.ParquetWriter | None
 
     def save_take(
         self, task: str, columns: Mapping[str, NDArray[Any]], videos: Mapping[str, Path]
@@ -90,6 +103,57 @@ class TakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not typed
             "timestamp": (np.arange(n) / meta.fps).astype(np.float32),
         }
         self.save_episode(episode_data=buffer)
+
+    def _save_episode_data(self, episode_buffer: dict[str, Any]) -> dict[str, Any]:
+        """Append the rows to the data file of this session.
+
+        LeRobot maps over every row here to embed images, of which there are none: 0.5 s a take.
+        """
+        table = self._table(episode_buffer)
+        first = self._meta.total_frames
+        if self._pq_writer is not None and self._data_file.stat().st_size >= self._data_limit:
+            self.close_writer()
+        if self._pq_writer is None:
+            self._data_at = chunk, file = self._next_data_file()
+            name = self._meta.data_path.format(chunk_index=chunk, file_index=file)
+            self._data_file = self._root / name
+            self._data_file.parent.mkdir(parents=True, exist_ok=True)
+            self._pq_writer = pq.ParquetWriter(self._data_file, table.schema)
+        self._pq_writer.write_table(table)
+        chunk, file = self._data_at or (0, 0)
+        return {
+            "data/chunk_index": chunk,
+            "data/file_index": file,
+            "dataset_from_index": first,
+            "dataset_to_index": first + self._length,
+        }
+
+    def _table(self, buffer: Mapping[str, Any]) -> pa.Table:
+        """Return the rows with the types, and the note of them, that LeRobot's files have."""
+        schema = get_hf_features_from_features(self._meta.features).arrow_schema
+        arrays = []
+        for spec in schema:
+            values = np.asarray(buffer[spec.name])
+            if pa.types.is_fixed_size_list(spec.type):
+                flat = pa.array(values.reshape(-1), type=spec.type.value_type)
+                arrays.append(pa.FixedSizeListArray.from_arrays(flat, type=spec.type))
+            else:
+                arrays.append(pa.array(values.reshape(-1), type=spec.type))
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+    @property
+    def _data_limit(self) -> int:
+        return int(self._meta.data_files_size_in_mb * 1024 * 1024)
+
+    def _next_data_file(self) -> tuple[int, int]:
+        last = self._data_at
+        if last is None:
+            if not self._meta.episodes:
+                return 0, 0
+            row = self._meta.episodes[-1]
+            last = (row["data/chunk_index"], row["data/file_index"])
+        chunk, file = update_chunk_file_indices(*last, self._meta.chunks_size)
+        return int(chunk), int(file)
 
     def _save_episode_video(
         self, video_key: str, episode_index: int, temp_path: Path | None = None
@@ -125,7 +189,7 @@ class TakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not typed
         meta = self._meta
         if video_key in self._at:
             last = self._at[video_key]
-        elif meta.episodes is not None and len(meta.episodes):
+        elif meta.episodes:
             row = meta.episodes[-1]
             last = (row[f"videos/{video_key}/chunk_index"], row[f"videos/{video_key}/file_index"])
         else:

@@ -100,14 +100,25 @@ def _link(path: Path, target: Path) -> None:
         shutil.copy2(path, target)
 
 
-def commit(staging: Path, root: Path, hook: Hook = no_hook) -> None:
-    """Make `staging` the dataset at `root`; the old one, if any, is deleted afterwards."""
+def commit(
+    staging: Path,
+    root: Path,
+    hook: Hook = no_hook,
+    exchange: Callable[[Path, Path], bool] | None = None,
+) -> None:
+    """Make `staging` the dataset at `root`; the old one, if any, is deleted afterwards.
+
+    Args:
+        hook: called with the name of each step.
+        exchange: lets two folders trade names at once, or returns False where that can't be
+            done; renameat2 unless given.
+    """
     _sync(staging)
     hook("synced")
     if not _holds_something(root):
         os.replace(staging, root)
     else:
-        if not _exchange(staging, root):
+        if not (exchange or exchange_names)(staging, root):
             os.rename(root, beside(root, "old"))
             hook("renamed away")
             os.rename(staging, root)
@@ -129,7 +140,7 @@ def _sync(folder: Path) -> None:
             sync_folder(path)
 
 
-def _exchange(a: Path, b: Path) -> bool:
+def exchange_names(a: Path, b: Path) -> bool:
     """Let two names trade places atomically; False where kernel or file system can't.
 
     Source: renameat2(2), flag RENAME_EXCHANGE, glibc 2.28 or newer.
