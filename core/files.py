@@ -65,10 +65,11 @@ def append_line(path: Path, line: str) -> None:
     """
     with path.open("a+b", buffering=0) as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        stream.seek(0)
-        content = stream.read()
-        if content and not content.endswith(b"\n"):
-            stream.truncate(content.rfind(b"\n") + 1)
+        length = stream.seek(0, os.SEEK_END)
+        stream.seek(max(length - 1, 0))
+        if stream.read(1) not in (b"", b"\n"):
+            stream.seek(0)
+            stream.truncate(stream.read().rfind(b"\n") + 1)
         stream.write((line.rstrip("\n") + "\n").encode())
         os.fsync(stream.fileno())
 
@@ -115,8 +116,13 @@ def existing_folder(path: Path, what: str) -> Path:
     return path
 
 
-def writable_folder(path: Path, what: str = "Output folder") -> Path:
+def writable_folder(path: Path, what: str = "Output folder", option: str = "--output_dir") -> Path:
     """Create `path` if needed and return it once it is shown to be writable.
+
+    Args:
+        path: the folder.
+        what: what it is for, in messages.
+        option: names the option that mends it.
 
     Raises:
         UnusableInputError: it can't be created or written.
@@ -128,6 +134,6 @@ def writable_folder(path: Path, what: str = "Output folder") -> Path:
     except OSError as error:
         reason = error.strerror or error
         raise UnusableInputError(
-            f"{what} {path} can't be written ({reason}). Name another with --output_dir."
+            f"{what} {path} can't be written ({reason}). Name another with {option}."
         ) from None
     return path

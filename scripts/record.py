@@ -7,7 +7,7 @@ import functools
 import logging
 import signal
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -218,15 +218,15 @@ def _check_targets(make_rig: MakeRig, quotas: list[Quota], root: Path, journal: 
         )
     for quota in quotas:
         with contextlib.closing(make_rig(quota.conditions)) as rig:
-            new = Shape.of_take(rig.header(""))
+            new = replace(Shape.of_take(rig.header("")), where="the robot as set up here")
         if layout.is_dataset(root):
             have = Shape.of_dataset(layout.read_info(root))
             require_same(have, new, "Record to another folder with --dataset.root.")
         for folder in journal_format.take_folders(journal)[:1]:
             have = Shape.of_take(journal_format.read_header(folder))
             require_same(have, new, "Record to another folder with --journal.")
-    for folder in (root.parent, journal.parent):
-        writable_folder(folder, "Folder")
+    writable_folder(root.parent, "Folder", "--dataset.root")
+    writable_folder(journal.parent, "Folder", "--journal")
 
 
 def _record(
