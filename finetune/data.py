@@ -7,18 +7,16 @@ rollout is never a demonstration by accident: that takes `select="all"`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, layout
-from gaploop.finetune.batches import Episode, Float32Array, Signature, Source
+from gaploop.datasets.frames import FrameTable, load_frames
+from gaploop.finetune.batches import Episode, Signature, Source
 
 SELECTIONS: Final = {
     "demonstrations": "successful demonstrations whole, rollouts where a person had taken over",
@@ -26,17 +24,6 @@ SELECTIONS: Final = {
     "all": "every take that isn't discarded or interrupted, whatever its outcome",
 }
 _GONE: Final = (Outcome.DISCARDED, Outcome.INTERRUPTED)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The columns of one dataset's data files that training reads."""
-
-    episode: NDArray[np.int64]
-    state: Float32Array
-    environment: Float32Array
-    action: Float32Array
-    intervention: NDArray[np.bool_]
 
 
 def load_source(
@@ -59,9 +46,9 @@ def load_source(
     known = layout.read_episodes(info, episodes)
     _check_labelled(root, known, select)
     chosen = {e.index: e for e in known if _wanted(e, select)}
-    rows = _read_rows(info, list(chosen)) if chosen else None
+    table = _frames(info, list(chosen)) if chosen else None
     taken = [
-        take for e in chosen.values() if rows and (take := _episode(e, rows, select)) is not None
+        take for e in chosen.values() if table and (take := _episode(e, table, select)) is not None
     ]
     if not taken:
         raise UnusableInputError(_nothing(root, known, select))
@@ -80,24 +67,27 @@ def _wanted(episode: layout.Episode, select: str) -> bool:
     return episode.info.kind is TakeKind.ROLLOUT or episode.outcome is Outcome.SUCCESS
 
 
-def _episode(episode: layout.Episode, rows: _Rows, select: str) -> Episode | None:
-    mine = np.flatnonzero(rows.episode == episode.index)
-    spans_only = select == "demonstrations" and episode.info.kind is TakeKind.ROLLOUT
-    usable = rows.intervention[mine] if spans_only else np.ones(len(mine), dtype=bool)
+def _episode(episode: layout.Episode, table: FrameTable, select: str) -> Episode | None:
+    mine = table.rows_of(episode.index)
+    usable = np.ones(mine.stop - mine.start, dtype=bool)
+    if select == "demonstrations" and episode.info.kind is TakeKind.ROLLOUT:
+        taken_over = table.columns.get(columns.INTERVENTION)
+        usable = np.zeros_like(usable) if taken_over is None else taken_over[mine].reshape(-1) > 0
     if not usable.any():
         return None
+    none = np.empty((len(table), 0), dtype=np.float32)
     return Episode(
         episode.info.uid,
         episode.index,
-        rows.state[mine],
-        rows.environment[mine],
-        rows.action[mine],
+        np.asarray(table.columns[columns.STATE][mine], dtype=np.float32),
+        np.asarray(table.columns.get(columns.ENVIRONMENT, none)[mine], dtype=np.float32),
+        np.asarray(table.columns[columns.ACTION][mine], dtype=np.float32),
         usable,
         episode.info.plan,
     )
 
 
-def _read_rows(info: layout.DatasetInfo, wanted: Sequence[int]) -> _Rows:
+def _frames(info: layout.DatasetInfo, wanted: list[int]) -> FrameTable:
     for feature in (columns.STATE, columns.ACTION):
         if feature not in info.features:
             raise UnusableInputError(
@@ -105,34 +95,7 @@ def _read_rows(info: layout.DatasetInfo, wanted: Sequence[int]) -> _Rows:
                 "with joint states and actions."
             )
     optional = [c for c in (columns.ENVIRONMENT, columns.INTERVENTION) if c in info.features]
-    names = ["episode_index", "frame_index", columns.STATE, columns.ACTION, *optional]
-    tables = [layout.read_parquet(path, names) for path in layout.data_files(info)]
-    if not tables:
-        raise UnusableInputError(f"{info.root} has no data files. Restore it from a copy.")
-    table = pa.concat_tables(tables, promote_options="permissive")
-    table = table.filter(pa.compute.is_in(table["episode_index"], pa.array(wanted)))
-    table = table.sort_by([("episode_index", "ascending"), ("frame_index", "ascending")])
-    n, has = table.num_rows, table.column_names
-    intervention = np.zeros(n, dtype=bool)
-    if columns.INTERVENTION in has:
-        intervention = _column(table, columns.INTERVENTION, 1)[:, 0] > 0
-    return _Rows(
-        table["episode_index"].to_numpy().astype(np.int64),
-        _column(table, columns.STATE, info.width(columns.STATE)),
-        _column(table, columns.ENVIRONMENT, info.width(columns.ENVIRONMENT))
-        if columns.ENVIRONMENT in has
-        else np.empty((n, 0), dtype=np.float32),
-        _column(table, columns.ACTION, info.width(columns.ACTION)),
-        intervention,
-    )
-
-
-def _column(table: pa.Table, name: str, width: int) -> Float32Array:
-    column = table[name].combine_chunks()
-    if pa.types.is_nested(column.type):
-        column = column.flatten()
-    values = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float32)
-    return values.reshape(table.num_rows, width)
+    return load_frames(info.root, [columns.STATE, columns.ACTION, *optional], wanted)
 
 
 def _signature(info: layout.DatasetInfo, episode: layout.Episode) -> Signature:

@@ -1,0 +1,194 @@
+"""The demo: two gaps drawn from a seed, one that demonstrations mend and one they don't.
+
+Sim-to-sim throughout. The draw decides only what the cells are like; diagnosis and plan find
+out by themselves, from the takes, and can be wrong: then the report says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.collect.rig import embedded_rig, scripted_leader
+from gaploop.collect.session import Quota, SessionSpec, record_takes
+from gaploop.core.files import write_json
+from gaploop.core.vocabulary import GapDimension
+from gaploop.datasets.lerobot_publish import publish
+from gaploop.finetune.closed_loop import (
+    DEMONSTRATION_S,
+    TASK,
+    Budget,
+    LoopResult,
+    Say,
+    TargetCell,
+    close_the_gap,
+    measured,
+)
+from gaploop.finetune.evaluation import Evaluation
+from gaploop.finetune.sweep import DrawResult, draw_stations, sweep
+from gaploop.finetune.verdict import Answer
+
+MENDABLE: Final = (
+    "spatial_geometry.camera_pose",
+    "object_property.size",
+    "object_property.elongated",
+)
+"""Gaps that demonstrations mend in this cell (docs/gaps.md)."""
+OTHERWISE: Final = (GapDimension.ACTUATOR_RESPONSE.value, GapDimension.VISUAL_DOMAIN.value)
+"""Gaps that want calibration, control or perception changes instead."""
+SIM_SEEDS: Final = 700_000
+"""Scenes of the nominal takes that are mixed in begin here."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much the demo does: see `Budget`; draws and rollouts are the sweep's."""
+
+    budget: Budget
+    sim_takes: int
+    draws: int
+    rollouts: int
+
+
+FULL: Final = Size(Budget(), sim_takes=40, draws=1, rollouts=5)
+QUICK: Final = Size(Budget(diagnosed=4, evaluated=10, takes=4, steps=40), 4, 0, 0)
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo found.
+
+    Attributes:
+        nominal: the base policy in the nominal cell.
+        loops: one per drawn gap; the first is the mendable one.
+        sweep: injected against diagnosed over all dimensions; empty in the quick demo.
+    """
+
+    seed: int
+    base: str
+    nominal: Evaluation
+    loops: tuple[LoopResult, ...]
+    sweep: tuple[DrawResult, ...]
+
+    @property
+    def better(self) -> bool:
+        """Whether some policy was adapted, and every one that was got promoted."""
+        verdicts = [loop.verdict.verdict for loop in self.loops if loop.verdict]
+        return bool(verdicts) and all(v is Answer.PROMOTE for v in verdicts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `demo.json` holds."""
+        return {
+            "schema": "gaploop.demo.v1",
+            "evidence": "sim-to-sim",
+            "seed": self.seed,
+            "better": self.better,
+            "nominal": _rate(self.nominal),
+            "loops": [_loop_json(loop) for loop in self.loops],
+        }
+
+
+def run_demo(
+    folder: Path, seed: int, *, base: str, quick: bool, say: Say
+) -> DemoResult:
+    """Run the demo in `folder`; stages already there are not run again.
+
+    Raises:
+        UnusableInputError: as the stages say.
+    """
+    size = QUICK if quick else FULL
+    nominal = measured(folder / "nominal.json", base, None, size.budget.evaluated, "base", say)
+    sim = _sim_takes(folder, size.sim_takes, say)
+    loops = tuple(
+        close_the_gap(
+            target,
+            folder / name,
+            base=base,
+            sim=[sim],
+            nominal=nominal,
+            budget=size.budget,
+            seed=seed,
+            say=say,
+        )
+        for name, target in zip(("cell_a", "cell_b"), draw_targets(seed), strict=True)
+    )
+    result = DemoResult(seed, base, nominal, loops, tuple(_sweep(folder, seed, base, size, say)))
+    write_json(folder / "demo.json", result.to_json())
+    return result
+
+
+def draw_targets(seed: int) -> tuple[TargetCell, TargetCell]:
+    """Draw a cell whose gap demonstrations mend and one whose gap they don't."""
+    rng = np.random.default_rng([seed, 42])
+    names = (str(rng.choice(MENDABLE)), str(rng.choice(OTHERWISE)))
+    cells = [
+        TargetCell({n: round(float(rng.uniform(0.6, 1.0)), 2)}, int(rng.integers(1_000_000)))
+        for n in names
+    ]
+    return cells[0], cells[1]
+
+
+def _sim_takes(folder: Path, n: int, say: Say) -> Path:
+    """Record `n` nominal takes for co-training; return the dataset."""
+    root, journal, stage = folder / "sim", folder / "sim_journal", "Recording nominal takes"
+    say(stage, 0, n)
+    done = 0
+
+    def on_take(_result: object, counts: bool) -> None:
+        nonlocal done
+        done += counts
+        say(stage, done, n)
+
+    spec = SessionSpec(journal, TASK, max_s=DEMONSTRATION_S, seed=SIM_SEEDS, resume=True)
+    record_takes(
+        spec, [Quota(n)], lambda c: embedded_rig(conditions=c), scripted_leader, on_take=on_take
+    )
+    say(stage, n, n)
+    publish(journal, root, "local/sim")
+    return root
+
+
+def _sweep(folder: Path, seed: int, base: str, size: Size, say: Say) -> Sequence[DrawResult]:
+    draws, stage, done = draw_stations(seed, size.draws), "Diagnosing all nine dimensions", 0
+    if not draws:
+        return []
+
+    def progress(steps: int) -> None:
+        nonlocal done
+        done += steps
+        say(stage, done, len(draws))
+
+    say(stage, 0, len(draws))
+    return sweep(base, draws, folder / "sweep", rollouts=size.rollouts, progress=progress)
+
+
+def _rate(result: Evaluation | None) -> Mapping[str, Any] | None:
+    if result is None:
+        return None
+    return {
+        "successes": result.successes,
+        "trials": result.trials,
+        "rate": result.rate,
+        "interval": result.interval,
+    }
+
+
+def _loop_json(loop: LoopResult) -> dict[str, Any]:
+    return {
+        "gaps": dict(loop.target.gaps),
+        "gap_seed": loop.target.gap_seed,
+        "diagnosed": dict(loop.diagnosis.summary.get("top", {})),
+        "plan": [
+            {"dimension": i.dimension.value, "remedy": i.remedy, "takes": i.takes}
+            for i in loop.plan.items
+        ],
+        "before": _rate(loop.before),
+        "after": _rate(loop.after),
+        "nominal_after": _rate(loop.nominal_after),
+        "verdict": loop.verdict.to_json() if loop.verdict else None,
+        "lineage": dict(loop.lineage),
+    }

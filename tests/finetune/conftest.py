@@ -1,0 +1,107 @@
+"""Tiny takes of a made-up arm: in memory for most laws, published for those about selection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gaploop.collect.journal import FrameRow, JournalWriter
+from gaploop.core.files import uuid7
+from gaploop.core.journal_format import TakeHeader
+from gaploop.core.take import TakeInfo
+from gaploop.core.telemetry import joint_columns
+from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.datasets.lerobot_publish import publish
+from gaploop.finetune import lerobot_act as act
+from gaploop.finetune.batches import Episode, Mixture, Signature, Source
+
+JOINTS = ("pan", "lift", "gripper")
+SCENE = ("object_azimuth_rad", "visible", "domain")
+NAMES = tuple(f"{joint}.pos" for joint in JOINTS)
+SIGNATURE = Signature(50.0, NAMES, SCENE, NAMES, "deg", "so101_sim")
+TINY = act.ActSize(chunk=4, execute=2, width=16, heads=2, feedforward=32)
+
+
+def make_episode(index: int, frames: int = 12, domain: float = 0.0) -> Episode:
+    """Return a take whose action is the state plus what the scene says."""
+    rng = np.random.default_rng(index)
+    state = rng.normal(size=(frames, 3)).astype(np.float32)
+    scene = np.tile(np.array([rng.normal(), 1.0, domain], dtype=np.float32), (frames, 1))
+    action = state * 10 + scene[:, :1]
+    return Episode(f"u{index}", index, state, scene, action, np.ones(frames, dtype=bool))
+
+
+@pytest.fixture
+def make_source() -> Callable[..., Source]:
+    def make(takes: int = 4, first: int = 0, domain: Domain = Domain.SIM, **changes: Any) -> Source:
+        flag = 0.0 if domain is Domain.SIM else 1.0
+        episodes = tuple(make_episode(first + i, domain=flag) for i in range(takes))
+        return Source(f"memory-{first}", domain, replace(SIGNATURE, **changes), episodes)
+
+    return make
+
+
+@pytest.fixture
+def make_bundle(make_source: Callable[..., Source]) -> Callable[..., act.ActBundle]:
+    def make(seed: int = 0) -> act.ActBundle:
+        mixture = Mixture([make_source()], [1], chunk=TINY.chunk, batch_size=4, seed=0)
+        return act.build(SIGNATURE, mixture.moments(), TINY, seed=seed)
+
+    return make
+
+
+@pytest.fixture
+def base(tmp_path: Path, make_bundle: Callable[..., act.ActBundle]) -> Path:
+    """Return the folder of an untrained base."""
+    act.save(make_bundle(), tmp_path / "base")
+    return tmp_path / "base"
+
+
+@pytest.fixture
+def write_dataset(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that publishes takes, each given by what differs from the default."""
+
+    def write(name: str, takes: list[dict[str, Any]], fps: float = 50.0) -> Path:
+        for number, take in enumerate(takes):
+            _write_take(tmp_path / f"{name}_journal", number, fps, **take)
+        publish(tmp_path / f"{name}_journal", tmp_path / name, f"test/{name}")
+        return tmp_path / name
+
+    return write
+
+
+def _write_take(
+    journal: Path,
+    number: int,
+    fps: float,
+    outcome: Outcome = Outcome.SUCCESS,
+    intervened: bool = False,
+    **info: Any,
+) -> None:
+    known = TakeInfo(
+        uuid7(), "Move", fps, joint_names=JOINTS, robot_type="so101_sim", units="deg", **info
+    )
+    channels = dict(joint_columns("follower", JOINTS))
+    episode = make_episode(number)
+    with JournalWriter(journal, TakeHeader(known, SCENE, {}, channels)) as writer:
+        for k in range(len(episode.action)):
+            writer.frame(
+                FrameRow(
+                    t_s=k / fps,
+                    state=episode.state[k].astype(float),
+                    action=episode.action[k].astype(float),
+                    sent=episode.action[k].astype(float),
+                    environment_state=episode.environment[k].astype(float),
+                    intervention=intervened and 3 <= k < 7,
+                    safety=0,
+                    camera_age_s={},
+                    pictures={},
+                )
+            )
+            writer.telemetry(int(k * 1e9 / fps), np.zeros(len(channels)))
+        writer.seal(outcome)

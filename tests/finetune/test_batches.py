@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.vocabulary import Domain
+from gaploop.finetune.batches import Mixture, Source, check_signature
+
+type MakeSource = Callable[..., Source]
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.9])
+def test_shares_converge_to_what_was_asked(make_source: MakeSource, share: float) -> None:
+    """Whatever the sizes of the sources: a large one doesn't crowd a small one out."""
+    sources = [make_source(3), make_source(30, first=50)]
+    mixture = Mixture(sources, [share, 1 - share], chunk=4, batch_size=500, seed=3)
+    drawn = np.concatenate([mixture.batch(k).source for k in range(40)])
+    assert abs((drawn == 0).mean() - share) < 0.01
+
+
+def test_a_batch_depends_on_seed_and_step_alone(make_source: MakeSource) -> None:
+    one, two = (Mixture([make_source()], [1], chunk=4, batch_size=8, seed=5) for _ in range(2))
+    for k in (7, 3, 7):
+        assert np.array_equal(one.batch(k).action, two.batch(k).action)
+    assert not np.array_equal(one.batch(7).action, one.batch(8).action)
+
+
+def test_a_chunk_never_reaches_into_another_take_or_past_a_span(make_source: MakeSource) -> None:
+    source = make_source(3)
+    usable = np.zeros(12, dtype=bool)
+    usable[3:7] = True
+    source = replace(source, episodes=tuple(replace(e, usable=usable) for e in source.episodes))
+    batch = Mixture([source], [1], chunk=6, batch_size=200, seed=0).batch(0)
+    for state, action, is_pad in zip(batch.state, batch.action, batch.is_pad, strict=True):
+        home = next(e for e in source.episodes if (e.state == state).all(axis=1).any())
+        first = int(np.flatnonzero((home.state == state).all(axis=1))[0])
+        assert 3 <= first < 7
+        length = int((~is_pad).sum())
+        assert length == min(6, 7 - first)
+        assert np.array_equal(action[:length], home.action[first : first + length])
+
+
+def test_the_domain_entry_is_random_in_pretraining_and_has_a_scale(
+    make_source: MakeSource,
+) -> None:
+    mixture = Mixture([make_source()], [1], chunk=4, batch_size=400, seed=0, randomise_domain=True)
+    assert abs(mixture.batch(0).environment[:, 2].mean() - 0.5) < 0.1
+    scale = mixture.moments()["environment"]
+    assert scale.mean[2] == scale.std[2] == 0.5
+    assert (scale.std > 0.01).all()
+
+
+def test_a_constant_entry_is_not_divided_by_zero(make_source: MakeSource) -> None:
+    source = make_source()
+    still = tuple(replace(e, state=np.full_like(e.state, 7.0)) for e in source.episodes)
+    moments = Mixture(
+        [replace(source, episodes=still)], [1], chunk=2, batch_size=2, seed=0
+    ).moments()
+    assert (moments["state"].std == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"fps": 30.0}, "fps"),
+        ({"state_names": ("a.pos",)}, "state names"),
+        ({"action_names": ("lift.pos", "pan.pos", "gripper.pos")}, "action names"),
+        ({"environment_names": ("x",)}, "environment names"),
+        ({"units": "rad"}, "units"),
+    ],
+)
+def test_sources_that_differ_are_not_mixed(
+    make_source: MakeSource, changes: dict[str, object], word: str
+) -> None:
+    other = make_source(first=9, **changes)
+    with pytest.raises(UnusableInputError, match=word):
+        Mixture([make_source(), other], [1, 1], chunk=4, batch_size=4, seed=0)
+
+
+def test_units_that_one_side_does_not_state_are_no_difference(make_source: MakeSource) -> None:
+    ours = make_source(domain=Domain.REAL).signature
+    check_signature(replace(ours, units=""), ours, "a", "b")
+
+
+@pytest.mark.parametrize("shares", [[0, 0], [-1, 2], [1]])
+def test_shares_that_make_no_sense_are_refused(
+    make_source: MakeSource, shares: list[float]
+) -> None:
+    with pytest.raises(UnusableInputError):
+        Mixture([make_source(), make_source()], shares, chunk=4, batch_size=4, seed=0)

@@ -1,0 +1,161 @@
+"""Adapters that travel, merged weights that agree, policies that plain LeRobot loads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.types import Observation
+from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.finetune import lerobot_act as act
+from gaploop.finetune.adapt import AdaptOptions, adapt
+from gaploop.finetune.heldout import action_error
+from gaploop.finetune.lerobot_adapter import LoraOptions
+from gaploop.finetune.lerobot_policy import load_policy, policy_id
+from gaploop.finetune.pretrain import PretrainOptions, TrainedPolicy, pretrain
+from gaploop.finetune.training import TrainSpec
+
+SPEC = TrainSpec(steps=3, batch_size=4, warmup_steps=1, lr=1e-2)
+SEEN = Observation(np.array([0.3, -0.2, 1.0]), np.array([0.5, 1.0, 1.0]), {})
+TINY = act.ActSize(chunk=4, execute=2, width=16, heads=2, feedforward=32)
+
+
+@pytest.fixture
+def adapted(base: Path, write_dataset: Callable[..., Path], tmp_path: Path) -> TrainedPolicy:
+    real = write_dataset("real", [{"domain": Domain.SIM_TARGET, "plan": "pose-1"}] * 3)
+    sim = write_dataset("sim", [{"domain": Domain.SIM}] * 2)
+    return adapt(
+        AdaptOptions(base, (real,), tmp_path / "out", (sim,), lora=LoraOptions(4), spec=SPEC)
+    )
+
+
+def test_merged_acts_like_the_adapter_and_neither_like_the_base(
+    adapted: TrainedPolicy, base: Path
+) -> None:
+    actions = [load_policy(p).act(SEEN) for p in (adapted.folder, adapted.merged, base)]
+    assert actions[0] == pytest.approx(actions[1], abs=1e-4)
+    assert np.abs(actions[0] - actions[2]).max() > 1e-3
+
+
+def test_an_adapter_loads_after_a_move_from_anywhere_without_its_base(
+    adapted: TrainedPolicy, base: Path, tmp_path: Path
+) -> None:
+    """LeRobot 0.6.1 stores the base's literal path; a pushed adapter was then unusable."""
+    expected = load_policy(adapted.folder).act(SEEN)
+    moved = tmp_path / "elsewhere" / "renamed"
+    shutil.copytree(adapted.folder, moved)
+    shutil.rmtree(base)
+    shutil.rmtree(adapted.run)
+    with contextlib.chdir(moved.parent):
+        assert load_policy("renamed").act(SEEN) == pytest.approx(expected, abs=1e-6)
+
+
+def test_plain_lerobot_loads_the_merged_folder(adapted: TrainedPolicy) -> None:
+    from lerobot.policies.act.modeling_act import ACTPolicy
+
+    policy = ACTPolicy.from_pretrained(adapted.merged)
+    assert not policy.config.use_peft
+    assert policy.config.normalization_mapping["ENV"].value == "MEAN_STD"
+
+
+def test_the_bases_normalisation_is_kept(adapted: TrainedPolicy, base: Path) -> None:
+    def scale(folder: Path) -> np.ndarray:
+        steps = load_policy(folder).bundle.preprocessor.steps
+        return next(s.stats["action"]["std"] for s in steps if hasattr(s, "stats"))
+
+    assert np.array_equal(scale(adapted.folder), scale(base))
+
+
+def test_run_json_names_what_went_in(adapted: TrainedPolicy, base: Path) -> None:
+    run = json.loads((adapted.run / "run.json").read_text())
+    assert run["lineage"]["base"] == policy_id(base)
+    assert run["lineage"]["plans"] == ["pose-1"]
+    assert len(run["lineage"]["takes"]) == 5
+    assert [i["share"] for i in run["inputs"]] == pytest.approx([0.5, 0.5])
+    assert run["result"]["policy"] == policy_id(adapted.folder) == adapted.id
+    assert run["versions"]["lerobot"].startswith("0.6")
+
+
+def test_full_fine_tuning_writes_a_plain_policy(
+    base: Path, write_dataset: Callable[..., Path], tmp_path: Path
+) -> None:
+    real = write_dataset("real", [{}] * 2)
+    done = adapt(AdaptOptions(base, (real,), tmp_path / "out", full=True, spec=SPEC))
+    assert not (tmp_path / "out" / "adapter").exists()
+    assert np.isfinite(load_policy(done.run).act(SEEN)).all()
+
+
+def test_a_base_saves_and_loads_as_it_was(
+    make_bundle: Callable[..., act.ActBundle], tmp_path: Path
+) -> None:
+    from gaploop.finetune.lerobot_policy import ActPolicy
+
+    bundle = make_bundle()
+    act.save(bundle, tmp_path / "p")
+    loaded = load_policy(tmp_path / "p")
+    assert loaded.act(SEEN) == pytest.approx(ActPolicy(bundle).act(SEEN), abs=1e-6)
+    assert loaded.bundle.signature == bundle.signature
+
+
+def test_a_chunk_is_executed_before_the_next_is_predicted(base: Path) -> None:
+    policy = load_policy(base)
+    first = [policy.act(SEEN) for _ in range(2)]
+    other = replace(SEEN, state=SEEN.state + 5)
+    policy.reset()
+    again = [policy.act(SEEN), policy.act(other)]
+    assert np.array_equal(first, again)
+    assert not np.array_equal(policy.act(other), first[0])
+
+
+def test_pretraining_and_held_out_error_without_gaps_domain_or_six_joints(
+    write_dataset: Callable[..., Path], tmp_path: Path
+) -> None:
+    root = write_dataset("foreign", [{"outcome": Outcome.UNLABELLED}] * 5)
+    done = pretrain(
+        PretrainOptions(
+            (root,), tmp_path / "out", size=TINY, select="all", episodes=(0, 1, 2), spec=SPEC
+        )
+    )
+    error = action_error(done.run, root, [3, 4])
+    assert error.interval[0] <= error.value <= error.interval[1]
+    assert set(error.by_episode) == {3, 4}
+    assert error.value == pytest.approx(np.mean(list(error.by_joint.values())))
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"fps": 30.0}, "fps"),
+        ({"takes": [{"domain": Domain.SIM}]}, "--sim"),
+        ({"takes": [{"outcome": Outcome.FAILURE}]}, "leaves none"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused_before_anything_is_written(
+    base: Path,
+    write_dataset: Callable[..., Path],
+    tmp_path: Path,
+    change: dict[str, object],
+    word: str,
+) -> None:
+    real = write_dataset("bad", **{"takes": [{}], **change})
+    with pytest.raises(UnusableInputError, match=word):
+        adapt(AdaptOptions(base, (real,), tmp_path / "out", spec=SPEC))
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_not_a_policy_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnusableInputError, match="not found"):
+        load_policy(tmp_path / "nowhere")
+    with pytest.raises(UnusableInputError, match="No policy in"):
+        load_policy(tmp_path)
+    (tmp_path / "model.safetensors").write_text("?")
+    with pytest.raises(UnusableInputError, match="not a loadable"):
+        load_policy(tmp_path)
