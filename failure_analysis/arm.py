@@ -1,0 +1,63 @@
+"""Where the tool is, for arms whose kinematics are known here: the SO-101."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gaploop.core.types import FloatArray
+
+if TYPE_CHECKING:
+    from gaploop.sim.kinematics import ArmIk
+
+
+@dataclass(frozen=True)
+class ToolPath:
+    """Tool centre over time, in the base frame.
+
+    Attributes:
+        t_s: times [s], shape (n,).
+        read_m: by the joint readings [m], shape (n, 3).
+        sent_m: by the commands [m], shape (n, 3).
+    """
+
+    t_s: FloatArray
+    read_m: FloatArray
+    sent_m: FloatArray
+
+    def at(self, t_s: float) -> FloatArray:
+        """Return the tool by the readings at a time [m], shape (3,)."""
+        return np.array([np.interp(t_s, self.t_s, self.read_m[:, k]) for k in range(3)])
+
+
+def tool_path(
+    t_s: FloatArray, read_rad: FloatArray, sent_rad: FloatArray, joints: Sequence[str]
+) -> ToolPath | None:
+    """Return the tool's path, or None for another arm than the SO-101.
+
+    Args:
+        t_s: times [s], shape (n,).
+        read_rad: joint readings [rad], shape (n, 6).
+        sent_rad: joint commands [rad], shape (n, 6).
+        joints: joint names, which tell the arm.
+    """
+    from gaploop.sim.scene import JOINT_NAMES  # here: MuJoCo takes a moment to import
+
+    if tuple(joints) != JOINT_NAMES:
+        return None
+    arm = _arm()
+    read = np.array([arm.tcp(row)[0] for row in read_rad])
+    sent = np.array([arm.tcp(row)[0] for row in sent_rad])
+    return ToolPath(t_s, read, sent)
+
+
+@lru_cache(maxsize=1)
+def _arm() -> ArmIk:
+    from gaploop.sim.kinematics import ArmIk
+    from gaploop.sim.scene import SceneOptions, build_model
+
+    return ArmIk(build_model(SceneOptions()))

@@ -1,0 +1,164 @@
+"""Why a take failed: evidence per gap dimension, and a posterior over all nine and none.
+
+Rules are transparent. Each says that one signal, standing far enough from usual in one
+direction, speaks for one dimension. *Direct* rules read the channel in which a gap acts: a lag,
+a cast, a camera that moved. *Indirect* rules read how the attempt went: a slip, a jump. How it
+went is anybody's doing, so indirect evidence counts only as far as no direct evidence explains
+it. Evidence grows with the logarithm of the distance and is capped, so that one wild value
+doesn't settle everything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gaploop.core.vocabulary import FailureMode, GapDimension
+from gaploop.failure_analysis.reference import Reference
+from gaploop.failure_analysis.rules import DIRECT, INDIRECT, Rule
+from gaploop.failure_analysis.seen import Seen
+from gaploop.failure_analysis.signals import Measured, registry
+
+QUIET_Z: Final = 3.0
+"""Spreads from usual that mean nothing: one in 400 by chance if the spread is right."""
+CAP: Final = 5.0
+NONE_SCORE: Final = 1.6
+"""What unexplained failures score: as much as a signal some 7 spreads from usual."""
+EXPLAINED_BY: Final = 2.5
+"""Direct evidence of this strength explains away all indirect evidence of other dimensions."""
+ABSTAIN_SCORE: Final = 1.2
+ABSTAIN_MARGIN: Final = 0.15
+SECOND_RULES: Final = 0.25
+"""What further rules of a dimension add to its strongest one: they are seldom independent."""
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Why a take failed, as far as its signals say.
+
+    Attributes:
+        dimensions: dimension to posterior share; with `none` they sum to 1.
+        none: share of "nothing that can be seen".
+        abstained: no evidence is strong enough, or the first two are too close.
+        seen: the evidence, strongest first.
+    """
+
+    dimensions: Mapping[GapDimension, float]
+    none: float
+    abstained: bool
+    seen: tuple[Seen, ...]
+
+
+@dataclass(frozen=True)
+class _Hit:
+    rule: Rule
+    strength: float
+    seen: Seen
+
+
+def attribute(measured: Measured, reference: Reference, mode: FailureMode | None) -> Attribution:
+    """Return the posterior over gap dimensions for one failed take.
+
+    Args:
+        measured: its signals.
+        reference: what is usual.
+        mode: its failure mode, for rules that only hold for some.
+    """
+    direct = [h for rule in DIRECT if (h := _hit(rule, measured, reference, mode))]
+    faults = _faults(direct)
+    direct = [h for hit in direct if (h := _left(hit, faults.get(hit.rule.through, 0.0)))]
+    strongest = {d: max((h.strength for h in direct if h.rule.dimension is d), default=0.0)
+                 for d in GapDimension}  # fmt: skip
+    indirect = []
+    for rule in INDIRECT:
+        others = max(s for d, s in strongest.items() if d is not rule.dimension)
+        hit = _hit(rule, measured, reference, mode)
+        left = _left(hit, max(others, faults.get(rule.through, 0.0))) if hit else None
+        if left:
+            indirect.append(left)
+    scores = _scores([*direct, *indirect])
+    task = _task_evidence(measured, scores)
+    if task:
+        scores[GapDimension.TASK_SPECIFICATION] = task.strength
+    hits = sorted([*direct, *indirect, *([task] if task else [])], key=lambda h: -h.strength)
+    return _posterior(scores, tuple(h.seen for h in hits[:6]))
+
+
+def _faults(hits: list[_Hit]) -> dict[str, float]:
+    """Return channel to how plainly it is faulty itself."""
+    faults: dict[str, float] = {}
+    for hit in hits:
+        if hit.rule.fault:
+            faults[hit.rule.fault] = max(faults.get(hit.rule.fault, 0.0), hit.strength)
+    return faults
+
+
+def _left(hit: _Hit, explained: float) -> _Hit | None:
+    """Return what is left of a hit where `explained` strength speaks for another cause."""
+    share = max(0.0, 1.0 - explained / EXPLAINED_BY)
+    return _Hit(hit.rule, hit.strength * share, hit.seen) if share > 0 else None
+
+
+def _hit(
+    rule: Rule, measured: Measured, reference: Reference, mode: FailureMode | None
+) -> _Hit | None:
+    if rule.modes and mode not in rule.modes:
+        return None
+    z = reference.z(rule.signal, measured[rule.signal])
+    if math.isnan(z) or (rule.side and z * rule.side < 0):
+        return None
+    beyond = abs(z) - QUIET_Z
+    if beyond <= 0:
+        return None
+    strength = min(rule.weight * math.log1p(beyond), CAP * min(rule.weight, 1.0))
+    spec = registry()[rule.signal]
+    value = measured[rule.signal]
+    says = (
+        f"{spec.says.format(value=spec.show(value))} "
+        f"(nominal {spec.show(reference.signals[rule.signal].mean)})"
+    )
+    return _Hit(rule, strength, Seen(rule.signal, value, spec.unit, says))
+
+
+def _scores(hits: list[_Hit]) -> dict[GapDimension, float]:
+    scores = dict.fromkeys(GapDimension, 0.0)
+    for name in scores:
+        strengths = sorted((h.strength for h in hits if h.rule.dimension is name), reverse=True)
+        if strengths:
+            scores[name] = min(strengths[0] + SECOND_RULES * sum(strengths[1:]), 1.4 * CAP)
+    return scores
+
+
+TASK_TOLERANCE_M: Final = 0.040
+"""At rest nearer the target than this, on the disc, an attempt looks done to anyone watching."""
+TASK_QUIET: Final = 1.0
+
+
+def _task_evidence(measured: Measured, scores: Mapping[GapDimension, float]) -> _Hit | None:
+    """Everything else is nominal, the object rests at the target, and it was judged a failure."""
+    away, loudest = measured["end_distance_m"], max(scores.values())
+    if math.isnan(away):
+        away = measured["release_target_m"]
+    placed = away < TASK_TOLERANCE_M and measured["held_share"] > 0.5
+    if not placed or loudest > TASK_QUIET:
+        return None
+    says = (
+        f"every other signal is usual and the object rests {away * 1000:.0f} mm from the target, "
+        "yet the take was judged a failure"
+    )
+    rule = Rule(GapDimension.TASK_SPECIFICATION, "end_distance_m")
+    strength = 4.0 * (1.0 - loudest / (2 * TASK_QUIET))
+    return _Hit(rule, strength, Seen("end_distance_m", away, "m", says))
+
+
+def _posterior(scores: Mapping[GapDimension, float], seen: tuple[Seen, ...]) -> Attribution:
+    weights = {name: math.exp(score) - 1.0 for name, score in scores.items()}
+    total = sum(weights.values()) + math.exp(NONE_SCORE)
+    shares = {name: weight / total for name, weight in weights.items()}
+    ranked = sorted(shares.values(), reverse=True)
+    none = math.exp(NONE_SCORE) / total
+    close = ranked[0] - ranked[1] < ABSTAIN_MARGIN
+    abstained = max(scores.values()) < ABSTAIN_SCORE or close or none > ranked[0]
+    return Attribution(shares, 1.0 - sum(shares.values()), abstained, seen)

@@ -1,0 +1,258 @@
+"""A diagnosis: what went wrong in each take, when, and why, with the evidence."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, uuid7
+from gaploop.core.take import Take
+from gaploop.core.vocabulary import (
+    Domain,
+    FailureMode,
+    GapDimension,
+    Outcome,
+    Phase,
+    TakeKind,
+    dimension,
+)
+from gaploop.failure_analysis.attribution import attribute
+from gaploop.failure_analysis.modes import failure_mode
+from gaploop.failure_analysis.reference import Reference, choose_reference
+from gaploop.failure_analysis.seen import Seen as Evidence
+from gaploop.failure_analysis.signals import Measured, measure
+from gaploop.failure_analysis.view import View
+
+SCHEMA: Final = "gaploop.diagnosis.v1"
+NO_MODE: Final = "none"
+"""Mode of a take in which no failure was seen."""
+
+
+@dataclass(frozen=True)
+class TakeDiagnosis:
+    """What went wrong in one take.
+
+    Attributes:
+        uid: the take.
+        episode: its index in the dataset, or None.
+        mode: a failure mode, or "none" where no failure was seen.
+        phase: a phase, or "" where it can't be told.
+        dimensions: gap dimension to share; with `none` they sum to 1.
+        none: share of "nothing that can be seen".
+        abstained: the evidence is too weak or too close to name a dimension.
+        evidence: what it rests on, strongest first.
+        unseen: what this take has no channel for, in words.
+    """
+
+    uid: str
+    episode: int | None
+    mode: str
+    phase: str
+    dimensions: Mapping[str, float]
+    none: float
+    abstained: bool
+    evidence: tuple[Evidence, ...]
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def top(self) -> str:
+        """The dimension with the largest share, or "" when abstaining."""
+        return "" if self.abstained else max(self.dimensions, key=lambda d: self.dimensions[d])
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What went wrong in a set of takes.
+
+    Attributes:
+        id: names it in lineage.
+        source: what was diagnosed, in words.
+        takes: one entry for each take that failed.
+        summary: counts and mean shares; see `summarise`.
+    """
+
+    id: str
+    source: str
+    takes: tuple[TakeDiagnosis, ...]
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `diagnosis.json` holds."""
+        return {
+            "schema": SCHEMA,
+            "id": self.id,
+            "source": self.source,
+            "takes": [_take_json(take) for take in self.takes],
+            "summary": dict(self.summary),
+        }
+
+
+def needs_diagnosis(take: Take) -> bool:
+    """Say whether a take failed, or may have: foreign logs come without an outcome."""
+    if take.outcome == Outcome.FAILURE:
+        return True
+    open_end = take.outcome in (Outcome.UNLABELLED, Outcome.INTERRUPTED)
+    return open_end and take.info.kind == TakeKind.IMPORT
+
+
+def diagnose(
+    takes: Iterable[Take],
+    reference: Reference | None = None,
+    *,
+    source: str = "",
+    images: bool = True,
+    on_take: Callable[[Take, View], None] | None = None,
+) -> Diagnosis:
+    """Diagnose every failed take.
+
+    Args:
+        takes: takes of one station; successful ones serve as reference where none is given.
+        reference: what is usual; chosen by `choose_reference` if None.
+        source: what is diagnosed, for lineage.
+        images: look at pictures too (one decode per take).
+        on_take: called with each diagnosed take and its view, for progress and reports.
+
+    Returns:
+        The diagnosis. Neither injected truth nor simulator state is looked at.
+    """
+    every = list(takes)
+    usual = choose_reference(every, reference)
+    diagnosed, unseen = [], Counter[str]()
+    for take in every:
+        if needs_diagnosis(take):
+            view = _view(take, usual, images)
+            found = diagnose_take(view, usual)
+            unseen.update(found.unseen)
+            diagnosed.append(found)
+            if on_take is not None:
+                on_take(take, view)
+    summary = summarise(diagnosed, every, usual)
+    summary["unseen"] = dict(unseen)
+    return Diagnosis(uuid7(), source, tuple(diagnosed), summary)
+
+
+def _view(take: Take, usual: Reference, images: bool) -> View:
+    rest = usual.force.rest if usual.force is not None else None
+    return View(take, usual.background, images, usual.start_pose_rad, rest)
+
+
+def diagnose_take(view: View, reference: Reference) -> TakeDiagnosis:
+    """Diagnose one take."""
+    take, measured = view.take, measure(view)
+    call = failure_mode(view, measured, reference)
+    failed = call.mode is not None or take.outcome == Outcome.FAILURE
+    why = attribute(measured, reference, call.mode) if failed else None
+    shares = why.dimensions if why else dict.fromkeys(GapDimension, 0.0)
+    return TakeDiagnosis(
+        uid=take.info.uid,
+        episode=take.episode,
+        mode=call.mode.value if call.mode else NO_MODE,
+        phase=call.phase.value if call.phase else "",
+        dimensions={d.value: share for d, share in shares.items()},
+        none=why.none if why else 1.0,
+        abstained=why.abstained if why else True,
+        evidence=(*call.seen, *(why.seen if why else ())),
+        unseen=_unseen(measured),
+    )
+
+
+def _unseen(measured: Measured) -> tuple[str, ...]:
+    return tuple(sorted(measured.unseen.values()))
+
+
+def summarise(
+    diagnosed: Iterable[TakeDiagnosis], takes: Iterable[Take], reference: Reference
+) -> dict[str, Any]:
+    """Return counts by outcome, mode and phase, and the mean share of each dimension."""
+    found, every = list(diagnosed), list(takes)
+    shares = {
+        d.value: sum(t.dimensions[d.value] for t in found) / max(len(found), 1)
+        for d in GapDimension
+    }
+    domains = sorted({t.info.domain.value for t in every})
+    return {
+        "takes": len(every),
+        "diagnosed": len(found),
+        "abstained": sum(t.abstained for t in found),
+        "outcomes": dict(Counter(t.outcome.value for t in every)),
+        "modes": dict(Counter(t.mode for t in found)),
+        "phases": dict(Counter(t.phase for t in found if t.phase)),
+        "dimensions": shares,
+        "none": sum(t.none for t in found) / max(len(found), 1),
+        "top": dict(Counter(t.top for t in found if t.top)),
+        "reference": {"name": reference.name, "takes": reference.takes},
+        "domains": domains,
+        "sim_to_sim": Domain.SIM_TARGET.value in domains,
+    }
+
+
+def _take_json(take: TakeDiagnosis) -> dict[str, Any]:
+    return {
+        "uid": take.uid,
+        "episode": take.episode,
+        "mode": take.mode,
+        "phase": take.phase,
+        "dimensions": {k: round(v, 6) for k, v in take.dimensions.items()},
+        "none": round(take.none, 6),
+        "abstained": take.abstained,
+        "evidence": [
+            {
+                "signal": e.signal,
+                "value": None if math.isnan(e.value) else e.value,
+                "unit": e.unit,
+                "says": e.says,
+            }
+            for e in take.evidence
+        ],
+        "unseen": list(take.unseen),
+    }
+
+
+def load_diagnosis(path: Path) -> Diagnosis:
+    """Read a `diagnosis.json`.
+
+    Raises:
+        UnusableInputError: it is missing, of another kind, or damaged.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        raise UnusableInputError(
+            f"{path} is not a diagnosis (schema {SCHEMA}). Make one with gaploop diagnose DIR."
+        )
+    try:
+        takes = tuple(_take_from_json(take, f"{path}: take {n}")
+                      for n, take in enumerate(value["takes"], 1))  # fmt: skip
+        return Diagnosis(str(value["id"]), str(value["source"]), takes, dict(value["summary"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UnusableInputError(
+            f"{path} is damaged ({error}). Make it again with gaploop diagnose DIR."
+        ) from None
+
+
+def _take_from_json(value: Mapping[str, Any], where: str) -> TakeDiagnosis:
+    shares = {dimension(k, where).value: float(v) for k, v in value["dimensions"].items()}
+    mode = value["mode"] if value["mode"] == NO_MODE else FailureMode(value["mode"]).value
+    return TakeDiagnosis(
+        uid=str(value["uid"]),
+        episode=value["episode"],
+        mode=mode,
+        phase=Phase(value["phase"]).value if value["phase"] else "",
+        dimensions={d.value: shares.get(d.value, 0.0) for d in GapDimension},
+        none=float(value.get("none", 0.0)),
+        abstained=bool(value["abstained"]),
+        evidence=tuple(
+            Evidence(
+                e["signal"],
+                math.nan if e["value"] is None else float(e["value"]),
+                e["unit"],
+                e["says"],
+            )  # fmt: skip
+            for e in value["evidence"]
+        ),
+        unseen=tuple(value.get("unseen", ())),
+    )

@@ -1,0 +1,256 @@
+"""What is usual: robust statistics of each signal over takes that went well.
+
+Three sources, best first: a reference given or shipped for the station; the data's own
+successful takes; and absolute limits that hold for any arm of this size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, write_json
+from gaploop.core.take import Take
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import Outcome
+from gaploop.failure_analysis.pictures import Background, background_of
+from gaploop.failure_analysis.signals import Measured, measure, registry
+from gaploop.failure_analysis.signals_force import quiet_stretch
+from gaploop.failure_analysis.view import View
+
+SCHEMA: Final = "gaploop.reference.v1"
+SHIPPED: Final = "reference_so101_cell.json"
+SHIPPED_FOR: Final = "so101_sim"
+"""`robot_type` of the embedded cell.
+
+Rebuilt by `gaploop diagnose DIR --save_reference=FILE` on a dataset of nominal takes.
+"""
+LEAST_TAKES: Final = 5
+
+
+@dataclass(frozen=True)
+class Nominal:
+    """A signal's usual value and spread, and over how many takes it was seen."""
+
+    mean: float
+    std: float
+    n: int = 0
+
+
+ABSOLUTE: Final[Mapping[str, Nominal]] = {
+    "lag_s": Nominal(0.06, 0.03),
+    "rest_offset_rad": Nominal(0.010, 0.010),
+    "drift_rad": Nominal(0.005, 0.008),
+    "jitter_rad": Nominal(0.0007, 0.0008),
+    "quantum_rad": Nominal(0.0015, 0.0010),
+    "repeat_share": Nominal(0.02, 0.03),
+    "dropout_share": Nominal(0.0, 0.005),
+    "backlash_rad": Nominal(0.010, 0.010),
+    "speed_gain": Nominal(1.0, 0.08),
+    "stall_s": Nominal(0.0, 0.3),
+    "oscillation_rad": Nominal(0.003, 0.004),
+    "object_blobs": Nominal(1.0, 0.2),
+    "hand_share": Nominal(0.001, 0.004),
+    "jumps_hz": Nominal(0.0, 0.3),
+    "moved_alone_m": Nominal(0.002, 0.004),
+}
+"""Limits for arms of the SO-100/SO-101, Koch and Piper kind at 50 Hz or faster, where no take
+that went well is at hand: generous, so that only plain faults stand out. Assumed, not measured."""
+
+
+@dataclass(frozen=True)
+class ForceSet:
+    """What a set of force windows says about its sensor, without any label.
+
+    Attributes:
+        rest: median over the windows of their quiet readings [N, N m], shape (6,).
+        force_noise_n: median spread of the quiet force [N].
+        torque_noise_nm: the same for the torque [N m].
+        limit_n: 95th percentile of the windows' peak force: what the arm can press with [N].
+    """
+
+    rest: FloatArray
+    force_noise_n: float
+    torque_noise_nm: float
+    limit_n: float
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What is usual.
+
+    Attributes:
+        name: where it comes from, in words.
+        takes: how many takes that went well it holds.
+        signals: signal to its usual value and spread.
+        background: the empty cell's picture.
+        start_pose_rad: where the arm starts [rad], shape (n_joints,).
+        force: what the set's force windows say, for force logs.
+        currents: motor current column to its usual value and spread over the set [A].
+    """
+
+    name: str
+    takes: int
+    signals: Mapping[str, Nominal]
+    background: Background | None = None
+    start_pose_rad: FloatArray | None = None
+    force: ForceSet | None = None
+    currents: Mapping[str, Nominal] = field(default_factory=dict)
+
+    def z(self, name: str, value: float) -> float:
+        """Return how many spreads `value` stands from usual; NaN where either is unknown."""
+        nominal = self.signals.get(name)
+        if nominal is None or math.isnan(value):
+            return math.nan
+        return (value - nominal.mean) / max(nominal.std, registry()[name].floor)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the reference file holds."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "takes": self.takes,
+            "signals": {
+                k: {"mean": v.mean, "std": v.std, "n": v.n} for k, v in self.signals.items()
+            },
+            "background": self.background.to_json() if self.background else "",
+            "start_pose_rad": [] if self.start_pose_rad is None else self.start_pose_rad.tolist(),
+        }
+
+
+def build_reference(takes: Iterable[Take], name: str) -> Reference | None:
+    """Compute a reference from the successful takes among `takes`; None if too few.
+
+    Two passes over the takes: the first for the background and start pose, which the signals of
+    the second are measured against.
+    """
+    good = [t for t in takes if t.outcome == Outcome.SUCCESS]
+    if len(good) < LEAST_TAKES:
+        return None
+    views = [View(take) for take in good]
+    background = background_of([v.pictures.first for v in views if v.pictures is not None])
+    start = _start_pose(views)
+    rows = [measure(View(take, background, start_pose_rad=start)) for take in good]
+    return Reference(name, len(good), nominals(rows), background, start)
+
+
+def nominals(rows: Sequence[Measured]) -> dict[str, Nominal]:
+    """Return median and spread (1.4826 MAD, at least half the standard deviation) by signal."""
+    result = {}
+    for name in registry():
+        values = np.array([row[name] for row in rows])
+        values = values[np.isfinite(values)]
+        if len(values) >= LEAST_TAKES:
+            middle = float(np.median(values))
+            spread = 1.4826 * float(np.median(np.abs(values - middle)))
+            result[name] = Nominal(middle, max(spread, 0.5 * float(values.std())), len(values))
+    return result
+
+
+def _start_pose(views: Sequence[View]) -> FloatArray | None:
+    starts = [np.median(v.motion.position_rad[:3], axis=0) for v in views if v.motion is not None]
+    if len(starts) < LEAST_TAKES or len({len(s) for s in starts}) != 1:
+        return None
+    return np.asarray(np.median(np.stack(starts), axis=0))
+
+
+def save_reference(reference: Reference, path: Path) -> None:
+    """Write a reference file, atomically."""
+    write_json(path, reference.to_json())
+
+
+def load_reference(path: Path) -> Reference:
+    """Read a reference file.
+
+    Raises:
+        UnusableInputError: it is missing or isn't one.
+    """
+    return _from_json(read_json(path), str(path))
+
+
+def shipped_reference() -> Reference | None:
+    """Return the embedded cell's reference, if this build has one."""
+    path = Path(str(files("gaploop.failure_analysis").joinpath(SHIPPED)))
+    return load_reference(path) if path.exists() else None
+
+
+def _from_json(value: Any, where: str) -> Reference:
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        raise UnusableInputError(
+            f"{where} is not a reference file (schema {SCHEMA}). Build one with "
+            "gaploop diagnose DIR --save_reference=FILE."
+        )
+    try:
+        signals = {
+            k: Nominal(float(v["mean"]), float(v["std"]), int(v["n"]))
+            for k, v in value["signals"].items()
+        }
+        picture, start = value.get("background", ""), value.get("start_pose_rad", [])
+        return Reference(
+            str(value["name"]),
+            int(value["takes"]),
+            signals,
+            Background.from_json(picture) if picture else None,
+            np.asarray(start, dtype=np.float64) if start else None,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnusableInputError(f"{where} is damaged ({error}). Build it again.") from None
+
+
+def choose_reference(takes: Sequence[Take], given: Reference | None = None) -> Reference:
+    """Return the best reference for `takes`: given, shipped, their own successes, or limits.
+
+    Whichever it is, force windows are set against their own set, which needs no labels.
+    """
+    chosen = given
+    if chosen is None and takes and all(t.info.robot_type == SHIPPED_FOR for t in takes):
+        chosen = shipped_reference()
+    if chosen is None:
+        chosen = build_reference(takes, "the data's own successful takes")
+    if chosen is None:
+        chosen = Reference("absolute limits: no take that went well is at hand", 0, ABSOLUTE)
+    return Reference(
+        chosen.name, chosen.takes, chosen.signals, chosen.background, chosen.start_pose_rad,
+        force_set(takes), current_set(takes),
+    )  # fmt: skip
+
+
+def force_set(takes: Iterable[Take]) -> ForceSet | None:
+    """Describe the sensor of a set of force windows; None without at least five."""
+    windows = [w for w in (View(t, images=False).wrench for t in takes) if w is not None]
+    windows = [w for w in windows if len(w) >= 3 and np.isfinite(w).all()]
+    if len(windows) < LEAST_TAKES:
+        return None
+    quiet = [(quiet_stretch(w), quiet_stretch(np.roll(w, 3, axis=1))) for w in windows]
+    rest = np.median([np.r_[f[0][:3], t[0][:3]] for f, t in quiet], axis=0)
+    peaks = [np.linalg.norm((w - rest)[:, :3], axis=1).max() for w in windows]
+    return ForceSet(
+        rest,
+        max(float(np.median([f[1] for f, _ in quiet])), 1e-3),
+        max(float(np.median([t[1] for _, t in quiet])), 1e-4),
+        float(np.percentile(peaks, 95)),
+    )
+
+
+def current_set(takes: Iterable[Take]) -> dict[str, Nominal]:
+    """Usual current of each motor over a whole set, by column name; empty without currents."""
+    columns: dict[str, list[FloatArray]] = {}
+    for take in takes:
+        for name, values in take.telemetry.columns.items():
+            if name.endswith(".current_a"):
+                columns.setdefault(name, []).append(values[np.isfinite(values)])
+    result = {}
+    for name, parts in columns.items():
+        values = np.concatenate(parts)
+        if len(values) >= 20:
+            middle = float(np.median(values))
+            spread = 1.4826 * float(np.median(np.abs(values - middle)))
+            result[name] = Nominal(middle, max(spread, 1e-3), len(values))
+    return result

@@ -1,0 +1,100 @@
+"""Lays one picture on another by shift, turn and scale: has the camera moved?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+type Grey = NDArray[np.float32]
+
+COARSE_TO_FINE_PX: Final = (4.0, 2.0, 1.0)
+"""Smoothing of the pictures, so that far moves are found first."""
+STEPS: Final = 12
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """How a picture lies on the reference.
+
+    Attributes:
+        match: correlation of the two once aligned, -1 to 1.
+        shift_px: shift of the picture's middle (right, down) [px], shape (2,).
+        scale: size of the picture's content against the reference's.
+        turn_rad: its turn.
+    """
+
+    match: float
+    shift_px: NDArray[np.float64]
+    scale: float
+    turn_rad: float
+
+    def matrix(self, size_px: int) -> NDArray[np.float64]:
+        """Return the 2×3 matrix from reference pixels to picture pixels, of `size_px` squares."""
+        a, b = self.scale * np.cos(self.turn_rad), self.scale * np.sin(self.turn_rad)
+        middle = 0.5 * (size_px - 1) * np.ones(2)
+        linear = np.array([[a, -b], [b, a]])
+        return np.column_stack([linear, self.shift_px + middle - linear @ middle])
+
+
+def register(fixed: Grey, moving: Grey, valid: Grey) -> Similarity:
+    """Find the similarity that lays `moving` on `fixed`.
+
+    Gauss-Newton on grey differences with Cauchy weights, coarse to fine (Baker and Matthews 2004,
+    forward additive): what moved by itself, such as the arm, loses weight.
+
+    Args:
+        fixed: reference, evened out to zero mean and unit spread, shape (n, n).
+        moving: the picture, likewise.
+        valid: 1 where the picture shows background, 0 elsewhere, shape (n, n).
+    """
+    n = len(fixed)
+    row, column = np.mgrid[:n, :n].astype(np.float32)
+    middle = 0.5 * (n - 1)
+    x, y = column - middle, row - middle
+    q = np.zeros(4)  # scale·cos - 1, scale·sin, shift right, shift down
+    match = -1.0
+    for sigma in COARSE_TO_FINE_PX:
+        reference, picture = (_smooth(p, sigma) for p in (fixed, moving))
+        slopes = [cv2.Sobel(picture, cv2.CV_32F, i, 1 - i, ksize=3) / 8.0 for i in (1, 0)]
+        for _ in range(STEPS):
+            u = ((1 + q[0]) * x - q[1] * y + q[2] + middle).astype(np.float32)
+            v = (q[1] * x + (1 + q[0]) * y + q[3] + middle).astype(np.float32)
+            warped, right, down = (_warp(p, u, v) for p in (picture, *slopes))
+            inside = _warp(valid, u, v, cv2.BORDER_CONSTANT) > 0.9
+            if inside.sum() < n:
+                return Similarity(-1.0, np.zeros(2), 1.0, 0.0)
+            error = warped - reference
+            match = float(np.corrcoef(warped[inside], reference[inside])[0, 1])
+            step = _step(error, right, down, x, y, inside)
+            q -= step
+            if np.abs(step[2:]).max() < 0.01 and np.abs(step[:2]).max() * middle < 0.01:
+                break
+    return Similarity(
+        match, q[2:].copy(), float(np.hypot(1 + q[0], q[1])), float(np.arctan2(q[1], 1 + q[0]))
+    )
+
+
+def _step(
+    error: Grey, right: Grey, down: Grey, x: Grey, y: Grey, inside: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    spread = 1.4826 * float(np.median(np.abs(error[inside]))) + 1e-3
+    weight = (inside / (1 + (error / (2.5 * spread)) ** 2)).reshape(-1, 1)
+    columns = (right * x + down * y, down * x - right * y, right, down)
+    jacobian = np.stack(columns, axis=-1).reshape(-1, 4).astype(np.float64)
+    normal = jacobian.T @ (weight * jacobian)
+    slope = jacobian.T @ (weight[:, 0] * error.reshape(-1))
+    return np.asarray(np.linalg.solve(normal + 1e-3 * np.diag(np.diag(normal)) + 1e-9, slope))
+
+
+def _smooth(picture: Grey, sigma: float) -> Grey:
+    smooth = cv2.GaussianBlur(picture, (0, 0), sigma)
+    return np.asarray(smooth / (smooth.std() + 1e-6), dtype=np.float32)
+
+
+def _warp(picture: Grey, u: Grey, v: Grey, border: int = cv2.BORDER_REFLECT) -> Grey:
+    warped = cv2.remap(picture, u, v, cv2.INTER_LINEAR, borderMode=border)
+    return np.asarray(warped, dtype=np.float32)

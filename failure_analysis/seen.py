@@ -1,0 +1,22 @@
+"""One observation, in words and numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A value that speaks for a diagnosis.
+
+    Attributes:
+        signal: name of the signal.
+        value: its value, in `unit`; NaN where only the words say something.
+        unit: unit of the value.
+        says: the observation in words and numbers.
+    """
+
+    signal: str
+    value: float
+    unit: str
+    says: str

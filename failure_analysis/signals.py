@@ -1,0 +1,113 @@
+"""The registry of signals: named numbers that say one thing about one take, with their unit.
+
+A signal is NaN where the take lacks its channel; `measure` then also says what it couldn't see.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gaploop.core.errors import unknown_choice
+from gaploop.failure_analysis.view import View
+
+SOURCES: Final = ("motion", "currents", "scene", "force", "images")
+
+_SHOWN: Final[dict[str, tuple[float, str]]] = {
+    "rad": (180 / math.pi, "°"),
+    "rad/s": (180 / math.pi, "°/s"),
+    "m": (1000.0, " mm"),
+    "s": (1000.0, " ms"),
+    "share": (100.0, " %"),
+    "": (1.0, ""),
+}
+"""Unit to the factor and symbol that people read it in."""
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One measurement.
+
+    Attributes:
+        name: its name in evidence and reference.
+        unit: unit of its value; "share" is 0 to 1, "" has none.
+        source: the channel it needs, one of `SOURCES`.
+        floor: a spread below this [unit] means nothing, however alike the nominal takes were.
+        doc: what it measures and how.
+        says: a sentence with `{value}` in it, for the evidence.
+        compute: from a view of the take to the value, NaN where it can't tell.
+    """
+
+    name: str
+    unit: str
+    source: str
+    floor: float
+    doc: str
+    says: str
+    compute: Callable[[View], float]
+
+    def show(self, value: float) -> str:
+        """Return `value` as people read it: degrees, millimetres, milliseconds, per cent."""
+        factor, symbol = _SHOWN.get(self.unit, (1.0, f" {self.unit}"))
+        number = value * factor
+        digits = 0 if abs(number) >= 100 else 1 if abs(number) >= 10 else 2
+        return f"{number:.{digits}f}{symbol}"
+
+
+REGISTRY: Final[dict[str, Signal]] = {}
+
+
+def signal(
+    name: str, unit: str, source: str, floor: float, says: str
+) -> Callable[[Callable[[View], float]], Callable[[View], float]]:
+    """Register the decorated function as a signal; its docstring becomes the signal's doc."""
+    if source not in SOURCES:
+        raise unknown_choice("signal source", source, SOURCES)
+
+    def register(function: Callable[[View], float]) -> Callable[[View], float]:
+        doc = " ".join((function.__doc__ or "").split())
+        REGISTRY[name] = Signal(name, unit, source, floor, doc, says, function)
+        return function
+
+    return register
+
+
+def registry() -> Mapping[str, Signal]:
+    """Return every signal by name."""
+    from gaploop.failure_analysis import (  # noqa: F401  (importing them registers their signals)
+        signals_force,
+        signals_grip,
+        signals_images,
+        signals_motion,
+        signals_scene,
+    )
+
+    return REGISTRY
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The signals of one take.
+
+    Attributes:
+        values: signal to value in its unit, NaN where it couldn't be seen.
+        unseen: source to why nothing of it could be seen.
+    """
+
+    values: Mapping[str, float]
+    unseen: Mapping[str, str]
+
+    def __getitem__(self, name: str) -> float:
+        return self.values.get(name, math.nan)
+
+
+def measure(view: View) -> Measured:
+    """Compute every signal of a take."""
+    unseen = view.blind()
+    values = {
+        name: math.nan if s.source in unseen else float(s.compute(view))
+        for name, s in registry().items()
+    }
+    return Measured(values, unseen)

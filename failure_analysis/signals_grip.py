@@ -1,0 +1,140 @@
+"""Signals of grasping: how far the jaws closed, what they lost, what carrying cost."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gaploop.core.types import FloatArray
+from gaploop.failure_analysis.phases import Grasp, grasps, main_grasp, scene_xy_m
+from gaploop.failure_analysis.signals import signal
+from gaploop.failure_analysis.view import View
+
+NAN = float("nan")
+
+
+def _main(view: View) -> Grasp | None:
+    return main_grasp(view.motion) if view.motion is not None else None
+
+
+@signal("grasp_count", "", "motion", 0.3, "the gripper closed {value} times")
+def grasp_count(view: View) -> float:
+    """Number of times the gripper was told to close."""
+    return float(len(grasps(view.motion))) if view.motion is not None else NAN
+
+
+@signal("grip_short_rad", "rad", "motion", 0.02, "the jaws stop {value} short of their command")
+def grip_short_rad(view: View) -> float:
+    """How far the closed jaws stay open against their command: the size of what they hold."""
+    grasp = _main(view)
+    return grasp.short_rad if grasp else NAN
+
+
+@signal("held_share", "share", "motion", 0.1, "the jaws held something for {value} of the closure")
+def held_share(view: View) -> float:
+    """Share of the closed time for which something stayed between the jaws."""
+    grasp = _main(view)
+    if grasp is None or not grasp.held:
+        return 0.0 if grasp else NAN
+    end = grasp.open_s if np.isnan(grasp.lost_s) else grasp.lost_s
+    return float((end - grasp.close_s) / max(grasp.open_s - grasp.close_s, 1e-3))
+
+
+@signal("grip_creep_rad", "rad", "motion", 0.01, "the jaws close by {value} while they hold")
+def grip_creep_rad(view: View) -> float:
+    """How far the jaws close on between settling on an object and opening again."""
+    grasp, motion = _main(view), view.motion
+    if grasp is None or motion is None or not grasp.held or motion.gripper is None:
+        return NAN
+    until = grasp.open_s if np.isnan(grasp.lost_s) else grasp.lost_s
+    inside = (motion.t_s > grasp.close_s + 0.4) & (motion.t_s < until - 0.05)
+    read = motion.position_rad[inside, motion.gripper]
+    return float(np.median(read[:5]) - np.median(read[-5:])) if len(read) >= 20 else NAN
+
+
+def _lifting(view: View, values: FloatArray) -> float:
+    """Change of `values`, shape (n,), from just before the gripper closes to just after lifting.
+
+    Both are at nearly the same pose, so that gravity on the arm itself drops out.
+    """
+    grasp, motion = _main(view), view.motion
+    if grasp is None or motion is None or not grasp.held:
+        return NAN
+    before = (motion.t_s > grasp.close_s - 0.10) & (motion.t_s <= grasp.close_s)
+    carried = (motion.t_s > grasp.close_s + 0.45) & (motion.t_s < grasp.close_s + 0.75)
+    if before.sum() < 3 or carried.sum() < 5:
+        return NAN
+    return float(np.median(values[carried]) - np.median(values[before]))
+
+
+@signal("carry_current_a", "A", "currents", 0.03, "lifting takes {value} more than approaching")
+def carry_current_a(view: View) -> float:
+    """Summed current of lift, elbow and wrist after lifting less that before the grasp."""
+    motion = view.motion
+    if motion is None or not np.isfinite(motion.current_a).any():
+        return NAN
+    return _lifting(view, np.nansum(np.abs(motion.current_a[:, motion.arm_joints[1:4]]), axis=1))
+
+
+@signal("grip_current_a", "A", "currents", 0.02, "the gripper squeezes with {value}")
+def grip_current_a(view: View) -> float:
+    """Median gripper current while it holds."""
+    grasp, motion = _main(view), view.motion
+    if grasp is None or motion is None or motion.gripper is None:
+        return NAN
+    inside = (motion.t_s > grasp.close_s + 0.4) & (motion.t_s < grasp.open_s)
+    values = np.abs(motion.current_a[inside, motion.gripper])
+    return float(np.nanmedian(values)) if np.isfinite(values).sum() >= 5 else NAN
+
+
+@signal("carry_sag_rad", "rad", "motion", 0.0008, "the arm sags {value} further while it carries")
+def carry_sag_rad(view: View) -> float:
+    """Mean error of lift, elbow and wrist after lifting less that before the grasp."""
+    motion = view.motion
+    if motion is None:
+        return NAN
+    return _lifting(view, np.abs(motion.residual_rad[:, motion.arm_joints[1:4]]).mean(axis=1))
+
+
+@signal("contact_height_m", "m", "motion", 0.002, "the descent stops {value} above the command")
+def contact_height_m(view: View) -> float:
+    """Lowest tool height read less the lowest commanded one: something was in the way below."""
+    tool = view.tool
+    if tool is None:
+        return NAN
+    return float(np.percentile(tool.read_m[:, 2], 2) - np.percentile(tool.sent_m[:, 2], 2))
+
+
+@signal("grasp_height_m", "m", "motion", 0.002, "the gripper closes {value} above the table")
+def grasp_height_m(view: View) -> float:
+    """Tool height by the readings when the gripper closes."""
+    grasp, tool = _main(view), view.tool
+    return float(tool.at(grasp.close_s + 0.2)[2]) if grasp and tool is not None else NAN
+
+
+@signal("carried_m", "m", "motion", 0.01, "the tool goes {value} between closing and opening")
+def carried_m(view: View) -> float:
+    """Horizontal distance of the tool between closing and opening."""
+    grasp, tool = _main(view), view.tool
+    if grasp is None or tool is None:
+        return NAN
+    return float(np.linalg.norm((tool.at(grasp.open_s) - tool.at(grasp.close_s))[:2]))
+
+
+@signal("release_target_m", "m", "scene", 0.003, "the gripper opens {value} from the target seen")
+def release_target_m(view: View) -> float:
+    """Horizontal distance of the tool and the tracked target when the gripper opens."""
+    grasp, tool = _main(view), view.tool
+    if grasp is None or tool is None or view.scene is None or not grasp.released:
+        return NAN
+    target = np.median(scene_xy_m(view.scene)[1], axis=0)
+    return float(np.linalg.norm(tool.at(grasp.open_s)[:2] - target))
+
+
+@signal("start_pose_rad", "rad", "motion", 0.004, "the arm starts {value} from its usual pose")
+def start_pose_rad(view: View) -> float:
+    """Largest joint difference between the start readings and the reference's start pose."""
+    motion, usual = view.motion, view.start_pose_rad
+    if motion is None or usual is None or len(usual) != len(motion.joints):
+        return NAN
+    start = np.median(motion.position_rad[:3], axis=0)
+    return float(np.abs((start - usual)[motion.arm_joints]).max())

@@ -1,0 +1,227 @@
+"""Signals of the drives and their sensors: what was commanded against what was read."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gaploop.core.types import FloatArray
+from gaploop.failure_analysis.signals import signal
+from gaploop.failure_analysis.view import MOVING_RAD_S, SLOW_RAD_S, Motion, View
+
+NAN = float("nan")
+
+
+def _motion(view: View) -> Motion:
+    assert_motion = view.motion
+    if assert_motion is None:  # measure() asks only where the channel exists
+        raise LookupError("no joint commands with readings")
+    return assert_motion
+
+
+def _joint_median(values: FloatArray, mask: FloatArray, least: int = 10) -> FloatArray:
+    """Median of each joint's masked values, shape (n_joints,), NaN where there are too few."""
+    return np.array(
+        [
+            np.median(values[mask[:, j], j]) if mask[:, j].sum() >= least else NAN
+            for j in range(values.shape[1])
+        ]
+    )
+
+
+def _largest(values: FloatArray) -> float:
+    return float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else NAN
+
+
+@signal("lag_s", "s", "motion", 0.004, "motion follows the command {value} late")
+def lag_s(view: View) -> float:
+    """Delay from command to reading: peak of the cross-correlation of their speeds."""
+    motion = _motion(view)
+    return motion.lag_samples / motion.rate_hz
+
+
+@signal("tracking_rms_rad", "rad", "motion", 0.003, "joints miss their command by {value} rms")
+def tracking_rms_rad(view: View) -> float:
+    """Root mean square of reading minus command over the arm's joints, lag included."""
+    motion = _motion(view)
+    error = (motion.position_rad - motion.sent_rad)[:, motion.arm_joints]
+    return float(np.sqrt(np.mean(error**2)))
+
+
+@signal(
+    "rest_offset_rad", "rad", "motion", 0.004,
+    "joint readings stand {value} off the command at rest",
+)  # fmt: skip
+def rest_offset_rad(view: View) -> float:
+    """Largest median difference between reading and command of a joint that stands still."""
+    motion = _motion(view)
+    medians = _joint_median(motion.residual_rad, motion.slow)
+    return _largest(medians[motion.arm_joints])
+
+
+@signal(
+    "start_offset_rad", "rad", "motion", 0.003,
+    "before anything moves, readings stand {value} off the command",
+)  # fmt: skip
+def start_offset_rad(view: View) -> float:
+    """Largest joint difference between reading and command in the first 60 ms."""
+    motion = _motion(view)
+    count = max(2, round(0.06 * motion.rate_hz))
+    return _largest(np.median(motion.residual_rad[:count, motion.arm_joints], axis=0))
+
+
+@signal("drift_rad", "rad", "motion", 0.004, "readings drift by {value} over the take")
+def drift_rad(view: View) -> float:
+    """Largest change of a joint's rest offset between the first and last third of the take."""
+    motion = _motion(view)
+    n = len(motion.t_s)
+    first, last = motion.slow.copy(), motion.slow.copy()
+    first[n // 3 :], last[: -n // 3] = False, False
+    change = _joint_median(motion.residual_rad, last) - _joint_median(motion.residual_rad, first)
+    return _largest(change[motion.arm_joints])
+
+
+@signal("jitter_rad", "rad", "motion", 0.0002, "readings of a resting joint jitter by {value}")
+def jitter_rad(view: View) -> float:
+    """Standard deviation of the readings' second difference, scaled to one reading, at rest."""
+    motion = _motion(view)
+    bend = np.diff(motion.position_rad, 2, axis=0) / np.sqrt(6.0)
+    quiet = np.abs(motion.sent_velocity_rad_s[1:-1]) < SLOW_RAD_S
+    spreads = [
+        np.sqrt(np.mean(bend[quiet[:, j], j] ** 2))
+        for j in motion.arm_joints
+        if quiet[:, j].sum() >= 10
+    ]
+    return float(np.median(spreads)) if spreads else NAN
+
+
+@signal("quantum_rad", "rad", "motion", 0.0004, "readings come in steps of {value}")
+def quantum_rad(view: View) -> float:
+    """Step of the readings: median gap between the distinct values that a moving joint shows."""
+    motion = _motion(view)
+    steps = []
+    for j in motion.arm_joints:
+        values = np.unique(np.round(motion.position_rad[:, j], 7))
+        if values[-1] - values[0] > 0.1:
+            steps.append(np.percentile(np.diff(values), 20))
+    return float(np.median(steps)) if steps else NAN
+
+
+@signal("repeat_share", "share", "motion", 0.01, "{value} of the readings repeat while moving")
+def repeat_share(view: View) -> float:
+    """Share of samples equal in every joint to the one before, while the arm moves."""
+    motion = _motion(view)
+    moving = np.abs(motion.velocity_rad_s[1:]).max(axis=1) > MOVING_RAD_S
+    same = (np.diff(motion.position_rad, axis=0) == 0).all(axis=1)
+    return float(same[moving].mean()) if moving.sum() >= 20 else NAN
+
+
+@signal("dropout_share", "share", "motion", 0.005, "{value} of the readings are missing")
+def dropout_share(view: View) -> float:
+    """Share of samples in which some joint's reading is missing."""
+    record = view.take.telemetry
+    stacks = [record.stack(arm, "position_rad") for arm in record.arms()]
+    seen = [s for s in stacks if s.size and np.isfinite(s).any()]
+    return float(np.mean([(~np.isfinite(s)).any(axis=1).mean() for s in seen])) if seen else NAN
+
+
+@signal("backlash_rad", "rad", "motion", 0.003, "after reversing, joints stop {value} apart")
+def backlash_rad(view: View) -> float:
+    """Difference of the rest offset by the direction a joint came from, second largest joint."""
+    motion = _motion(view)
+    direction = np.where(
+        np.abs(motion.sent_velocity_rad_s) > 0.1, np.sign(motion.sent_velocity_rad_s), np.nan
+    )
+    rows = np.where(np.isnan(direction), 0, np.arange(len(direction))[:, None])
+    came = np.take_along_axis(direction, np.maximum.accumulate(rows, axis=0), axis=0)
+    up = _joint_median(motion.residual_rad, motion.slow & (came > 0))
+    down = _joint_median(motion.residual_rad, motion.slow & (came < 0))
+    gaps = np.sort(np.abs((down - up)[motion.arm_joints]))
+    gaps = gaps[np.isfinite(gaps)]
+    return float(gaps[-2:].min()) if len(gaps) else NAN
+
+
+@signal("speed_gain", "", "motion", 0.02, "joints reach {value} of the commanded speed")
+def speed_gain(view: View) -> float:
+    """Fastest reading over fastest command (99th percentiles), of the fastest-driven joints."""
+    motion = _motion(view)
+    asked = np.percentile(np.abs(motion.sent_velocity_rad_s), 99, axis=0)[motion.arm_joints]
+    done = np.percentile(np.abs(motion.velocity_rad_s), 99, axis=0)[motion.arm_joints]
+    fast = asked > max(MOVING_RAD_S, 0.5 * float(asked.max()))
+    return float(np.median(done[fast] / asked[fast])) if fast.any() else NAN
+
+
+@signal("oscillation_rad", "rad", "motion", 0.001, "the arm shakes by {value} rms")
+def oscillation_rad(view: View) -> float:
+    """Rms of the readings above about 2.5 Hz beyond what the command asked for."""
+    motion = _motion(view)
+    width = max(3, round(0.4 * motion.rate_hz))
+    shake = [
+        _rms_above(values[:, motion.arm_joints], width)
+        for values in (motion.position_rad, motion.sent_rad)
+    ]
+    return float(np.sqrt(max(0.0, shake[0] ** 2 - shake[1] ** 2)))
+
+
+@signal("reversals_hz", "Hz", "motion", 0.2, "joints turn round {value} times a second")
+def reversals_hz(view: View) -> float:
+    """Direction changes of the readings per second, of the joint that has most of them."""
+    motion = _motion(view)
+    velocity = motion.velocity_rad_s[:, motion.arm_joints]
+    counts = [np.count_nonzero(np.diff(np.sign(v[np.abs(v) > 0.1]))) for v in velocity.T]
+    return float(max(counts) / max(motion.t_s[-1] - motion.t_s[0], 1e-3))
+
+
+@signal("stall_s", "s", "motion", 0.05, "a joint stands short of its command for {value}")
+def stall_s(view: View) -> float:
+    """Longest time a joint stands still over 4 degrees short of a resting command."""
+    motion = _motion(view)
+    short = motion.slow & (np.abs(motion.residual_rad) > np.deg2rad(4.0))
+    return _longest_run(short[:, motion.arm_joints].any(axis=1)) / motion.rate_hz
+
+
+@signal("idle_end_s", "s", "motion", 0.3, "the arm stands still for the last {value}")
+def idle_end_s(view: View) -> float:
+    """Time from the last motion of any joint to the end of the take."""
+    motion = _motion(view)
+    moving = np.flatnonzero((np.abs(motion.velocity_rad_s) > 0.05).any(axis=1))
+    last = motion.t_s[moving[-1]] if len(moving) else motion.t_s[0]
+    return float(motion.t_s[-1] - last)
+
+
+@signal("path_ratio", "", "motion", 0.05, "joints travel {value} times the commanded path")
+def path_ratio(view: View) -> float:
+    """Length of the joint path read over the length of the path commanded."""
+    motion = _motion(view)
+    lengths = [
+        np.abs(np.diff(values[::5, motion.arm_joints], axis=0)).sum()
+        for values in (motion.position_rad, motion.sent_rad)
+    ]
+    return float(lengths[0] / lengths[1]) if lengths[1] > 0.2 else NAN
+
+
+@signal("hold_current_a", "A", "currents", 0.01, "the arm holds itself with {value}")
+def hold_current_a(view: View) -> float:
+    """Median over the slowest half of the take of the summed absolute motor currents."""
+    currents = view.currents_a
+    total = np.nansum(np.abs(currents), axis=1) if currents is not None else np.empty(0)
+    return float(np.median(total)) if len(total) else NAN
+
+
+@signal("peak_current_a", "A", "currents", 0.02, "a motor draws up to {value}")
+def peak_current_a(view: View) -> float:
+    """99.5th percentile of the largest absolute motor current."""
+    currents = view.currents_a
+    if currents is None:
+        return NAN
+    return float(np.nanpercentile(np.nanmax(np.abs(currents), axis=1), 99.5))
+
+
+def _rms_above(values: FloatArray, width: int) -> float:
+    from scipy.ndimage import uniform_filter1d
+
+    return float(np.sqrt(np.mean((values - uniform_filter1d(values, width, axis=0)) ** 2)))
+
+
+def _longest_run(flags: FloatArray) -> int:
+    edges = np.flatnonzero(np.diff(np.r_[0, flags.astype(np.int8), 0]))
+    return int((edges[1::2] - edges[::2]).max(initial=0))

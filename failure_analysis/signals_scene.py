@@ -1,0 +1,111 @@
+"""Signals of the tracked scene: what was seen, what moved, where the object ended."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gaploop.failure_analysis.phases import handling, main_grasp, scene_xy_m
+from gaploop.failure_analysis.signals import signal
+from gaploop.failure_analysis.view import View
+
+NAN = float("nan")
+JUMP_M = 0.012  # between two pictures: faster than anything here moves by itself
+
+
+@signal("hidden_share", "share", "scene", 0.03, "the object is hidden for {value} of the take")
+def hidden_share(view: View) -> float:
+    """Share of frames in which the tracker doesn't see the object."""
+    return float((view.scene[:, 5] < 0.5).mean()) if view.scene is not None else NAN
+
+
+@signal("hidden_far_share", "share", "scene", 0.02, "hidden for {value} with the gripper away")
+def hidden_far_share(view: View) -> float:
+    """Share of the frames with the gripper away in which the object isn't seen."""
+    seen = handling(view)
+    if seen is None or (~seen.near).sum() < 5:
+        return NAN
+    return float((~seen.visible[~seen.near]).mean())
+
+
+@signal("jumps_hz", "Hz", "scene", 0.1, "the detection jumps {value} times a second")
+def jumps_hz(view: View) -> float:
+    """Detections that leap over 12 mm between frames with the gripper away, per second."""
+    seen = handling(view)
+    if seen is None:
+        return NAN
+    step = np.linalg.norm(np.diff(seen.object_m, axis=0), axis=1)
+    far = ~seen.near[1:]
+    return float((step[far] > JUMP_M).sum() / max(far.sum() / view.take.info.fps, 0.5))
+
+
+@signal("target_jumps_m", "m", "scene", 0.002, "the fixed target is seen to wander by {value}")
+def target_jumps_m(view: View) -> float:
+    """Spread (95th percentile) of the tracked target, which doesn't move, about its median."""
+    if view.scene is None:
+        return NAN
+    _, target, _ = scene_xy_m(view.scene)
+    return float(np.percentile(np.linalg.norm(target - np.median(target, axis=0), axis=1), 95))
+
+
+@signal("moved_alone_m", "m", "scene", 0.003, "the object moves {value} with no gripper near")
+def moved_alone_m(view: View) -> float:
+    """Way the object goes, in smooth steps, before the first grasp and with the gripper away."""
+    seen, motion = handling(view), view.motion
+    if seen is None or motion is None:
+        return NAN
+    grasp = main_grasp(motion)
+    step = np.diff(seen.object_m, axis=0)
+    usable = ~seen.near[1:] & seen.visible[1:] & seen.visible[:-1]
+    if grasp is not None:
+        usable &= seen.t_s[1:] < grasp.close_s
+    usable &= np.linalg.norm(step, axis=1) < 3 * JUMP_M
+    return float(np.linalg.norm(np.where(usable[:, None], step, 0.0).sum(axis=0)))
+
+
+@signal("end_distance_m", "m", "scene", 0.003, "the object ends {value} from the target")
+def end_distance_m(view: View) -> float:
+    """Distance of tracked object and target over the last 0.2 s; the target's median place."""
+    if view.scene is None:
+        return NAN
+    item, target, visible = scene_xy_m(view.scene)
+    last = max(1, round(0.2 * view.take.info.fps))
+    if not visible[-last:].any():
+        return NAN  # the arm is still in the way
+    place = np.median(target, axis=0)
+    return float(np.linalg.norm(np.median(item[-last:], axis=0) - place))
+
+
+@signal("transported_m", "m", "scene", 0.01, "the object ends {value} from where it started")
+def transported_m(view: View) -> float:
+    """Distance between the tracked object's first and last places."""
+    if view.scene is None:
+        return NAN
+    item, _, visible = scene_xy_m(view.scene)
+    last = max(1, round(0.2 * view.take.info.fps))
+    if not visible[-last:].any():
+        return NAN
+    return float(np.linalg.norm(np.median(item[-last:], axis=0) - np.median(item[:last], axis=0)))
+
+
+@signal("grasp_offset_m", "m", "scene", 0.003, "the gripper closes {value} beside the object seen")
+def grasp_offset_m(view: View) -> float:
+    """Horizontal distance of tool and tracked object when the gripper closes."""
+    seen, motion = handling(view), view.motion
+    grasp = main_grasp(motion) if motion is not None else None
+    if seen is None or grasp is None:
+        return NAN
+    index = int(np.searchsorted(seen.t_s, grasp.close_s).clip(0, len(seen.t_s) - 1))
+    return float(np.linalg.norm(seen.tool_m[index, :2] - seen.object_m[index]))
+
+
+@signal("release_offset_m", "m", "scene", 0.003, "the object lies {value} from where it was let go")
+def release_offset_m(view: View) -> float:
+    """Distance of the tool at release and the object where it is tracked at the end."""
+    seen, motion = handling(view), view.motion
+    grasp = main_grasp(motion) if motion is not None else None
+    if seen is None or grasp is None or not grasp.released or not grasp.held:
+        return NAN
+    if not seen.visible[-3:].any():
+        return NAN
+    index = int(np.searchsorted(seen.t_s, grasp.open_s).clip(0, len(seen.t_s) - 1))
+    return float(np.linalg.norm(seen.tool_m[index, :2] - seen.object_m[-1]))

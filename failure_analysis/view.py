@@ -1,0 +1,252 @@
+"""What the signals look at: one take's channels, prepared once and shared by all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.take import Take
+from gaploop.core.types import FloatArray
+from gaploop.failure_analysis.arm import ToolPath, tool_path
+from gaploop.failure_analysis.pictures import Background, PictureSummary, summarise
+
+SCENE_SIZE = 7
+"""Entries of `observation.environment_state` (object and target polar, visible, domain)."""
+SLOW_RAD_S = 0.15  # slower than this the servo error is that of rest, not of motion
+MOVING_RAD_S = 0.30
+
+
+@dataclass(frozen=True)
+class Motion:
+    """One arm's commands and readings, from the control-rate record or else from the frames.
+
+    Attributes:
+        t_s: time since the take began [s], shape (n,).
+        sent_rad: joint commands after safety [rad], shape (n, n_joints).
+        position_rad: joint readings [rad], shape (n, n_joints).
+        current_a: motor currents [A], shape (n, n_joints), NaN where lacking.
+        joints: names.
+        rate_hz: samples per second.
+    """
+
+    t_s: FloatArray
+    sent_rad: FloatArray
+    position_rad: FloatArray
+    current_a: FloatArray
+    joints: tuple[str, ...]
+    rate_hz: float
+
+    @cached_property
+    def sent_velocity_rad_s(self) -> FloatArray:
+        """Speed of the command [rad/s], over 50 ms, shape (n, n_joints)."""
+        return _slope(self.sent_rad, self.rate_hz, 0.05)
+
+    @cached_property
+    def velocity_rad_s(self) -> FloatArray:
+        """Speed of the readings [rad/s], over 50 ms, shape (n, n_joints)."""
+        return _slope(self.position_rad, self.rate_hz, 0.05)
+
+    @cached_property
+    def arm_joints(self) -> NDArray[np.int64]:
+        """Columns of the joints that aren't the gripper."""
+        return np.array([i for i, name in enumerate(self.joints) if "gripper" not in name])
+
+    @cached_property
+    def gripper(self) -> int | None:
+        """Column of the gripper, if the arm has one."""
+        found = [i for i, name in enumerate(self.joints) if "gripper" in name]
+        return found[0] if found else None
+
+    @cached_property
+    def lag_samples(self) -> float:
+        """Delay from command to reading [samples]; NaN where nothing moved enough to tell."""
+        return _lag(self.sent_velocity_rad_s, self.velocity_rad_s, round(0.5 * self.rate_hz))
+
+    @cached_property
+    def residual_rad(self) -> FloatArray:
+        """Reading minus the command that it answers, lag taken out [rad], shape (n, n_joints)."""
+        shift = 0 if np.isnan(self.lag_samples) else round(self.lag_samples)
+        late = np.concatenate([np.repeat(self.sent_rad[:1], shift, axis=0), self.sent_rad])
+        return self.position_rad - late[: len(self.t_s)]
+
+    @cached_property
+    def slow(self) -> NDArray[np.bool_]:
+        """Where a joint has stood almost still under its command, shape (n, n_joints)."""
+        steady = np.abs(_slope(self.position_rad, self.rate_hz, 0.2))  # noise averages out
+        speed = np.maximum(np.abs(self.sent_velocity_rad_s), steady)
+        window = max(1, round(0.1 * self.rate_hz))
+        return _rolling_max(speed, window) < SLOW_RAD_S
+
+
+class View:
+    """A take, and what several signals need of it, computed when first asked for.
+
+    Args:
+        take: the attempt.
+        background: the empty cell's picture, to tell whether the camera has moved.
+        images: decode the camera's pictures; without, image signals are missing.
+        start_pose_rad: where the arm usually starts [rad], shape (n_joints,).
+        force_rest: what the force sensor reads at rest [N, N m], shape (6,).
+    """
+
+    def __init__(
+        self,
+        take: Take,
+        background: Background | None = None,
+        images: bool = True,
+        start_pose_rad: FloatArray | None = None,
+        force_rest: FloatArray | None = None,
+    ) -> None:
+        self.take = take
+        self.background = background
+        self.start_pose_rad = start_pose_rad
+        self.force_rest = force_rest
+        self._images = images
+
+    @cached_property
+    def motion(self) -> Motion | None:
+        """The arm's commands and readings, or None where the take has none."""
+        return _from_telemetry(self.take) or _from_frames(self.take)
+
+    @cached_property
+    def tool(self) -> ToolPath | None:
+        """The tool's path at 25 Hz or more, or None for an arm that isn't known."""
+        motion = self.motion
+        if motion is None:
+            return None
+        every = max(1, round(motion.rate_hz / 25.0))
+        return tool_path(
+            motion.t_s[::every], motion.position_rad[::every], motion.sent_rad[::every],
+            motion.joints,
+        )  # fmt: skip
+
+    @cached_property
+    def scene(self) -> FloatArray | None:
+        """Tracked scene, shape (n, 7), or None where nothing tracks."""
+        scene = self.take.frames.environment_state
+        return scene if scene.ndim == 2 and scene.shape[1] == SCENE_SIZE and len(scene) else None
+
+    @cached_property
+    def currents_a(self) -> FloatArray | None:
+        """Motor currents [A], shape (n, n_joints), or None where no drive reports them."""
+        stacks = [self.take.telemetry.stack(a, "current_a") for a in self.take.telemetry.arms()]
+        seen = [s for s in stacks if s.size and np.isfinite(s).any()]
+        return np.concatenate(seen, axis=1) if seen else None
+
+    @cached_property
+    def wrench(self) -> FloatArray | None:
+        """Forces [N] and torques [N m] of the first sensor, shape (n, 6), or None."""
+        columns = self.take.telemetry.columns
+        names = sorted(n.removesuffix(".fx_n") for n in columns if n.endswith(".fx_n"))
+        if not names:
+            return None
+        axes = ("fx_n", "fy_n", "fz_n", "tx_nm", "ty_nm", "tz_nm")
+        missing = np.full(len(self.take.telemetry), np.nan)
+        return np.stack([columns.get(f"{names[0]}.{axis}", missing) for axis in axes], axis=1)
+
+    @cached_property
+    def pictures(self) -> PictureSummary | None:
+        """What the first camera's pictures say, or None without pictures."""
+        if not self._images or not self.take.cameras:
+            return None
+        name = sorted(self.take.cameras)[0]
+        return summarise(self.take.cameras[name](), len(self.take.frames), self.background)
+
+    def blind(self) -> dict[str, str]:
+        """Return source of signals to why nothing of it can be seen."""
+        reasons = {
+            "motion": "no joint commands with readings",
+            "currents": "no motor currents",
+            "scene": "no tracked scene",
+            "force": "no force or torque sensor",
+            "images": "no pictures" if self._images else "pictures not looked at",
+        }
+        present = {
+            "motion": self.motion, "currents": self.currents_a, "scene": self.scene,
+            "force": self.wrench, "images": self.pictures,
+        }  # fmt: skip
+        return {source: reasons[source] for source, value in present.items() if value is None}
+
+
+def _from_telemetry(take: Take) -> Motion | None:
+    record = take.telemetry
+    if len(record) < 10:
+        return None
+    for arm in sorted(record.arms(), key=lambda name: name != "follower"):
+        sent, position = record.stack(arm, "sent_rad"), record.stack(arm, "position_rad")
+        if np.isfinite(sent).any() and np.isfinite(position).any():
+            return _motion(
+                record.t_s, sent, position, record.stack(arm, "current_a"), record.joints(arm)
+            )
+    return None
+
+
+def _from_frames(take: Take) -> Motion | None:
+    frames = take.frames
+    if len(frames) < 10 or not take.info.units.startswith("deg") or not frames.state.size:
+        return None
+    names = tuple(name.removesuffix(".pos") for name in take.info.joint_names)
+    sent, position = np.deg2rad(frames.sent), np.deg2rad(frames.state)
+    return _motion(frames.t_s, sent, position, np.full_like(position, np.nan), names)
+
+
+def _motion(
+    t_s: FloatArray,
+    sent: FloatArray,
+    position: FloatArray,
+    current: FloatArray,
+    joints: tuple[str, ...],
+) -> Motion | None:
+    period_s = float(np.median(np.diff(t_s)))
+    if not period_s > 0:
+        return None
+    return Motion(t_s, _filled(sent), _filled(position), current, joints, 1.0 / period_s)
+
+
+def _filled(values: FloatArray) -> FloatArray:
+    """Carry the last finite value forward, column by column; leading gaps take the first one."""
+    bad = ~np.isfinite(values)
+    if not bad.any():
+        return values
+    rows = np.where(bad, 0, np.arange(len(values))[:, None])
+    filled = np.take_along_axis(values, np.maximum.accumulate(rows, axis=0), axis=0)
+    for column in range(values.shape[1]):
+        good = np.flatnonzero(~bad[:, column])
+        filled[: good[0] if len(good) else len(values), column] = (
+            values[good[0], column] if len(good) else 0.0
+        )
+    return filled
+
+
+def _slope(values: FloatArray, rate_hz: float, span_s: float) -> FloatArray:
+    half = max(1, round(0.5 * span_s * rate_hz))
+    padded = np.pad(values, ((half, half), (0, 0)), mode="edge")
+    return (padded[2 * half :] - padded[: -2 * half]) * (rate_hz / (2 * half))
+
+
+def _rolling_max(values: FloatArray, half: int) -> FloatArray:
+    from scipy.ndimage import maximum_filter1d  # here: importing the types needs no scipy
+
+    return np.asarray(maximum_filter1d(values, 2 * half + 1, axis=0, mode="nearest"))
+
+
+def _lag(sent: FloatArray, answer: FloatArray, longest: int) -> float:
+    """Delay that explains the answer best, by cross-correlation over all joints [samples]."""
+    n = len(sent)
+    longest = min(longest, n // 3)
+    if longest < 2 or np.abs(sent).max() < MOVING_RAD_S:
+        return float("nan")
+    size = 1 << (2 * n - 1).bit_length()
+    spectrum = np.conj(np.fft.rfft(sent, size, axis=0)) * np.fft.rfft(answer, size, axis=0)
+    match = np.fft.irfft(spectrum, size, axis=0)[: longest + 1].sum(axis=1)
+    best = int(np.argmax(match))
+    if match[best] <= 0:
+        return float("nan")
+    if not 0 < best < longest:
+        return float(best)
+    left, middle, right = match[best - 1 : best + 2]
+    bend = left - 2 * middle + right
+    return best + (0.5 * (left - right) / bend if bend < 0 else 0.0)
