@@ -1,11 +1,8 @@
 """Writes takes into the journal so that a kill at any instant loses at most half a second.
 
-The format is `gaploop.core.journal_format`. Rows are batched, each batch is one write(2) of a
-whole Arrow message, and batches go out at least every `WRITE_EVERY_S` of the take and reach
-the disk (fdatasync) at least every `SYNC_EVERY_S` of wall time. Pictures are encoded as they
-come, one per frame row on the row grid, into Matroska clusters of 100 ms.
-
-Encoding runs in the caller's process; at two 640×480 cameras that costs about 3 ms a picture.
+The format is `gaploop.core.journal_format`. Rows are batched and each batch is one write(2) of
+a whole Arrow message; pictures are encoded as they come, one per frame row (see `streams`).
+Encoding runs in the caller's process, where a 640×480 picture costs about 3 ms.
 """
 
 from __future__ import annotations
@@ -14,37 +11,23 @@ import contextlib
 import fcntl
 import json
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
-import av
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from gaploop.collect.streams import ArrowStream, VideoStream
 from gaploop.core import journal_format, labels, telemetry
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import sha256, sync_folder, write_json
 from gaploop.core.journal_format import TakeEnd, TakeHeader
 from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Outcome
-
-WRITE_EVERY_S: Final = 0.25
-"""Rows wait at most this long for their batch, in take time and in wall time [s]."""
-SYNC_EVERY_S: Final = 0.4
-"""Written batches wait at most this long for the disk, in wall time [s]."""
-BATCH_ROWS: Final = 512
-"""Rows that a batch may hold: a second and a half at 300 Hz, far above `WRITE_EVERY_S`."""
-END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""Arrow IPC streaming format: continuation marker and a metadata length of 0."""
-CODEC: Final = "h264"
-_X264: Final = {"preset": "ultrafast", "tune": "zerolatency", "g": "10", "threads": "1"}
-_MATROSKA: Final = {"cluster_time_limit": "100", "flush_packets": "1"}
 
 
 def warm_up() -> None:
@@ -106,22 +89,22 @@ class JournalWriter:
     def _open(self, header: TakeHeader) -> None:
         n_joints, n_scene = len(header.info.joint_names), len(header.environment_state_names)
         cameras = tuple(header.cameras)
-        self._frames = _Stream(
+        self._frames = ArrowStream(
             self.folder / journal_format.FRAMES,
             journal_format.frames_schema(n_joints, n_scene, cameras),
             (1, n_joints, n_joints, n_joints, n_scene, 1, 1, *(1 for _ in cameras)),
         )
         self._cleanup.callback(self._frames.close)
         fcntl.flock(self._frames.handle, fcntl.LOCK_EX)  # `recover` leaves an open take alone
-        self._telemetry = _Stream(
+        self._telemetry = ArrowStream(
             self.folder / journal_format.TELEMETRY,
             telemetry.arrow_schema(header.channels),
             (1,) * (1 + len(self._channels)),
         )
         self._cleanup.callback(self._telemetry.close)
-        self._videos: dict[str, _Video] = {}
+        self._videos: dict[str, VideoStream] = {}
         for camera, spec in header.cameras.items():
-            video = _Video(
+            video = VideoStream(
                 self.folder / f"{camera}.mkv", spec["width"], spec["height"], spec["fps"]
             )
             self._videos[camera] = video
@@ -287,152 +270,3 @@ def _synced_sha256(path: Path) -> str:
     finally:
         os.close(handle)
     return sha256(path)
-
-
-class _Stream:
-    """An Arrow IPC stream of numeric columns, written one whole batch per write(2)."""
-
-    def __init__(self, path: Path, schema: pa.Schema, widths: tuple[int, ...]) -> None:
-        self.rows = 0
-        self._schema, self._widths = schema, widths
-        self._buffer = np.empty((BATCH_ROWS, sum(widths)))
-        self._times = np.empty(BATCH_ROWS, dtype=np.int64)
-        self._is_time_first = schema.names[0] == "t_ns"
-        self._filled = 0
-        self._first_s = 0.0
-        self._written_at_s = self._synced_at_s = time.monotonic()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-        self.handle = os.open(path, flags, 0o644)
-        self._write(schema.serialize())
-
-    def append(self, values: FloatArray, t_s: float) -> None:
-        """Add a row, shape (sum of widths,), at take time `t_s` [s]."""
-        if not self._filled:
-            self._first_s = t_s
-        self._buffer[self._filled] = values
-        self._filled += 1
-        self.rows += 1
-        self._write_if_due(t_s)
-
-    def append_after_time(self, t_ns: int, values: FloatArray) -> None:
-        """Add a row whose first column is `t_ns` [ns], kept as an integer."""
-        t_s = t_ns * 1e-9
-        if not self._filled:
-            self._first_s = t_s
-        self._times[self._filled] = t_ns
-        self._buffer[self._filled, 1:] = values
-        self._filled += 1
-        self.rows += 1
-        self._write_if_due(t_s)
-
-    def _write_if_due(self, t_s: float) -> None:
-        due = t_s - self._first_s >= WRITE_EVERY_S or self._filled == BATCH_ROWS
-        if due or time.monotonic() - self._written_at_s >= WRITE_EVERY_S:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the rows that wait, and sync if it is time to."""
-        if self._filled:
-            self._write(self._batch().serialize())
-            self._filled = 0
-        self._written_at_s = time.monotonic()
-        if self._written_at_s - self._synced_at_s >= SYNC_EVERY_S:
-            os.fdatasync(self.handle)
-            self._synced_at_s = time.monotonic()
-
-    def finish(self) -> None:
-        """Write what waits and the end-of-stream mark."""
-        self.flush()
-        self._write(END_OF_STREAM)
-
-    def close(self) -> None:
-        """Close the file; safe to call twice."""
-        if self.handle >= 0:
-            os.close(self.handle)
-            self.handle = -1
-
-    def _write(self, data: Any) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self.handle, view) :]
-
-    def _batch(self) -> pa.RecordBatch:
-        block, arrays, start = self._buffer[: self._filled], [], 0
-        for spec, width in zip(self._schema, self._widths, strict=True):
-            columns = block[:, start : start + width]
-            if start == 0 and self._is_time_first:
-                arrays.append(pa.array(self._times[: self._filled]))
-            elif pa.types.is_fixed_size_list(spec.type):
-                flat = pa.array(np.ascontiguousarray(columns).reshape(-1))
-                arrays.append(_lists(flat, width, len(block)))
-            else:
-                values = np.ascontiguousarray(columns[:, 0])
-                arrays.append(_scalars(values, spec.type))
-            start += width
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-
-def _scalars(values: FloatArray, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_boolean(kind):
-        return pa.array(values.astype(bool))
-    if pa.types.is_integer(kind):
-        return pa.array(values.astype(np.int64))
-    return pa.array(values, from_pandas=True)  # NaN becomes null
-
-
-def _lists(flat: pa.Array, width: int, rows: int) -> pa.Array:
-    """Return fixed-size lists; a width of 0 carries no length of its own."""
-    if width:
-        return pa.FixedSizeListArray.from_arrays(flat, width)
-    return pa.array([[] for _ in range(rows)], type=pa.list_(pa.float64(), 0))
-
-
-class _Video:
-    """One camera's pictures, encoded as they come; picture k is shown at k/fps."""
-
-    def __init__(self, path: Path, width: int, height: int, fps: float) -> None:
-        if width % 2 or height % 2:
-            raise UnusableInputError(
-                f"{path.stem}: pictures of {width}×{height} can't be encoded; width and height "
-                "must be even. Change the camera's size."
-            )
-        self.pictures = 0
-        self._shape = (height, width, 3)
-        self._last: tuple[Image, av.VideoFrame] | None = None
-        rate = Fraction(fps).limit_denominator(1000)
-        self._container = av.open(str(path), "w", format="matroska", options=_MATROSKA)
-        self._stream = self._container.add_stream("libx264", rate=rate, options=_X264)
-        self._stream.width, self._stream.height = width, height
-        self._stream.pix_fmt = "yuv420p"
-        self._time_base = 1 / rate
-        self._stream.codec_context.time_base = self._time_base
-        self._closed = False
-
-    def check(self, picture: Image, camera: str) -> None:
-        if picture.shape != self._shape or picture.dtype != np.uint8:
-            raise DeviceError(
-                f"Camera '{camera}' gave {picture.dtype} {picture.shape}, not uint8 {self._shape}. "
-                "Set its size and restart."
-            )
-
-    def encode(self, picture: Image) -> None:
-        frame = self._converted(picture)
-        frame.pts, frame.time_base = self.pictures, self._time_base
-        self._container.mux(self._stream.encode(frame))
-        self.pictures += 1
-
-    def _converted(self, picture: Image) -> av.VideoFrame:
-        """Return the picture in yuv420p; a camera slower than the rows converts once."""
-        if self._last is None or self._last[0] is not picture:
-            rgb = av.VideoFrame.from_ndarray(picture, format="rgb24")
-            self._last = (picture, rgb.reformat(format="yuv420p"))
-        return self._last[1]
-
-    def close(self) -> None:
-        """Flush the encoder and close; safe to call twice."""
-        if self._closed:
-            return
-        self._closed = True
-        if self.pictures:
-            self._container.mux(self._stream.encode(None))
-        self._container.close()

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gaploop.collect.journal import CODEC
 from gaploop.collect.recorder import channels
+from gaploop.collect.streams import CODEC
 from gaploop.core.clock import Clock, utc_ns
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7

@@ -1,166 +1,39 @@
-"""Takes one after another: set up, run, judge, seal, publish, until the quotas are filled."""
+"""Takes one after another, each sealed before the next, until the quotas are filled."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from gaploop.collect.journal import JournalWriter, recover, warm_up
-from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recorder import Recorder
 from gaploop.collect.rig import Rig
+from gaploop.collect.take import TakeResult, run_take
 from gaploop.core import journal_format, labels
 from gaploop.core.files import uuid7
 from gaploop.core.plan import Plan
-from gaploop.core.protocols import Leader, TakeSink
-from gaploop.core.types import SafetyReason, Tick
+from gaploop.core.protocols import Leader
 from gaploop.core.vocabulary import Outcome, TakeKind
-from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, run_loop
+
+__all__ = [
+    "MakeLeader",
+    "MakeRig",
+    "Quota",
+    "SessionEnd",
+    "SessionSpec",
+    "TakeResult",
+    "plan_quotas",
+    "record_takes",
+    "run_take",
+]
 
 log = logging.getLogger(__name__)
 
-SUCCESS_HELD_S: Final = 0.3
-"""A rollout ends once success has held this long [s]: long enough for a thing to fall over."""
-TRIP_SHOWN_S: Final = 0.5
-"""A take goes on this long [s] after a safety trip, so that the record shows what came of it."""
 ATTEMPTS_PER_TAKE: Final = 3
 """A quota is given up after this many attempts per take that it asks for."""
-
-
-@dataclass(frozen=True)
-class TakeResult:
-    """How one take went.
-
-    Attributes:
-        uid: the take's uid; "" where nothing was recorded.
-        outcome: `unlabelled` where only a person can tell, `interrupted` where it wasn't sealed.
-        reason: why it ended, in words.
-        duration_s: length on the loop's clock [s].
-        frames: policy frames.
-    """
-
-    uid: str
-    outcome: Outcome
-    reason: str
-    duration_s: float
-    frames: int
-
-
-class _Watch:
-    """A sink that says when a take may end early."""
-
-    def __init__(self, rig: Rig, until_success: bool) -> None:
-        self._judge = rig.judge if until_success else None
-        self._success_since_s: float | None = None
-        self._tripped_since_s: float | None = None
-        self.over = ""
-
-    def tick(self, tick: Tick) -> None:
-        if self._judge is not None and tick.policy_frame:
-            success = self._judge() is Outcome.SUCCESS
-            self._success_since_s = _since(self._success_since_s, success, tick.t_s)
-            if _held(self._success_since_s, tick.t_s, SUCCESS_HELD_S):
-                self.over = "success held"
-        tripped = bool(tick.command.reasons & SafetyReason.TRIPPED)
-        self._tripped_since_s = _since(self._tripped_since_s, tripped, tick.t_s)
-        if _held(self._tripped_since_s, tick.t_s, TRIP_SHOWN_S):
-            self.over = "safety trip"
-
-
-def _since(since_s: float | None, is_so: bool, now_s: float) -> float | None:
-    if not is_so:
-        return None
-    return now_s if since_s is None else since_s
-
-
-def _held(since_s: float | None, now_s: float, long_s: float) -> bool:
-    return since_s is not None and now_s - since_s >= long_s - 1e-9
-
-
-def run_take(
-    rig: Rig,
-    leader: Leader,
-    *,
-    seed: int,
-    max_s: float,
-    writer: JournalWriter | None = None,
-    on_frame: Iterable[OnFrame] = (),
-    sinks: Iterable[TakeSink] = (),
-    stop: Callable[[], bool] = lambda: False,
-    until_success: bool | None = None,
-) -> TakeResult:
-    """Run one take from a fresh scene and, with a writer, record and seal it.
-
-    It ends when the leader is done, success has held for `SUCCESS_HELD_S`, the safety filter
-    tripped, `max_s` passed, or `stop` says so. Stopped, or with a recorder that failed, the take
-    is `interrupted` and stays unsealed.
-
-    Args:
-        rig: the arm in its cell; reset here.
-        leader: who drives; reset here, after the rig. A `PolicyLeader` gets the observations.
-        seed: sets up the scene.
-        max_s: longest duration [s].
-        writer: the open take, left open (and unsealed) by an exception.
-        on_frame: called with the observation of every policy frame.
-        sinks: further subscribers of the loop.
-        stop: asked every turn; True interrupts the take.
-        until_success: end on success; by default only for policies, which don't say "done".
-
-    Raises:
-        DeviceError: a device failed.
-    """
-    rig.reset(seed)
-    leader.reset()
-    is_policy = isinstance(leader, PolicyLeader)
-    watch = _Watch(rig, is_policy if until_success is None else until_success)
-    recorder = Recorder(writer, rig.follower, rig.clock.now_s()) if writer else None
-    subscribers = (*((recorder,) if recorder else ()), watch, *sinks)
-    callbacks = (*((leader.observe,) if isinstance(leader, PolicyLeader) else ()), *on_frame)
-    end = run_loop(
-        rig.follower,
-        leader,
-        rig.safety,
-        rig.clock,
-        rig.rates,
-        max_s=max_s,
-        cameras=rig.cameras,
-        tracker=rig.tracker,
-        sinks=subscribers,
-        on_frame=callbacks,
-        stop=lambda: bool(watch.over) or stop(),
-    )
-    outcome, reason = _verdict(rig, end, watch.over)
-    if writer is not None and outcome is not Outcome.INTERRUPTED:
-        _seal(rig, writer, outcome, reason)
-    uid = writer.header.info.uid if writer is not None else ""
-    return TakeResult(uid, outcome, reason, end.duration_s, end.frames)
-
-
-def _verdict(rig: Rig, end: LoopEnd, over: str) -> tuple[Outcome, str]:
-    """Return how the take ended and why; `over` is the early end's reason, if any."""
-    lost = [fault for fault in end.faults if fault.startswith(Recorder.__name__)]
-    if lost:
-        return Outcome.INTERRUPTED, f"recording failed: {lost[0]}"
-    if end.reason is EndReason.STOPPED and not over:
-        return Outcome.INTERRUPTED, "stopped by the user"
-    if end.tripped:
-        return Outcome.FAILURE, f"safety trip: {end.tripped.name}"
-    judged = rig.judge()
-    reasons = {EndReason.DONE: "the leader was done", EndReason.TIME: "time ran out"}
-    reason = over or reasons.get(end.reason, end.reason.value)
-    return (Outcome.UNLABELLED if judged is None else judged), reason
-
-
-def _seal(rig: Rig, writer: JournalWriter, outcome: Outcome, reason: str) -> None:
-    truth = rig.truth()
-    if truth is not None:
-        folder, uid = writer.folder.parent, writer.header.info.uid
-        journal_format.append_truth(folder, uid, truth)
-    writer.seal(outcome, reason)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
@@ -17,6 +15,7 @@ from gaploop.core.files import writable_folder
 from gaploop.core.plan import Plan, load_plan
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.scripts import options
+from gaploop.scripts._signals import stoppable
 
 if TYPE_CHECKING:
     from gaploop.collect.rig import Rig
@@ -125,7 +124,7 @@ def run(config: RecordConfig) -> int:
         if not item.takes:
             _tell(f"{item.id} ({item.dimension.value}): nothing to record; {item.remedy}.")
     _check_targets(make_rig, quotas, root, journal)
-    with _stoppable() as stopped:
+    with stoppable() as stopped:
         end, published = _record(config, root, quotas, make_rig, make_leader, spec, stopped)
     _report(config, root, journal, end, published, plan)
     return 128 + stopped[0] if stopped else int(bool(end.gave_up))
@@ -264,28 +263,6 @@ def _record(
             publish=publish_sealed,
         )
     return end, sum(published)
-
-
-@contextlib.contextmanager
-def _stoppable() -> Iterator[list[int]]:
-    """Yield a list that SIGINT or SIGTERM adds itself to; a second one interrupts at once."""
-    stopped: list[int] = []
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        if stopped:
-            raise KeyboardInterrupt
-        stopped.append(number)
-
-    try:
-        before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: whoever called us minds the signals
-        yield stopped
-        return
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _report(
