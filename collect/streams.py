@@ -3,6 +3,7 @@
 Batches go out at least every `WRITE_EVERY_S` of the take and reach the disk (fdatasync) at
 least every `SYNC_EVERY_S` of wall time. Pictures go out in Matroska clusters of 100 ms and are
 synced when the take is sealed: a kill of the process loses none of them, a power cut may.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +163,7 @@ class VideoStream:
         self._closed = False
 
     def check(self, picture: Image, camera: str) -> None:
-        """Raise DeviceError unless `picture` is uint8 RGB of the size the stream was opened with."""
+        """Raise DeviceError unless `picture` is uint8 RGB of the stream's size."""
         if picture.shape != self._shape or picture.dtype != np.uint8:
             raise DeviceError(
                 f"Camera '{camera}' gave {picture.dtype} {picture.shape}, not uint8 {self._shape}. "
