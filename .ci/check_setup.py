@@ -49,11 +49,14 @@ def rendering() -> str | None:
 def links() -> str | None:
     """Return which folders of the package are missing, or None."""
     folder = Path(__file__).resolve().parent.parent / "src" / "gaploop"
-    broken = [path.name for path in folder.iterdir() if path.is_symlink() and not path.is_dir()]
-    if broken or not (folder / "core").is_dir():
+    linked = [path for path in folder.iterdir() if not path.suffix and path.name != "__pycache__"]
+    missing = sorted(path.name for path in linked if path.is_symlink() and not path.exists())
+    if missing:
+        return f"folder missing: {', '.join(missing)}. Mend: git checkout -- {' '.join(missing)}"
+    if not all(path.is_dir() for path in linked):
         return (
-            "links under src/gaploop are broken. Mend: git config core.symlinks true && "
-            "git checkout -- src"
+            "this checkout has no symbolic links under src/gaploop. Mend: git config "
+            "core.symlinks true && git checkout -- src"
         )
     return None
 
