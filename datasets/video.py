@@ -191,9 +191,13 @@ class VideoRange:
 
 
 def count_frames(path: Path) -> int:
-    """Return the number of pictures in a video file, from its packets."""
-    with open_video(path) as container:
-        stream = container.streams.video[0]
-        if stream.frames:
-            return int(stream.frames)
-        return sum(1 for packet in container.demux(stream) if packet.size)
+    """Return the number of whole pictures in a video file, from its packets.
+
+    The number in an mp4's header is not enough: it stands there though the file was cut.
+    """
+    try:
+        with open_video(path) as container:
+            packets = container.demux(video=0)
+            return sum(1 for packet in packets if packet.size and not packet.is_corrupt)
+    except (av.FFmpegError, OSError) as error:
+        raise UnusableInputError(f"{path} can't be read ({error}). Restore it.") from None

@@ -1,0 +1,83 @@
+"""The command `gaploop check`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.scripts.options import emit
+
+if TYPE_CHECKING:
+    from gaploop.datasets.findings import Finding
+
+
+@dataclass
+class CheckedFolder:
+    """What is checked."""
+
+    root: Path | None = None
+    """Folder of the dataset or journal (`gaploop check DIR` is short for it)."""
+
+
+@dataclass
+class CheckConfig:
+    """Check a dataset or a journal and say how to mend what is wrong.
+
+    Compares what a LeRobot v3 dataset says about itself with what is there: counts, row ranges,
+    timestamps, videos, statistics, NaN, gap columns. Exit code 0 where nothing is wrong or there
+    are only warnings, 1 where there is an error, 2 where the folder is neither dataset nor journal.
+    """
+
+    dataset: CheckedFolder = field(default_factory=CheckedFolder)
+    json: bool = False
+    """Print {"ok", "findings": [{"code", "severity", "where", "message", "mend"}]}."""
+
+
+EXAMPLE = """
+gaploop check recordings/pick_place
+gaploop check recordings/pick_place --json | jq '.findings[].code'
+"""
+
+
+def run(config: CheckConfig) -> int:
+    """Check the folder; 1 if there is an error."""
+    from gaploop.datasets.check import check
+    from gaploop.datasets.findings import ERROR
+
+    root = config.dataset.root
+    if root is None:
+        raise UnusableInputError("Which folder? Name it: gaploop check DIR")
+    findings = check(root)
+    failed = any(f.severity == ERROR for f in findings)
+    answer: dict[str, Any] = {"ok": not failed, "findings": [asdict(f) for f in findings]}
+    emit(config.json, answer, "" if findings else f"{root}: nothing wrong.")
+    if findings and not config.json:
+        _show(findings, str(root))
+    return int(failed)
+
+
+def _show(findings: Sequence[Finding], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_lines=True)
+    for column in ("", "where", "what is wrong"):
+        table.add_column(column, overflow="fold")
+    for finding in findings:
+        colour = "red" if finding.severity == "error" else "yellow"
+        severity = f"[{colour}]{finding.severity}[/]"
+        table.add_row(severity, _plain(finding.where), _plain(finding.message))
+    console = Console()
+    console.print(table)
+    for mend in dict.fromkeys(finding.mend for finding in findings):
+        console.print(f"→ {_plain(mend)}", soft_wrap=True, highlight=False)
+
+
+def _plain(text: str) -> str:
+    """Return `text` so that Rich shows square brackets instead of reading them as markup."""
+    from rich.markup import escape
+
+    return escape(text)

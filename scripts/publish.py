@@ -1,0 +1,62 @@
+"""The command `gaploop publish`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.scripts.options import DatasetOptions, emit, progress
+
+if TYPE_CHECKING:
+    from gaploop.datasets.lerobot_publish import PublishReport
+
+
+@dataclass
+class PublishConfig:
+    """Publish a journal's takes to a LeRobot v3 dataset, without re-encoding their videos.
+
+    Takes that the dataset has already are left alone, labels given since then are brought over.
+    Discarded, interrupted and unsealed takes stay in the journal. Safe to kill at any instant.
+    Exit code 1 where a sealed take couldn't be published.
+    """
+
+    journal: Path | None = None
+    """Folder of recorded takes."""
+    dataset: DatasetOptions = field(default_factory=DatasetOptions)
+    json: bool = False
+    """Print {"published", "present", "skipped", "refused", "labels"}."""
+
+
+EXAMPLE = """
+gaploop publish --journal=recordings/journal --dataset.root=recordings/pick_place \\
+                --dataset.repo_id=me/pick_place
+"""
+
+
+def run(config: PublishConfig) -> int:
+    """Publish what is new; 1 if a sealed take was refused."""
+    from gaploop.core.journal_format import take_folders
+    from gaploop.datasets.lerobot_publish import publish_takes
+
+    if config.journal is None:
+        raise UnusableInputError("Which journal? Name its folder with --journal=DIR.")
+    root = config.dataset.folder()
+    with progress("Publishing", len(take_folders(config.journal))) as advance:
+        report = publish_takes(
+            config.journal, root, config.dataset.repo_id, on_take=lambda _done, _total: advance()
+        )
+    emit(config.json, report, _words(report, root))
+    return int(bool(report.refused))
+
+
+def _words(report: PublishReport, root: Path) -> str:
+    lines = [f"{len(report.published)} takes published to {root}, {report.present} were there."]
+    lines += [
+        f"{count} {outcome} left in the journal." for outcome, count in report.skipped.items()
+    ]
+    lines += [f"Take {uid} not published: {why}." for uid, why in report.refused.items()]
+    if report.labels:
+        lines.append(f"{report.labels} label events brought over.")
+    return "\n".join(lines)

@@ -1,0 +1,214 @@
+"""`check` finds what is planted, says how to mend it, and never ends in a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.datasets.check import check
+from gaploop.datasets.columns import EPISODE_COLUMNS
+from gaploop.datasets.lerobot_publish import publish
+from gaploop.scripts.cli import main
+
+Write = Callable[..., str]
+DATA = "data/chunk-000/file-000.parquet"
+EPISODES = "meta/episodes/chunk-000/file-000.parquet"
+VIDEO = "videos/observation.images.overhead/chunk-000/file-000.mp4"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture
+def root(store: Path, tmp_path: Path, write_take: Write) -> Path:
+    """A sound dataset of three episodes, made once and copied for each test."""
+    if not (store / "set").exists():
+        for i in range(3):
+            write_take(store / "journal", 12, code=50 * i)
+        publish(store / "journal", store / "set", "me/x")
+    return Path(shutil.copytree(store / "set", tmp_path / "set"))
+
+
+def codes(root: Path) -> set[str]:
+    return {f.code for f in check(root)}
+
+
+def edit_info(root: Path, **changes: object) -> None:
+    path = root / "meta/info.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_table(path: Path, name: str, change: Callable[[list], list]) -> None:
+    table = pq.read_table(path)
+    at = table.column_names.index(name)
+    values = pa.array(change(table[name].to_pylist()), type=table.schema.field(name).type)
+    pq.write_table(table.set_column(at, table.schema.field(name), values), path)
+
+
+def drop_column(path: Path, *names: str) -> None:
+    pq.write_table(pq.read_table(path).drop_columns(list(names)), path)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def nan_at_5(values: list) -> list:
+    values[5] = [float("nan")] * len(values[5])
+    return values
+
+
+def shifted(values: list) -> list:
+    return [values[0], *[v + 1 for v in values[1:]]]
+
+
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "video gone": (lambda r: (r / VIDEO).unlink(), "missing_video"),
+    "video folder misnamed": (lambda r: (r / "videos").rename(r / "video"), "misnamed_folder"),
+    "video cut": (lambda r: truncate(r / VIDEO), "video_too_short"),
+    "data cut": (lambda r: truncate(r / DATA), "unreadable"),
+    "data gone": (lambda r: shutil.rmtree(r / "data"), "missing_data"),
+    "episodes cut": (lambda r: truncate(r / EPISODES), "unreadable"),
+    "episodes gone": (lambda r: shutil.rmtree(r / "meta/episodes"), "missing_episodes"),
+    "info gone": (lambda r: (r / "meta/info.json").unlink(), "missing_info"),
+    "info not json": (lambda r: truncate(r / "meta/info.json"), "bad_info"),
+    "info without fps": (lambda r: edit_info(r, fps=None), "bad_info"),
+    "tasks gone": (lambda r: (r / "meta/tasks.parquet").unlink(), "missing_tasks"),
+    "stats gone": (lambda r: (r / "meta/stats.json").unlink(), "missing_stats"),
+    "episode count": (lambda r: edit_info(r, total_episodes=5), "episode_count"),
+    "frame count": (lambda r: edit_info(r, total_frames=5), "frame_count"),
+    "another fps": (lambda r: edit_info(r, fps=30), "bad_timestamp"),
+    "nan in state": (
+        lambda r: edit_table(r / DATA, "observation.state", nan_at_5),
+        "not_finite",
+    ),
+    "column gone": (lambda r: drop_column(r / DATA, "action"), "missing_column"),
+    "row range": (lambda r: edit_table(r / EPISODES, "dataset_from_index", shifted), "bad_rows"),
+    "unknown outcome": (
+        lambda r: edit_table(r / EPISODES, "gap_outcome", lambda v: ["sucess", *v[1:]]),
+        "bad_gap_value",
+    ),
+    "unknown dimension": (
+        lambda r: edit_table(r / EPISODES, "gap_dimensions", lambda v: [["contact"], *v[1:]]),
+        "bad_gap_value",
+    ),
+    "same uid": (
+        lambda r: edit_table(r / EPISODES, "gap_uid", lambda v: [v[0]] * len(v)),
+        "bad_uid",
+    ),
+    "gap columns gone": (
+        lambda r: drop_column(r / EPISODES, *EPISODE_COLUMNS),
+        "no_gap_columns",
+    ),
+    "one gap column gone": (
+        lambda r: drop_column(r / EPISODES, "gap_kind"),
+        "missing_gap_columns",
+    ),
+}
+
+
+def test_a_sound_dataset_has_no_findings(root: Path) -> None:
+    assert check(root) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_found(root: Path, fault: str) -> None:
+    plant, code = FAULTS[fault]
+    plant(root)
+    findings = check(root)
+    assert code in {f.code for f in findings}
+    assert all(f.message and f.mend and f.where for f in findings)
+
+
+def test_misnamed_feature_is_named_with_what_stands_there(root: Path) -> None:
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"]["observation.stat"] = info["features"].pop("observation.state")
+    edit_info(root, features=info["features"])
+    [finding] = [f for f in check(root) if f.code == "missing_feature"]
+    assert "observation.stat?" in finding.message
+
+
+def test_absurd_statistics_are_found(root: Path) -> None:
+    path = root / "meta/stats.json"
+    stats = json.loads(path.read_text())
+    stats["action"]["mean"] = [1e9] * 3
+    path.write_text(json.dumps(stats))
+    assert "absurd_stats" in codes(root)
+
+
+def test_a_missing_video_says_how_to_go_on_without(root: Path) -> None:
+    (root / VIDEO).unlink()
+    [finding] = [f for f in check(root) if f.code == "missing_video"]
+    assert VIDEO in finding.where
+    assert "--drop_videos=true" in finding.mend
+
+
+def test_no_damage_ends_in_a_traceback(root: Path, tmp_path: Path) -> None:
+    """Cut, empty, scramble or delete any file: findings, or one clear error."""
+    draw = random.Random(1)
+    files = [p.relative_to(root) for p in sorted(root.rglob("*")) if p.is_file()]
+    for number, name in enumerate(files * 4):
+        copy = Path(shutil.copytree(root, tmp_path / f"copy{number}"))
+        path, data = copy / name, bytearray((copy / name).read_bytes())
+        if number < len(files):
+            path.unlink()
+        elif number < 2 * len(files):
+            path.write_bytes(b"")
+        else:
+            at = draw.randrange(len(data)) if data else 0
+            data[at : at + 40] = draw.randbytes(40)
+            path.write_bytes(bytes(data))
+        with contextlib.suppress(UnusableInputError):
+            check(copy)
+        shutil.rmtree(copy)
+
+
+def test_a_journal_is_checked_too(tmp_path: Path, write_take: Write) -> None:
+    journal = tmp_path / "journal"
+    good, unsealed = write_take(journal), write_take(journal, outcome=None)
+    found = check(journal)
+    assert [(f.code, f.severity, f.where) for f in found] == [("unsealed", "warning", unsealed)]
+    truncate(journal / good / "telemetry.arrows")
+    assert "changed_file" in codes(journal)
+    (journal / good / "overhead.mkv").unlink()
+    assert "missing_file" in codes(journal)
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "other", "file"])
+def test_what_is_neither_is_unusable(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "x"
+    if kind == "file":
+        root.write_text("")
+    elif kind != "missing":
+        root.mkdir()
+    if kind == "other":
+        (root / "notes.txt").write_text("")
+    assert main(["check", str(root)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_command_answers_with_json_and_exit_codes(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(root), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "findings": []}
+    (root / VIDEO).unlink()
+    assert main(["check", str(root), "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"] is False
+    assert set(answer["findings"][0]) == {"code", "severity", "where", "message", "mend"}
+    assert main(["check", str(root)]) == 1
+    assert "missing" in capsys.readouterr().out
