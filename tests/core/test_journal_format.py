@@ -17,7 +17,7 @@ from gaploop.core.files import uuid7, write_json
 from gaploop.core.journal_format import TakeHeader, frames_schema, read_stream, read_take
 from gaploop.core.labels import LabelEvent
 from gaploop.core.take import TakeInfo
-from gaploop.core.telemetry import arrow_schema, joint_columns
+from gaploop.core.telemetry import arrow_schema
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 
 JOINTS = ("pan", "lift")
@@ -33,11 +33,11 @@ def make_header() -> TakeHeader:
         conditions={"distractors": 2},
         dimensions={"contact_dynamics": 0.5},
     )
-    channels = joint_columns("follower", JOINTS)
+    channels = {"follower.pan.current_a": "A", "wrist.fx_n": "N"}
     return TakeHeader(info, ("azimuth", "radius"), {}, channels)
 
 
-def write_take(root: Path, header: TakeHeader, batches: int = 4) -> Path:
+def write_take(root: Path, header: TakeHeader, batches: int = 3) -> Path:
     folder = root / header.info.uid
     folder.mkdir(parents=True)
     write_json(folder / journal.HEADER, header.to_json())
@@ -84,7 +84,7 @@ def test_a_stream_cut_at_any_byte_gives_a_prefix(tmp_path: Path, name: str) -> N
         rows_before = table.num_rows
         if rows_before:
             assert table.equals(whole.slice(0, rows_before))
-    assert rows_before == whole.num_rows == 8
+    assert rows_before == whole.num_rows == 6
 
 
 def test_a_take_cut_anywhere_is_still_a_take(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_the_seal_says_how_it_ended_and_a_label_has_the_last_word(tmp_path: Path
     header = make_header()
     folder = write_take(tmp_path, header)
     assert journal.read_end(folder) is None
-    write_json(folder / journal.END, {"outcome": "failure", "frames": 8, "telemetry_rows": 8})
+    write_json(folder / journal.END, {"outcome": "failure", "frames": 6, "telemetry_rows": 6})
     assert read_take(folder).outcome is Outcome.FAILURE
     said = {"outcome": "success", "failure_mode": "slip", "dimensions": {"visual_domain": 1.0}}
     for field, value in said.items():

@@ -1,0 +1,353 @@
+"""The program: light until a command is known, one line for what a user can mend, never more."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import signal
+import subprocess
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import draccus
+import pytest
+
+from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
+from gaploop.scripts import cli, options
+from gaploop.scripts._arguments import parse
+from gaploop.scripts.options import DatasetOptions, EnvOptions, PolicyOptions
+
+
+@dataclass
+class ArmConfig(draccus.ChoiceRegistry):
+    """Stands for LeRobot's RobotConfig: a registry of device types."""
+
+
+@ArmConfig.register_subclass("short")
+@dataclass
+class ShortConfig(ArmConfig):
+    port: str
+    reach_m: float = 0.3
+
+
+@ArmConfig.register_subclass("long")
+@dataclass
+class LongConfig(ArmConfig):
+    joints: int = 7
+
+
+@dataclass
+class MixOptions:
+    real: float = 0.5
+    batch: int = 8
+
+
+@dataclass
+class SomeConfig:
+    """Do something.
+
+    With a second paragraph.
+    """
+
+    way: Literal["up", "down"] = "up"
+    """Which way."""
+    dataset: DatasetOptions = field(default_factory=DatasetOptions)
+    env: EnvOptions = field(default_factory=EnvOptions)
+    policy: PolicyOptions = field(default_factory=PolicyOptions)
+    mix: MixOptions = field(default_factory=lambda: MixOptions(real=0.25))
+    arm: ArmConfig | None = None
+    roots: list[Path] = field(default_factory=list)
+    n: int = 50
+    """How many."""
+    rate: float | None = None
+    json: bool = False
+    output_dir: Path | None = None
+
+
+def read(*argv: str, positional: tuple[str, ...] = ("dataset.root",)) -> Any:
+    return parse(SomeConfig, argv, positional, "some")
+
+
+def command(run: Callable[[Any], int], **constants: Any) -> types.ModuleType:
+    module = types.ModuleType("some")
+    vars(module).update(run=run, EXAMPLE="gaploop some DIR", **constants)
+    return module
+
+
+@pytest.fixture
+def unlogged() -> Iterator[None]:
+    """Put back what `setup_logging` changes for the whole process."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    with warnings.catch_warnings():
+        yield
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys; from gaploop.scripts.cli import main; main(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *_, modules = done.stdout.splitlines()
+    heavy = {"torch", "lerobot", "mujoco", "numpy", "pyarrow", "rich", "draccus"}
+    assert not heavy & set(modules.split())
+
+
+def test_help_lists_every_command_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name in cli.commands():
+        (line,) = [line for line in lines if line.startswith(f"  {name} ")]
+        assert line.removeprefix(f"  {name}").strip()
+
+
+@pytest.mark.parametrize("name", cli.commands())
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert f"usage: gaploop {name}" in said
+    assert "example:" in said
+    assert f"gaploop {name}" in said.partition("example:")[2]
+    assert "  --config_path=" in said
+    assert "  --json=" in said
+    assert "  --output_dir=" in said or "  --dataset.root=" in said
+
+
+@pytest.mark.usefixtures("unlogged")
+@pytest.mark.parametrize("name", cli.commands())
+def test_every_command_refuses_an_unknown_option(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([name, "--jsn=true"]) == 2
+    assert one_line(capsys).startswith(f"gaploop {name}: Unknown option --jsn. Did you mean --")
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [(["recrod"], "Did you mean 'record'"), (["--fast"], "The command comes first")],
+)
+def test_unknown_command_is_one_line(
+    argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(argv) == 2
+    assert says in one_line(capsys)
+
+
+def test_options_have_lerobots_names_and_types() -> None:
+    config = read(
+        "DIR", "--dataset.repo_id=me/x", "--dataset.num_episodes", "3", "--policy.path=OUT/adapter",
+        '--env.gaps={"contact_dynamics":0.6}', "--env.conditions={distractors: 4}", "--rate=1e-3",
+        "--roots=[A, B]", "--way", "down",
+    )  # fmt: skip
+    assert config.dataset.root == Path("DIR")
+    assert (config.dataset.repo_id, config.dataset.num_episodes) == ("me/x", 3)
+    assert config.policy.path == "OUT/adapter"
+    assert config.env.gaps == {"contact_dynamics": 0.6}
+    assert config.env.conditions == {"distractors": 4}
+    assert (config.rate, config.way, config.roots) == (1e-3, "down", [Path("A"), Path("B")])
+
+
+@pytest.mark.parametrize(
+    ("argv", "value"),
+    [
+        (("--json",), True),
+        (("--json=true",), True),
+        (("--json", "false"), False),
+        (("--json", "DIR"), True),
+        ((), False),
+    ],
+)
+def test_bare_booleans(argv: tuple[str, ...], value: bool) -> None:
+    config = read(*argv)
+    assert config.json is value
+    assert config.dataset.root == (Path("DIR") if "DIR" in argv else None)
+
+
+@pytest.mark.parametrize("text", ["pick: the cube", "null hypothesis", "[x", "include me", "1", ""])
+def test_text_is_taken_as_it_is_written(text: str) -> None:
+    """Draccus reads text as YAML: an instruction with a colon became a mapping."""
+    assert read(f"--dataset.single_task={text}").dataset.single_task == text
+
+
+def test_positionals_fill_their_options_in_order() -> None:
+    both = ("way", "roots")
+    assert read("down", "A", "B", positional=both).roots == [Path("A"), Path("B")]
+    assert read("down", "A b", positional=both).roots == [Path("A b")]
+    assert read("down", positional=both).way == "down"
+
+
+def test_what_a_group_differs_in_stays_when_another_of_it_is_given() -> None:
+    """Draccus falls back to the class's own defaults once any option of a group is given."""
+    assert read("--mix.batch=4").mix == MixOptions(real=0.25, batch=4)
+    assert read("--mix.real=0.1").mix == MixOptions(real=0.1, batch=8)
+
+
+def test_a_type_brings_its_options() -> None:
+    assert read("--arm.type=short", "--arm.port=/dev/a").arm == ShortConfig("/dev/a", 0.3)
+    assert read("--arm.type", "long", "--arm.joints", "6").arm == LongConfig(6)
+    assert read().arm is None
+
+
+def test_a_file_is_read_and_the_command_line_wins(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("n: 7\nmix: {batch: 3}\narm: {type: short, port: x}\nenv: {task: pick_lift}\n")
+    config = read(f"--config_path={file}", "--mix.batch=4", "--arm.reach_m=1")
+    assert (config.n, config.mix, config.env.task) == (7, MixOptions(0.25, 4), "pick_lift")
+    assert config.arm == ShortConfig("x", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--nn=3"], "Did you mean --n?"),
+        (["-n", "3"], "Did you mean --n?"),
+        (["--num_episodes=3"], "Did you mean --dataset.num_episodes?"),
+        (["A", "B"], "Unexpected argument 'B'"),
+        (["--n"], "--n needs a value: --n=INT"),
+        (["--n", "--json"], "--n needs a value"),
+        (["--n=many"], "--n=many doesn't fit"),
+        (["--n=2.5"], "--n=2.5 doesn't fit"),
+        (["--rate=nan"], "--rate must be finite"),
+        (["--rate=.inf"], "--rate must be finite"),
+        (["--json=perhaps"], "--json=true|false"),
+        (["--way=left"], "One of: down, up"),
+        (["--env.gaps=5"], "--env.gaps=5 doesn't fit"),
+        (["--env.gaps={"], "--env.gaps={ can't be read"),
+        (["--env.gaps={contact: 0.5}"], "Did you mean 'contact_dynamics'"),
+        (["--env.gaps={contact_dynamics: 5}"], "must be in [0, 1]"),
+        (["--env.gaps={contact_dynamics: .nan}"], "must be finite"),
+        (["--env.conditions={lighting: disco}"], "bright, day, dim, warm"),
+        (["--arm.type=shrt"], "Did you mean 'short'"),
+        (["--arm.type=short"], "Missing: --arm.port=TEXT"),
+        (["--arm.port=x"], "Unknown option --arm.port"),
+        (["--arm.type=short", "--arm.prt=x"], "Did you mean --arm.port?"),
+        (["--config_path=/none.yaml"], "Config file /none.yaml not found"),
+        (["--config_path"], "--config_path needs a value"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line(argv: list[str], says: str) -> None:
+    with pytest.raises(GaploopError) as caught:
+        read(*argv)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_key_in_a_file_is_named_with_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("dataset: {rot: x}\n")
+    with pytest.raises(UnusableInputError, match=r"c\.yaml: unknown option 'dataset\.rot'"):
+        read(f"--config_path={file}")
+
+
+def raiser(error: BaseException) -> Callable[[], int]:
+    def work() -> int:
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (
+            UnusableInputError("DIR not found.\nCheck the path."),
+            2,
+            "DIR not found. Check the path.",
+        ),
+        (DeviceError("No answer from id 3."), 2, "No answer from id 3."),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(errno.ENOSPC, "No space left on device", "/x"), 2, "/x: No space left on device"),
+    ],
+)
+def test_errors_are_one_line_and_an_exit_code(
+    error: BaseException, code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.guard("", raiser(error)) == code
+    assert says in one_line(capsys)
+
+
+def test_a_bug_is_not_hidden() -> None:
+    with pytest.raises(ZeroDivisionError):
+        cli.guard("", raiser(ZeroDivisionError()))
+
+
+def test_being_terminated_lets_go_of_what_is_held() -> None:
+    """`lerobot-record` dies of SIGTERM with torque on: no handler, so nothing is cleaned up."""
+    let_go = []
+
+    def work() -> int:
+        with contextlib.ExitStack() as held:
+            held.callback(let_go.append, "torque")
+            signal.raise_signal(signal.SIGTERM)
+        return 0
+
+    with pytest.raises(SystemExit) as caught:
+        cli.guard("", work)
+    assert (caught.value.code, let_go) == (143, ["torque"])
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.usefixtures("unlogged")
+@pytest.mark.parametrize("code", [0, 1, 3])
+def test_the_commands_answer_is_the_exit_code(code: int) -> None:
+    assert cli._run("some", command(lambda _: code), SomeConfig, []) == code
+
+
+@pytest.mark.usefixtures("unlogged")
+def test_json_alone_stands_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(config: SomeConfig) -> int:
+        print("chatter of a library")
+        options.emit(config.json, {"n": config.n, "rate": float("nan")}, "n is 3")
+        return 0
+
+    cli._run("some", command(run), SomeConfig, ["--json", "--n=3"])
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {"n": 3, "rate": None}
+    assert "chatter" in said.err
+    cli._run("some", command(run), SomeConfig, [])
+    assert "n is 3" in capsys.readouterr().out
+
+
+def test_help_of_a_command_names_its_options_and_defaults() -> None:
+    module = command(lambda _: 0, POSITIONAL="dataset.root")
+    said = cli._command_help("some", module, SomeConfig, ["--arm.type", "short", "--help"])
+    for words in (
+        "usage: gaploop some [ROOT]", "Do something.", "With a second paragraph.",
+        "--way=up|down", "Which way. (default: up)", "--mix.real=NUMBER", "(default: 0.25)",
+        "--arm.type=long|short", "--arm.port=TEXT", "(required)", "example:\n  gaploop some DIR",
+    ):  # fmt: skip
+        assert words in said
+    assert all(len(line) <= 100 for line in said.splitlines())
+
+
+@pytest.mark.usefixtures("unlogged")
+def test_logs_go_to_stderr_and_libraries_are_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    options.setup_logging()
+    logging.getLogger("gaploop.x").info("ours")
+    logging.getLogger("lerobot.x").warning("theirs")
+    logging.getLogger("other").warning("another's")
+    logging.getLogger("lerobot.x").error("trouble")
+    said = capsys.readouterr()
+    assert said.err.splitlines() == ["ours", "another's", "trouble"]
+    assert said.out == ""
+
+
+def test_progress_counts_and_says_nothing_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with options.progress("Working", total=3) as advance:
+        advance()
+        advance(2)
+    assert capsys.readouterr().out == ""
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    return line
