@@ -92,9 +92,7 @@ class DemoResult:
         }
 
 
-def run_demo(
-    folder: Path, seed: int, *, base: str, quick: bool, say: Say
-) -> DemoResult:
+def run_demo(folder: Path, seed: int, *, base: str, quick: bool, say: Say) -> DemoResult:
     """Run the demo in `folder`; stages already there are not run again.
 
     Raises:

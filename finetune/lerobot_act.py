@@ -81,9 +81,18 @@ def build(
     size: ActSize,
     *,
     seed: int,
+    task: str = "pick_place",
     device: str = "cpu",
 ) -> ActBundle:
     """Make an untrained policy.
+
+    Args:
+        signature: what it is fed and answers.
+        moments: of `state`, `environment` and `action`, by which they are normalised.
+        size: how large it is.
+        seed: draws the first weights.
+        task: the cell's task, which decides what a camera tracker looks for.
+        device: torch device.
 
     Raises:
         UnusableInputError: no environment state, without which ACT refuses state-only input.
@@ -122,7 +131,7 @@ def build(
     bundle = ActBundle(ACTPolicy(config), before, after, signature)
     bundle.policy.to(device)
     if len(signature.environment_names) == TRACKER_NAMES:
-        _insert_tracker(bundle)
+        _insert_tracker(bundle, task)
     return bundle
 
 
@@ -210,12 +219,12 @@ def _numbered(config: ACTConfig, key: str) -> tuple[str, ...]:
     return tuple(str(i) for i in range(feature.shape[0])) if feature else ()
 
 
-def _insert_tracker(bundle: ActBundle) -> None:
+def _insert_tracker(bundle: ActBundle, task: str) -> None:
     """Put the camera tracker first after renaming, so plain lerobot-rollout runs it."""
     from gaploop.sim.lerobot_tracker_step import TrackerStep
 
     bundle.preprocessor.steps = [
         bundle.preprocessor.steps[0],
-        TrackerStep(),
+        TrackerStep(task=task),
         *bundle.preprocessor.steps[1:],
     ]

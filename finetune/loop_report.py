@@ -62,10 +62,13 @@ def diagnosed_words(loop: LoopResult) -> str:
 
 def plan_words(loop: LoopResult) -> str:
     """Return what the plan says to do."""
-    return "; ".join(
-        f"collect {item.takes} takes" if item.takes else f"don't collect: {item.remedy}"
-        for item in loop.plan.items
-    ) or "nothing to do"
+    return (
+        "; ".join(
+            f"collect {item.takes} takes" if item.takes else f"don't collect: {item.remedy}"
+            for item in loop.plan.items
+        )
+        or "nothing to do"
+    )
 
 
 def injected_words(loop: LoopResult) -> str:

@@ -90,8 +90,8 @@ def pretrain(
     Raises:
         UnusableInputError: see `data.load_source`, `training.train`, `lerobot_act.build`.
     """
+    sources, held_out = set_aside(_sources(options, recorded), options.held_out)
     folder = writable_folder(options.output_dir)
-    sources, held_out = set_aside(_sources(options, folder, recorded), options.held_out)
     shares = [float(sum(e.usable.sum() for e in s.episodes)) for s in sources]
     spec = options.spec
     mixture = Mixture(
@@ -102,7 +102,9 @@ def pretrain(
         seed=spec.seed,
         randomise_domain=True,
     )
-    bundle = act.build(mixture.signature, mixture.moments(), options.size, seed=spec.seed)
+    bundle = act.build(
+        mixture.signature, mixture.moments(), options.size, seed=spec.seed, task=options.task
+    )
     learner = ActLearner(bundle, bundle.policy, held_out)
     result = train(
         learner,
@@ -126,9 +128,7 @@ def pretrain(
     return TrainedPolicy(folder / POLICY, folder / POLICY, folder, identity, result, inputs)
 
 
-def _sources(
-    options: PretrainOptions, folder: Path, recorded: Callable[[int], None] | None
-) -> list[Source]:
+def _sources(options: PretrainOptions, recorded: Callable[[int], None] | None) -> list[Source]:
     if options.roots:
         return [load_source(r, options.select, options.episodes) for r in options.roots]
     if not options.takes:
@@ -136,7 +136,8 @@ def _sources(
             "Nothing to train on. Name datasets with --sim='[DIR]', or record scripted "
             "demonstrations first with --takes=400."
         )
-    path, seed = folder / DEMONSTRATIONS, options.spec.seed
+    folder, seed = writable_folder(options.output_dir), options.spec.seed
+    path = folder / DEMONSTRATIONS
     kept = demonstrations.load_source(path, options.task, options.takes, seed)
     if kept is None:
         kept = demonstrations.scripted_source(

@@ -86,9 +86,7 @@ def sweep(
         ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,
     ):
         jobs = {
-            pool.submit(
-                _one, policy, draw, folder / f"{n:02d}-{draw.dimension.value}", rollouts
-            ): n
+            pool.submit(_one, policy, draw, folder / f"{n:02d}-{draw.dimension.value}", rollouts): n
             for n, draw in enumerate(draws)
         }
         for job in as_completed(jobs):
