@@ -1,0 +1,277 @@
+"""The whole loop on one cell: roll out, diagnose, plan, collect, adapt, compare.
+
+Every stage reads what the stage before wrote and leaves its own files in the run folder, so a
+loop that was stopped goes on where it was, and the thread of ids can be followed by hand:
+failed takes → diagnosis → plan → demonstrations → adapter → verdict.
+
+The "real" cell here is the embedded one with injected gaps, so everything that this module
+finds is sim-to-sim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.rig import Rig, embedded_rig, scripted_leader
+from gaploop.collect.session import (
+    MakeLeader,
+    Quota,
+    SessionSpec,
+    TakeResult,
+    plan_quotas,
+    record_takes,
+)
+from gaploop.core import labels
+from gaploop.core.errors import GaploopError
+from gaploop.core.files import read_json, write_json
+from gaploop.core.journal_format import LABELS, read_journal
+from gaploop.core.plan import Plan, load_plan, save_plan
+from gaploop.core.vocabulary import TakeKind
+from gaploop.datasets.lerobot_publish import publish
+from gaploop.failure_analysis.diagnosis import (
+    Diagnosis,
+    diagnose,
+    load_diagnosis,
+    save_diagnosis,
+    suggested_labels,
+)
+from gaploop.failure_analysis.plan import make_plan
+from gaploop.finetune.adapt import ADAPTER, AdaptOptions, adapt
+from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, evaluate
+from gaploop.finetune.evaluation import Evaluation
+from gaploop.finetune.lerobot_policy import load_policy, policy_id
+from gaploop.finetune.training import PRESETS, TrainSpec
+from gaploop.finetune.verdict import Verdict, compare
+
+TASK: Final = "Put the cube on the disc"
+DEMONSTRATION_S: Final = 10.0
+"""A demonstration's time limit [simulated s]; they take about 3."""
+DEMONSTRATION_SEEDS: Final = 500_000
+"""Scenes of demonstrations on the target cell begin here: none is evaluated or pretrained on."""
+
+type Say = Callable[[str, int, int], None]
+"""Called with (stage in words, steps done, steps in all)."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much of everything.
+
+    Attributes:
+        diagnosed: rollouts recorded with pictures for the diagnosis.
+        evaluated: paired rollouts per success rate.
+        takes: demonstrations that a plan may ask for.
+        steps: optimiser steps of the adapter.
+    """
+
+    diagnosed: int = 16
+    evaluated: int = 100
+    takes: int = 20
+    steps: int = 600
+
+
+@dataclass(frozen=True)
+class TargetCell:
+    """A stand-in for a real cell: the embedded one with gaps.
+
+    Attributes:
+        gaps: gap dimension to severity in [0, 1].
+        gap_seed: draws mechanism and direction.
+    """
+
+    gaps: Mapping[str, float]
+    gap_seed: int
+
+    def rig(self, conditions: Mapping[str, object]) -> Rig:
+        """Build it with `conditions` set up."""
+        return embedded_rig(gaps=self.gaps, gap_seed=self.gap_seed, conditions=conditions)
+
+
+@dataclass(frozen=True)
+class LoopResult:
+    """What came of one loop.
+
+    Attributes:
+        before: the base policy on the target cell.
+        after: the adapted policy on the same scenes; None where the plan collects nothing.
+        verdict: the comparison; None likewise.
+        lineage: stage to the ids and folders it left.
+    """
+
+    target: TargetCell
+    folder: Path
+    diagnosis: Diagnosis
+    plan: Plan
+    before: Evaluation
+    after: Evaluation | None
+    nominal_before: Evaluation | None
+    nominal_after: Evaluation | None
+    verdict: Verdict | None
+    lineage: Mapping[str, Any]
+
+
+def close_the_gap(
+    target: TargetCell,
+    folder: Path,
+    *,
+    base: str | Path,
+    sim: Sequence[Path],
+    nominal: Evaluation,
+    budget: Budget = Budget(),
+    seed: int = 0,
+    say: Say = lambda _stage, _done, _total: None,
+) -> LoopResult:
+    """Run the loop on one target cell, in `folder`; stages already there are not run again.
+
+    Args:
+        base: the policy to start from.
+        sim: datasets of nominal takes to mix in.
+        nominal: the base on the nominal cell, on seeds 0, 1, …; the retention check pairs with it.
+        seed: of scenes, sampling and initial adapter weights.
+
+    Raises:
+        UnusableInputError: as the stages say.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    before = measured(folder / "before.json", base, target, budget.evaluated, "base", say)
+    failed = _roll_out(target, folder, base, budget.diagnosed, say)
+    diagnosis = _diagnose(failed, folder, say)
+    plan = _plan(diagnosis, folder, budget.takes)
+    lineage = {"base": policy_id(base), "diagnosis": diagnosis.id, "plan": plan.id}
+    if not plan.takes:
+        return LoopResult(target, folder, diagnosis, plan, before, None, None, None, None, lineage)
+    takes = _collect(target, plan, folder, say)
+    adapter, ids = _adapt(
+        base, takes, sim, folder, replace(PRESETS["lora"], steps=budget.steps, seed=seed), say
+    )
+    n = budget.evaluated
+    after = measured(folder / "after.json", adapter, target, n, "adapted", say)
+    kept = measured(folder / "nominal_after.json", adapter, None, nominal.trials, "adapted", say)
+    verdict = compare(before, after, retention_before=nominal, retention_after=kept)
+    write_json(folder / "verdict.json", verdict.to_json())
+    return LoopResult(
+        target, folder, diagnosis, plan, before, after, nominal, kept, verdict, lineage | ids
+    )
+
+
+def measured(
+    path: Path, policy: str | Path, target: TargetCell | None, n: int, name: str, say: Say
+) -> Evaluation:
+    """Return the evaluation stored at `path`, or evaluate on `target` (None: nominal) and store it."""
+    if path.exists():
+        return Evaluation.from_json(read_json(path), str(path))
+    where = "target cell" if target else "nominal cell"
+    stage, done = f"Rolling out the {name} policy, {where}", 0
+
+    def progress(steps: int) -> None:
+        nonlocal done
+        done += steps
+        say(stage, done, n)
+
+    say(stage, 0, n)
+    result = evaluate(
+        policy,
+        n,
+        gaps=target.gaps if target else None,
+        gap_seed=target.gap_seed if target else 0,
+        progress=progress,
+    )
+    write_json(path, result.to_json())
+    return result
+
+
+def _roll_out(target: TargetCell, folder: Path, base: str | Path, n: int, say: Say) -> Path:
+    """Record rollouts of the base with pictures; return their journal."""
+    journal = folder / "rollouts_journal"
+    policy = load_policy(base)
+
+    def leader(rig: Rig, seed: int) -> PolicyLeader:
+        del seed  # a policy draws nothing
+        return PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
+
+    spec = SessionSpec(
+        journal,
+        TASK,
+        TakeKind.ROLLOUT,
+        MAX_S,
+        EVALUATION_SEEDS,
+        policy=policy_id(base),
+        resume=True,
+    )
+    _record(
+        "Recording rollouts of the base policy, target cell", spec, [Quota(n)], target, leader, say
+    )
+    return journal
+
+
+def _diagnose(journal: Path, folder: Path, say: Say) -> Diagnosis:
+    """Diagnose the rollouts, label them with what was found, and publish them."""
+    path = folder / "diagnosis.json"
+    if path.exists():
+        return load_diagnosis(path)
+    say("Diagnosing", 0, 1)
+    diagnosis = diagnose(read_journal(journal), source=str(journal.name))
+    for take in diagnosis.takes:
+        for event in suggested_labels(take):
+            labels.append(journal / LABELS, event)
+    publish(journal, folder / "rollouts", "local/rollouts")
+    save_diagnosis(diagnosis, path)
+    say("Diagnosing", 1, 1)
+    return diagnosis
+
+
+def _plan(diagnosis: Diagnosis, folder: Path, takes: int) -> Plan:
+    path = folder / "plan.yaml"
+    if not path.exists():
+        save_plan(make_plan(diagnosis, takes), path)
+    return load_plan(path)
+
+
+def _collect(target: TargetCell, plan: Plan, folder: Path, say: Say) -> Path:
+    """Record what the plan asks for, on the target cell; return the dataset."""
+    spec = SessionSpec(
+        folder / "takes_journal", TASK, max_s=DEMONSTRATION_S, seed=DEMONSTRATION_SEEDS
+    )
+    _record("Collecting the planned takes", spec, plan_quotas(plan), target, scripted_leader, say)
+    publish(spec.journal, folder / "takes", "local/takes")
+    return folder / "takes"
+
+
+def _record(
+    stage: str,
+    spec: SessionSpec,
+    quotas: Sequence[Quota],
+    target: TargetCell,
+    leader: MakeLeader,
+    say: Say,
+) -> None:
+    total, done = sum(q.takes for q in quotas), 0
+
+    def on_take(_result: TakeResult, counts: bool) -> None:
+        nonlocal done
+        done += counts
+        say(stage, done, total)
+
+    say(stage, 0, total)
+    end = record_takes(spec, quotas, target.rig, leader, on_take=on_take)
+    if end.gave_up:
+        raise GaploopError(end.gave_up[0])
+
+
+def _adapt(
+    base: str | Path, takes: Path, sim: Sequence[Path], folder: Path, spec: TrainSpec, say: Say
+) -> tuple[Path, dict[str, str]]:
+    """Adapt the base; return the adapter's folder and its ids."""
+    run = folder / "run"
+    done = run / "run.json"
+    if not done.exists():
+        adapt(
+            AdaptOptions(base, (takes,), run, tuple(sim), spec=spec, resume=run.exists()),
+            lambda step, steps, _loss: say("Adapting with LoRA", step, steps),
+        )
+    record = read_json(done)
+    return run / ADAPTER, {"run": record["id"], "adapter": record["result"]["policy"]}

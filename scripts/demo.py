@@ -1,0 +1,142 @@
+"""`gaploop demo`: the whole loop on the embedded cell, from failures to verdict."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    from gaploop.finetune.closed_loop import LoopResult, Say
+    from gaploop.finetune.demo import DemoResult
+
+EXAMPLE: Final = """\
+gaploop demo --output_dir=outputs/demo
+gaploop demo --seed=7 --output_dir=outputs/demo7      # the same gaps and scenes again
+"""
+
+
+@dataclass
+class DemoConfig:
+    """Find out why a policy fails, record what mends it, adapt with LoRA, and prove the fix.
+
+    All on the embedded cell, so sim-to-sim: two gaps are drawn from a printed seed, one that
+    demonstrations can mend and one that wants another remedy. Neither diagnosis nor plan is told
+    which. Exit code 0 where the adapted policy is better, 1 where it isn't. Stopped with Ctrl-C,
+    the same command with the same seed goes on where it was.
+    """
+
+    output_dir: Path = Path("outputs/demo")
+    """Run folder; report.html and the figures go there."""
+    seed: int = -1
+    """Draws gaps and scenes; drawn and printed unless given."""
+    quick: bool = False
+    """Fewer rollouts and steps (at most two minutes): shows the way, proves little."""
+    policy: options.PolicyOptions = options.PolicyOptions("base")
+    json: bool = False
+    """Print one JSON object."""
+
+
+def run(config: DemoConfig) -> int:
+    """Run the demo; return 0 where the policy got better, 1 where it did not."""
+    from gaploop.core.files import writable_folder
+    from gaploop.finetune.demo import run_demo
+    from gaploop.finetune.loop_report import write_report
+
+    folder = writable_folder(config.output_dir)
+    seed = _seed(config.seed, folder)
+    start_s = time.monotonic()
+    with _stages() as say:
+        result = run_demo(folder, seed, base=config.policy.required(), quick=config.quick, say=say)
+    minutes = (time.monotonic() - start_s) / 60
+    report = write_report(result, folder, minutes)
+    options.emit(config.json, result.to_json() | {"report": report, "minutes": minutes})
+    if not config.json:
+        _print_table(result, report, minutes)
+    return 0 if result.better else 1
+
+
+def _seed(given: int, folder: Path) -> int:
+    """Return the seed given, or the one of the demo already in `folder`, or a new one."""
+    from gaploop.core.errors import UnusableInputError
+    from gaploop.core.files import read_json, write_json
+
+    path = folder / "seed.json"
+    if path.exists():
+        stored = int(read_json(path)["seed"])
+        if given not in (-1, stored):
+            raise UnusableInputError(
+                f"{folder} holds a demo with seed {stored}. Name another --output_dir, or remove it."
+            )
+        return stored
+    seed = secrets.randbelow(1000) if given == -1 else given
+    write_json(path, {"seed": seed})
+    return seed
+
+
+@contextmanager
+def _stages() -> Iterator[Say]:
+    """Show one progress bar per stage on stderr; lines where stderr isn't a terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+
+        def say(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+                if not console.is_terminal:
+                    console.print(stage, highlight=False)
+            bar.update(tasks[stage], completed=done, total=total)
+            if done >= total:
+                bar.stop_task(tasks[stage])
+
+        yield say
+
+
+def _print_table(result: DemoResult, report: Path, minutes: float) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"Sim-to-sim, seed {result.seed}, {minutes:.1f} min")
+    for column in ("injected gap", "diagnosed", "plan", "before", "after", "verdict"):
+        table.add_column(column)
+    for loop in result.loops:
+        table.add_row(*_row(loop))
+    console = Console()
+    console.print(table)
+    console.print(f"Report: {report}", soft_wrap=True, highlight=False)
+
+
+def _row(loop: LoopResult) -> tuple[Any, ...]:
+    from gaploop.finetune.loop_report import diagnosed_words, plan_words, rate_words
+
+    return (
+        ", ".join(f"{d} {s:.2f}" for d, s in loop.target.gaps.items()),
+        diagnosed_words(loop),
+        plan_words(loop),
+        rate_words(loop.before),
+        rate_words(loop.after) if loop.after else "—",
+        loop.verdict.verdict.value if loop.verdict else "nothing collected",
+    )
