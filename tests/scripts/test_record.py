@@ -1,0 +1,96 @@
+"""`gaploop record` as its user meets it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gaploop.core.journal_format import read_end, read_journal, take_folders
+from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.scripts.cli import main
+
+PLAN = """
+schema: gaploop.plan.v1
+id: plan-1
+items:
+- {id: plan-1/size, dimension: object_property, takes: 1, remedy: demonstrate, why: w,
+   conditions: {object: large_cube}}
+- {id: plan-1/light, dimension: visual_domain, takes: 0, remedy: perception, why: w}
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--robot.type=so101_follower", "--robot.port=/dev/ttyACM0"], "There is: so101_sim"),
+        (["--teleop.type=keyboard"], "There is: scripted"),
+        (["--robot.task=juggle"], "pick_place"),
+        (['--robot.gaps={"contact": 0.5}'], "Did you mean 'contact_dynamics'"),
+        (['--robot.gaps={"contact_dynamics": 2}'], "0 to 1"),
+        (['--robot.conditions={"lighting": "moon"}'], "day"),
+        (["--dataset.fps=30"], "whole multiple"),
+        (["--dataset.num_episodes=0"], "above 0"),
+        (["--plan=missing.yaml"], "not found"),
+        (["--policy.path=missing"], "not found"),
+        (["--journal=DIR/data/j"], "inside each other"),
+        (["--journal=/proc/no/j"], "--journal"),
+        (["--dataset.root=/proc/no/d"], "--dataset.root"),
+    ],
+)
+def test_unusable_input_is_one_line_and_writes_nothing(
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [f"--dataset.root={tmp_path / 'data'}"] if "root" not in options[0] else []
+    arguments += [option.replace("DIR", str(tmp_path)) for option in options]
+    assert main(["record", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert said in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_is_recorded_published_and_then_filled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, root = tmp_path / "plan.yaml", tmp_path / "data"
+    plan.write_text(PLAN)
+    command = ["record", f"--dataset.root={root}", f"--plan={plan}", "--json"]
+    assert main(command) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["counted"], said["published"], said["evidence"]) == (1, 1, "sim-to-sim")
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["takes"] == 0
+    good = [t for t in read_journal(Path(said["journal"])) if t.outcome is Outcome.SUCCESS]
+    (take,) = good
+    assert take.info.plan == "plan-1/size"
+    assert take.info.domain is Domain.SIM_TARGET
+    assert dict(take.info.dimensions) == {"object_property": 1.0}
+    assert main(["record", f"--dataset.root={root}", "--dataset.fps=25"]) == 2
+    assert "25 fps" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_in_good_order_and_resume_goes_on(tmp_path: Path) -> None:
+    root, journal = tmp_path / "data", tmp_path / "journal"
+    command = [sys.executable, "-m", "gaploop.scripts.cli", "record", "--dataset.num_episodes=2"]
+    command += [f"--dataset.root={root}", f"--journal={journal}"]
+    process = subprocess.Popen([*command, "--dataset.num_episodes=50"])
+    until_s = time.monotonic() + 120
+    while time.monotonic() < until_s and not any(read_end(f) for f in take_folders(journal)):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=120) == 128 + signal.SIGINT
+    outcomes = [t.outcome for t in read_journal(journal)]
+    assert outcomes.count(Outcome.INTERRUPTED) <= 1
+    sealed = outcomes.count(Outcome.SUCCESS)
+    assert sealed >= 1
+    resumed = [*command, f"--dataset.num_episodes={sealed + 1}", "--resume", "--json"]
+    done = subprocess.run(resumed, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["counted"], said["published"]) == (sealed + 1, 1)
