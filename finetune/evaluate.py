@@ -7,6 +7,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, Final
 
@@ -192,7 +193,10 @@ _worker: list[_Worker] = []
 
 
 def _start_worker(folder: Path, spec: CellSpec) -> None:
-    _worker[:] = [_Worker(folder, spec)]
+    worker = _Worker(folder, spec)
+    _worker[:] = [worker]
+    # Before the interpreter's own exit handlers: those end EGL, and the renderer needs it.
+    Finalize(None, worker.close, exitpriority=10)
 
 
 def _run_in_worker(job: _Job) -> list[Rollout]:
