@@ -161,7 +161,7 @@ def close_the_gap(
 def measured(
     path: Path, policy: str | Path, target: TargetCell | None, n: int, name: str, say: Say
 ) -> Evaluation:
-    """Return the evaluation stored at `path`, or evaluate on `target` (None: nominal) and store it."""
+    """Return the evaluation kept at `path`, or evaluate on `target` (None: nominal) and keep it."""
     if path.exists():
         return Evaluation.from_json(read_json(path), str(path))
     where = "target cell" if target else "nominal cell"

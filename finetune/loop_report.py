@@ -1,47 +1,55 @@
-"""The loop's report: what failed and why, what was planned, and what it brought, with pictures."""
+"""The demo's report: what failed and why, what was planned, and what it brought."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import matplotlib
-import numpy as np
-from matplotlib.figure import Figure
-
+from gaploop.core.files import write_atomically
 from gaploop.core.journal_format import read_journal
+from gaploop.core.plan import PlanItem
 from gaploop.core.take import Take
 from gaploop.core.types import Image
-from gaploop.core.vocabulary import DIMENSIONS, GapDimension, dimension
-from gaploop.failure_analysis.diagnosis import TakeDiagnosis
-from gaploop.failure_analysis.report import Section, page, save_figure
+from gaploop.core.vocabulary import DIMENSIONS, GapDimension
+from gaploop.failure_analysis.figures import ACCENT, PALE, SOFT, STYLE, count_grid, new_figure
+from gaploop.failure_analysis.figures import words as plain
+from gaploop.failure_analysis.page import (
+    Section,
+    facts,
+    figure,
+    figure_png,
+    notice,
+    page,
+    section,
+    table,
+)
+from gaploop.failure_analysis.page import text as paragraph
+from gaploop.failure_analysis.report import SIM_TO_SIM, evidence_section
 from gaploop.finetune.closed_loop import LoopResult
 from gaploop.finetune.demo import DemoResult
 from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.sweep import ABSTAINED, DrawResult, accuracy, confusion
+from gaploop.finetune.verdict import Answer
+from gaploop.sim.gaps import draw_gaps
 
-matplotlib.use("Agg")
-
-BASE_COLOUR: Final = "#8a8f98"
-ADAPTED_COLOUR: Final = "#1f6feb"
-SHOWN_FAILURES: Final = 3
+CARDS: Final = 3
 """Failed takes shown in pictures, per cell."""
-SHOWN_INSTANTS: Final = (0.0, 0.35, 0.7, 1.0)
+INSTANTS: Final = (0.0, 0.33, 0.67, 1.0)
 """Which pictures of a take are shown, as fractions of its length."""
 
 
 def write_report(result: DemoResult, folder: Path, minutes: float) -> Path:
     """Write `report.html` and its figures to `folder`; return the page's path."""
     sections = [_summary(result, folder, minutes)]
-    for name, loop in zip("AB", result.loops, strict=False):
-        sections.append(_cell(name, loop, folder))
+    for name, loop in _named(result):
+        sections += [_why(name, loop), _evidence(loop)]
     if result.sweep:
         sections.append(_attribution(result.sweep, folder))
     sections += [_lineage(result), _limits(result)]
     path = folder / "report.html"
-    path.write_text(page("gaploop: closing the gap, sim-to-sim", sections))
+    title = "Closing the gap, sim-to-sim"
+    write_atomically(path, page(title, sections, subtitle=f"gaploop demo, seed {result.seed}"))
     return path
 
 
@@ -53,203 +61,199 @@ def rate_words(result: Evaluation) -> str:
 
 def diagnosed_words(loop: LoopResult) -> str:
     """Return what the failures were attributed to, most frequent first."""
-    top: Mapping[str, int] = loop.diagnosis.summary.get("top", {})
-    words = [f"{n}× {d}" for d, n in sorted(top.items(), key=lambda item: -item[1])]
-    if loop.diagnosis.summary.get("abstained"):
-        words.append(f"{loop.diagnosis.summary['abstained']}× not named")
-    return ", ".join(words) or "no failures"
+    top: Mapping[str, int] = loop.diagnosis.summary["top"]
+    named = [f"{plain(d)} {n}×" for d, n in sorted(top.items(), key=lambda item: -item[1])]
+    if loop.diagnosis.summary["abstained"]:
+        named.append(f"not named {loop.diagnosis.summary['abstained']}×")
+    return ", ".join(named) or "no failures"
 
 
 def plan_words(loop: LoopResult) -> str:
     """Return what the plan says to do."""
-    return (
-        "; ".join(
-            f"collect {item.takes} takes" if item.takes else f"don't collect: {item.remedy}"
-            for item in loop.plan.items
-        )
-        or "nothing to do"
-    )
+    return "; ".join(_advice(item) for item in loop.plan.items) or "nothing to do"
 
 
 def injected_words(loop: LoopResult) -> str:
     """Return what was injected: known from the draw, never from the takes."""
-    from gaploop.sim.gaps import draw_gaps
-
     drawn = draw_gaps(loop.target.gaps, loop.target.gap_seed)
-    return ", ".join(f"{g.dimension} ({g.mechanism}, severity {g.severity:g})" for g in drawn)
+    return ", ".join(f"{plain(g.dimension)}: {plain(g.mechanism)}, {g.severity:g}" for g in drawn)
 
 
-def success_figure(result: DemoResult) -> Figure:
-    """Draw success with 95 % intervals: nominal and target cells, base and adapted."""
-    bars: list[tuple[str, Evaluation, str]] = [("nominal cell", result.nominal, BASE_COLOUR)]
-    for name, loop in zip("AB", result.loops, strict=False):
-        bars.append((f"cell {name}", loop.before, BASE_COLOUR))
-        if loop.after and loop.nominal_after:
-            bars.append((f"cell {name}", loop.after, ADAPTED_COLOUR))
-            bars.insert(1, ("nominal cell", loop.nominal_after, ADAPTED_COLOUR))
-    figure = Figure(figsize=(8.5, 3.2), layout="constrained")
-    axes = figure.subplots()
-    for x, (_, rate, colour) in enumerate(bars):
-        low, high = rate.interval
-        error = [[100 * (rate.rate - low)], [100 * (high - rate.rate)]]
-        axes.bar(x, 100 * rate.rate, color=colour, width=0.62)
-        axes.errorbar(x, 100 * rate.rate, yerr=error, color="#24292f", capsize=4, lw=1.2)
-        axes.text(x, 100 * high + 3, f"{rate.rate:.0%}", ha="center", fontsize=10)
-    axes.set_xticks(range(len(bars)), [name for name, _, _ in bars])
-    axes.set(ylim=(0, 118), ylabel="success [%]", yticks=range(0, 101, 25))
-    axes.spines[["top", "right"]].set_visible(False)
-    for label, colour in (("base", BASE_COLOUR), ("adapted with LoRA", ADAPTED_COLOUR)):
-        axes.bar(0, 0, color=colour, label=label)
-    axes.legend(frameon=False, ncols=2, loc="upper right")
-    return figure
+def success_figure(result: DemoResult) -> Any:
+    """Draw success with 95 % intervals in every cell, base beside adapted."""
+    import matplotlib.pyplot as plt
+
+    groups: list[tuple[str, Evaluation, Evaluation | None]] = []
+    kept = next((loop.nominal_after for loop in result.loops if loop.nominal_after), None)
+    groups.append(("nominal sim", result.nominal, kept))
+    groups += [(f"cell {n}\n{injected_words(p)}", p.before, p.after) for n, p in _named(result)]
+    with plt.rc_context(STYLE):
+        drawn, axes = new_figure(7.6, 3.1)
+        for x, (_, base, adapted) in enumerate(groups):
+            both = [(base, PALE)] + ([(adapted, ACCENT)] if adapted else [])
+            for n, (rate, colour) in enumerate(both):
+                _bar(axes, x + (n - (len(both) - 1) / 2) * 0.36, rate, colour)
+        axes.set_xticks(range(len(groups)), [name for name, _, _ in groups])
+        axes.set_ylim(0, 1.28)
+        axes.set_yticks([0, 0.25, 0.5, 0.75, 1.0])
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.set_ylabel("success")
+        axes.tick_params(length=0)
+        for label, colour in (("base policy", PALE), ("adapted with LoRA", ACCENT)):
+            axes.bar(0, 0, color=colour, label=label)
+        axes.legend(frameon=False, ncols=2, loc="upper right")
+    return drawn
 
 
-def confusion_figure(results: Sequence[DrawResult]) -> Figure:
+def _bar(axes: Any, x: float, rate: Evaluation, colour: str) -> None:
+    low, high = rate.interval
+    error = [[max(rate.rate - low, 0)], [max(high - rate.rate, 0)]]
+    axes.bar(x, rate.rate, 0.32, color=colour)
+    axes.errorbar(x, rate.rate, yerr=error, color=SOFT, capsize=3, lw=1)
+    axes.text(x, high + 0.03, f"{rate.rate:.0%}", ha="center", fontsize=10)
+
+
+def confusion_figure(results: Sequence[DrawResult]) -> Any:
     """Draw injected against diagnosed dimension, counted in takes."""
     rows = confusion(results)
+    counts = {(r, c): n for r, row in rows.items() for c, n in row.items()}
     columns = [*(d.value for d in GapDimension), ABSTAINED]
-    counts = np.array([[rows[r][c] for c in columns] for r in rows])
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    figure = Figure(figsize=(8.5, 5.2), layout="constrained")
-    axes = figure.subplots()
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    for (i, j), count in np.ndenumerate(counts):
-        if count:
-            colour = "white" if shares[i, j] > 0.55 else "#24292f"
-            axes.text(j, i, str(count), ha="center", va="center", color=colour)
-    axes.set_xticks(range(len(columns)), [_words(c) for c in columns], rotation=35, ha="right")
-    axes.set_yticks(range(len(rows)), [_words(r) for r in rows])
-    axes.set(xlabel="diagnosed", ylabel="injected")
-    axes.spines[:].set_visible(False)
-    return figure
+    return count_grid(list(rows), columns, counts, ("diagnosed", "injected"))
 
 
-def frames_figure(take: Take, title: str) -> Figure | None:
-    """Draw a few pictures of a take in order, or None where it has no camera."""
-    for camera, pictures in take.cameras.items():
+def pictures_of(take: Take) -> list[Image]:
+    """Return a few pictures of a take's first camera, in order."""
+    for pictures in take.cameras.values():
         images = list(pictures())
         if images:
-            return _strip(images, take, camera, title)
-    return None
-
-
-def _strip(images: Sequence[Image], take: Take, camera: str, title: str) -> Figure:
-    figure = Figure(figsize=(8.5, 2.5), layout="constrained")
-    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
-    for axes, at in zip(figure.subplots(1, len(SHOWN_INSTANTS)), SHOWN_INSTANTS, strict=True):
-        index = round(at * (len(images) - 1))
-        axes.imshow(images[index])
-        axes.set_title(f"{index / take.info.fps:.1f} s", fontsize=9)
-        axes.set_axis_off()
-    figure.supxlabel(f"camera {camera}", fontsize=8, color="#57606a")
-    return figure
+            return [images[round(at * (len(images) - 1))] for at in INSTANTS]
+    return []
 
 
 def _summary(result: DemoResult, folder: Path, minutes: float) -> Section:
-    figure = save_figure(success_figure(result), folder / "success.png")
+    png = figure_png(success_figure(result))
+    (folder / "success.png").write_bytes(png)
+    n = result.nominal.trials
+    caption = f"Success over {n} rollouts each, on the same scenes; 95 % Wilson intervals."
+    head = ("cell", "injected", "diagnosed", "plan", "before", "after", "verdict")
     rows = [
-        [
-            f"<b>{name}</b>",
-            html.escape(injected_words(loop)),
-            html.escape(diagnosed_words(loop)),
-            html.escape(plan_words(loop)),
+        (
+            name,
+            injected_words(loop),
+            diagnosed_words(loop),
+            plan_words(loop),
             rate_words(loop.before),
             rate_words(loop.after) if loop.after else "—",
-            loop.verdict.verdict.value if loop.verdict else "nothing was collected",
-        ]
-        for name, loop in zip("AB", result.loops, strict=False)
+            loop.verdict.verdict.value if loop.verdict else "nothing collected",
+        )
+        for name, loop in _named(result)
     ]
-    head = ["cell", "injected", "diagnosed", "plan", "success before", "after", "verdict"]
-    says = [loop.verdict.says for loop in result.loops if loop.verdict]
-    answer = "The adapted policy is better." if result.better else "Not shown to be better."
-    text = "".join(f"<p>{html.escape(s)}</p>" for s in says)
-    return Section(
-        answer,
-        f"<p>Sim-to-sim: a simulated cell stands in for the real one, with gaps drawn from seed "
-        f"{result.seed}. {minutes:.1f} minutes on this machine. Intervals are 95 % (Wilson).</p>"
-        f"{text}{figure}{html_table(head, rows)}",
-    )
+    verdicts = [loop.verdict for loop in result.loops if loop.verdict]
+    lead = "The adapted policy is better." if result.better else "Not shown to be better."
+    blocks = [notice(SIM_TO_SIM)]
+    blocks += [notice(v.says, "good" if v.verdict is Answer.PROMOTE else "bad") for v in verdicts]
+    blocks += [
+        facts([(f"{minutes:.1f} min", "on this machine"), *_headline(result)]),
+        figure(png, caption, 760),
+        table(head, rows),
+    ]
+    return section("In short", lead, blocks)
 
 
-def _cell(name: str, loop: LoopResult, folder: Path) -> Section:
-    parts = [f"<p>{html.escape(_counts_words(loop))}</p>"]
-    takes = {t.info.uid: t for t in read_journal(loop.folder / "rollouts_journal")}
-    for n, diagnosed in enumerate(_shown(loop.diagnosis.takes)):
-        figure = frames_figure(takes[diagnosed.uid], _title(diagnosed))
-        if figure is not None:
-            parts.append(save_figure(figure, folder / f"cell_{name.lower()}_failure_{n + 1}.png"))
-        says = "".join(f"<li>{html.escape(e.says)}</li>" for e in diagnosed.evidence[:4])
-        parts.append(f"<ul>{says}</ul>")
-    parts.append("<h3>Plan</h3>")
-    parts += [_item(item.dimension, item.takes, item.remedy, item.why) for item in loop.plan.items]
-    if not loop.plan.items:
-        parts.append("<p>No dimension has enough evidence: nothing to do yet.</p>")
-    return Section(f"Cell {name}: why the policy fails", "".join(parts))
+def _headline(result: DemoResult) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for name, loop in _named(result):
+        if loop.after:
+            change = f"{loop.before.rate:.0%} → {loop.after.rate:.0%}"
+            found.append((change, f"cell {name}, {loop.plan.takes} planned takes"))
+        else:
+            found.append(("0 takes", f"cell {name}: the plan says not to collect"))
+    return found
 
 
-def _counts_words(loop: LoopResult) -> str:
+def _why(name: str, loop: LoopResult) -> Section:
     summary = loop.diagnosis.summary
-    modes = ", ".join(f"{n}× {_words(m)}" for m, n in summary.get("modes", {}).items())
-    return (
-        f"{summary['diagnosed']} of {summary['takes']} recorded rollouts failed: "
-        f"{modes or 'none'}. Diagnosed: {diagnosed_words(loop)}."
+    modes = ", ".join(f"{plain(m)} {n}×" for m, n in summary["modes"].items()) or "none"
+    lead = (
+        f"{summary['diagnosed']} of {summary['takes']} recorded rollouts failed ({modes}). "
+        f"Diagnosed: {diagnosed_words(loop)}. Injected: {injected_words(loop)}."
     )
+    head = ("dimension", "share", "what to do", "why", "what it means")
+    rows = [
+        (
+            plain(item.dimension.value),
+            f"{item.share:.0%}",
+            _advice(item),
+            f"{item.why} {item.protocol}",
+            DIMENSIONS[item.dimension].definition,
+        )
+        for item in loop.plan.items
+    ]
+    block = table(head, rows, numbers=(1,)) if rows else paragraph("The plan has nothing to do.")
+    return section(f"Cell {name}: diagnosis and plan", lead, [block])
 
 
-def _item(what: GapDimension, takes: int, remedy: str, why: str) -> str:
-    doc = DIMENSIONS[what]
-    advice = f"Collect {takes} takes." if takes else f"Don't collect: {remedy}. {doc.remedy}"
-    return (
-        f"<p><b>{_words(what.value)}</b>: {html.escape(advice)} {html.escape(why)}</p>"
-        f"<p class='note'>{html.escape(doc.definition)}</p>"
-    )
-
-
-def _shown(takes: Sequence[TakeDiagnosis]) -> list[TakeDiagnosis]:
-    """Return the clearest diagnoses, one per mode first."""
-    ranked = sorted(takes, key=lambda t: -max(t.dimensions.values()))
-    first = {t.mode: t for t in reversed(ranked)}
-    rest = [t for t in ranked if t not in first.values()]
-    return [*sorted(first.values(), key=ranked.index), *rest][:SHOWN_FAILURES]
-
-
-def _title(take: TakeDiagnosis) -> str:
-    when = f" in {take.phase}" if take.phase else ""
-    why = f"{_words(take.top)}, {take.dimensions[take.top]:.0%}" if take.top else "cause not named"
-    return f"Take {take.uid[-8:]}: {_words(take.mode)}{when}; {why}"
+def _evidence(loop: LoopResult) -> Section:
+    shown = {t.uid for t in loop.diagnosis.takes}
+    takes = (t for t in read_journal(loop.folder / "rollouts_journal") if t.info.uid in shown)
+    return evidence_section(loop.diagnosis, {t.info.uid: pictures_of(t) for t in takes}, CARDS)
 
 
 def _attribution(results: Sequence[DrawResult], folder: Path) -> Section:
     right, named, every = accuracy(confusion(results))
-    figure = save_figure(confusion_figure(results), folder / "confusion.png")
-    return Section(
-        "Injected against diagnosed, all nine dimensions",
-        f"<p>For each dimension a fresh cell was drawn (mechanism, direction and severity), the "
-        f"base policy rolled out, and what failed was diagnosed: {every} failed takes, {named} "
-        f"named, {right} of those rightly. Sim-to-sim, by rules; counts of takes.</p>{figure}",
+    png = figure_png(confusion_figure(results))
+    (folder / "confusion.png").write_bytes(png)
+    lead = (
+        f"{len(results)} more cells were drawn, one gap each; {every} of the base policy's "
+        f"rollouts in them failed. Of these {named} were named, {right} of them rightly."
     )
+    caption = "Failed takes. Mechanism, direction and severity are drawn; rules, nothing learned."
+    return section("Injected against diagnosed", lead, [figure(png, caption, 900)])
 
 
 def _lineage(result: DemoResult) -> Section:
     rows = []
-    for name, loop in zip("AB", result.loops, strict=False):
+    for name, loop in _named(result):
         failed = ", ".join(t.uid[-8:] for t in loop.diagnosis.takes[:6])
-        more = "…" if len(loop.diagnosis.takes) > 6 else ""
-        rows.append([f"{name}: failed takes", f"{failed}{more}"])
-        rows += [[f"{name}: {stage}", html.escape(str(i))] for stage, i in loop.lineage.items()]
-    text = "<p>Each stage names the one before by id; the files are beside this page.</p>"
-    return Section("Lineage", text + html_table(["stage", "id"], rows))
+        more = f" and {len(loop.diagnosis.takes) - 6} more" if len(loop.diagnosis.takes) > 6 else ""
+        rows.append((name, "failed takes", failed + more, "rollouts/"))
+        rows += [(name, stage, text, where) for stage, text, where in _stages(loop)]
+    lead = "Each stage names the one before by id; the files lie beside this page."
+    head = ("cell", "stage", "id", "file")
+    return section("Lineage", lead, [table(head, rows)])
+
+
+def _stages(loop: LoopResult) -> list[tuple[str, str, str]]:
+    where = {
+        "diagnosis": "diagnosis.json",
+        "plan": "plan.yaml",
+        "run": "run/run.json",
+        "adapter": "run/adapter/",
+    }
+    return [(s, str(loop.lineage[s]), f) for s, f in where.items() if s in loop.lineage]
 
 
 def _limits(result: DemoResult) -> Section:
-    return Section(
+    return section(
         "What this does not show",
-        "<p>Nothing here was measured on a real robot. The cell, its gaps and the scripted "
-        "demonstrator are simulated; the policy sees tracked poses and joints, not pixels. One "
-        "training seed per adapter.</p>"
-        f"<p>Repeat it: <code>gaploop demo --seed={result.seed} --output_dir=DIR</code></p>",
+        "",
+        [
+            paragraph(
+                "Nothing here was measured on a real robot. The cells, their gaps and the "
+                "demonstrator are simulated; the policy sees joints and tracked poses, not "
+                "pixels. One training seed."
+            ),
+            paragraph(
+                f"To repeat it: gaploop demo --seed={result.seed} --output_dir=DIR. The same seed "
+                "draws the same gaps and scenes."
+            ),
+        ],
     )
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+def _advice(item: PlanItem) -> str:
+    return f"collect {item.takes} takes" if item.takes else f"don't collect: {item.remedy}"
+
+
+def _named(result: DemoResult) -> list[tuple[str, LoopResult]]:
+    return list(zip("AB", result.loops, strict=False))

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,7 +38,7 @@ class DemoConfig:
     """Draws gaps and scenes; drawn and printed unless given."""
     quick: bool = False
     """Fewer rollouts and steps (at most two minutes): shows the way, proves little."""
-    policy: options.PolicyOptions = options.PolicyOptions("base")
+    policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
     json: bool = False
     """Print one JSON object."""
 
@@ -72,7 +72,7 @@ def _seed(given: int, folder: Path) -> int:
         stored = int(read_json(path)["seed"])
         if given not in (-1, stored):
             raise UnusableInputError(
-                f"{folder} holds a demo with seed {stored}. Name another --output_dir, or remove it."
+                f"{folder} holds a demo with seed {stored}. Name another --output_dir."
             )
         return stored
     seed = secrets.randbelow(1000) if given == -1 else given
