@@ -68,14 +68,14 @@ def attribute(measured: Measured, reference: Reference, mode: FailureMode | None
     """
     direct = [h for rule in DIRECT if (h := _hit(rule, measured, reference, mode))]
     faults = _faults(direct)
-    direct = [h for hit in direct if (h := _left(hit, faults.get(hit.rule.through, 0.0)))]
+    direct = [h for hit in direct if (h := _left(hit, _fault(hit.rule, faults)))]
     strongest = {d: max((h.strength for h in direct if h.rule.dimension is d), default=0.0)
                  for d in GapDimension}  # fmt: skip
     indirect = []
     for rule in INDIRECT:
         others = max(s for d, s in strongest.items() if d is not rule.dimension)
         hit = _hit(rule, measured, reference, mode)
-        left = _left(hit, max(others, faults.get(rule.through, 0.0))) if hit else None
+        left = _left(hit, max(others, _fault(rule, faults))) if hit else None
         if left:
             indirect.append(left)
     scores = _scores([*direct, *indirect])
@@ -93,6 +93,10 @@ def _faults(hits: list[_Hit]) -> dict[str, float]:
         if hit.rule.fault:
             faults[hit.rule.fault] = max(faults.get(hit.rule.fault, 0.0), hit.strength)
     return faults
+
+
+def _fault(rule: Rule, faults: Mapping[str, float]) -> float:
+    return max((faults.get(channel, 0.0) for channel in rule.through), default=0.0)
 
 
 def _left(hit: _Hit, explained: float) -> _Hit | None:

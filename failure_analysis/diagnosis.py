@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_json, uuid7
+from gaploop.core.files import read_json, uuid7, write_json
+from gaploop.core.labels import LabelEvent
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import (
     Domain,
@@ -31,6 +32,10 @@ from gaploop.failure_analysis.view import View
 SCHEMA: Final = "gaploop.diagnosis.v1"
 NO_MODE: Final = "none"
 """Mode of a take in which no failure was seen."""
+
+
+LABELLED_SHARE: Final = 0.05
+"""Dimensions below this share are left out of suggested labels."""
 
 
 @dataclass(frozen=True)
@@ -211,6 +216,31 @@ def _take_json(take: TakeDiagnosis) -> dict[str, Any]:
         ],
         "unseen": list(take.unseen),
     }
+
+
+def save_diagnosis(diagnosis: Diagnosis, path: Path) -> None:
+    """Write `diagnosis.json`, atomically."""
+    write_json(path, diagnosis.to_json())
+
+
+def suggested_labels(take: TakeDiagnosis, author: str = "gaploop") -> tuple[LabelEvent, ...]:
+    """Return what a diagnosis suggests as labels, of the lowest source: a person's word wins.
+
+    No mode where none was seen, no phase where it can't be told, no dimensions when abstaining.
+    """
+
+    def event(field_name: str, value: Any, confidence: float) -> LabelEvent:
+        return LabelEvent(take.uid, field_name, value, author, "auto", confidence=confidence)
+
+    events = []
+    if take.mode != NO_MODE:
+        events.append(event("failure_mode", take.mode, 1.0))
+    if take.phase:
+        events.append(event("phase", take.phase, 1.0))
+    if not take.abstained:
+        shares = {d: round(s, 3) for d, s in take.dimensions.items() if s >= LABELLED_SHARE}
+        events.append(event("dimensions", shares, round(max(take.dimensions.values()), 3)))
+    return tuple(events)
 
 
 def load_diagnosis(path: Path) -> Diagnosis:

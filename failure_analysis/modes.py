@@ -101,7 +101,7 @@ def _shook(_: View, motion: Motion, measured: Measured) -> ModeCall | None:
     )
 
 
-def _missed(view: View, motion: Motion, measured: Measured) -> ModeCall | None:
+def _missed(_: View, motion: Motion, measured: Measured) -> ModeCall | None:
     closings = grasps(motion)
     if not closings:
         return None
@@ -124,7 +124,7 @@ def _missed(view: View, motion: Motion, measured: Measured) -> ModeCall | None:
     )  # fmt: skip
 
 
-def _lost(view: View, motion: Motion, measured: Measured) -> ModeCall | None:
+def _lost(_: View, motion: Motion, measured: Measured) -> ModeCall | None:
     grasp = main_grasp(motion)
     if grasp is None or not grasp.held:
         return None

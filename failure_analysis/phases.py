@@ -89,7 +89,9 @@ def main_grasp(motion: Motion) -> Grasp | None:
     """Return the last grasp that held something, or else the last one, or None."""
     found = grasps(motion)
     held = [g for g in found if g.held]
-    return (held or list(found) or [None])[-1]
+    if not found:
+        return None
+    return held[-1] if held else found[-1]
 
 
 def phase_at(motion: Motion, t_s: float) -> Phase:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -122,7 +123,7 @@ def _sampled(pictures: Iterator[Image], expected: int) -> tuple[list[Image], int
     samples: list[Image] = []
     repeats, count = 0, 0
     last: NDArray[np.uint8] | None = None
-    for count, picture in enumerate(pictures, 1):  # noqa: B007
+    for count, picture in enumerate(pictures, 1):
         probe = picture[::7, ::7]
         if last is not None and float(np.mean(cv2.absdiff(probe, last))) < 0.15:
             repeats += 1
@@ -173,13 +174,13 @@ def _noise(samples: list[Image]) -> float:
     greys = [cv2.cvtColor(p, cv2.COLOR_RGB2GRAY).astype(np.float64) for p in samples]
     spreads = [
         float(np.percentile(np.abs(b - a), 60)) / (0.8416 * np.sqrt(2.0))
-        for a, b in zip(greys, greys[1:], strict=False)
+        for a, b in itertools.pairwise(greys)
     ]
     return float(np.median(spreads)) if spreads else NAN
 
 
 def _pose(first: Image, background: Background | None) -> tuple[dict[str, float], Image | None]:
-    """Find how the first picture lies on the background, if it does at all."""
+    """Find how the first picture lies on the background, if it does, and lay it there."""
     if background is None:
         return {}, None
     small = np.asarray(
@@ -188,7 +189,7 @@ def _pose(first: Image, background: Background | None) -> tuple[dict[str, float]
     valid = cv2.dilate(_coloured(small).astype(np.uint8), np.ones((5, 5), np.uint8)) == 0
     found = register(_even(background.thumbnail), _even(small), valid.astype(np.float32))
     if found.match < RIGID_MATCH:
-        return {"match": found.match}, None
+        return {"match": found.match}, small
     aligned = cv2.warpAffine(
         small, found.matrix(THUMB_PX), (THUMB_PX, THUMB_PX),
         flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, borderMode=cv2.BORDER_REPLICATE,
@@ -218,7 +219,7 @@ def _foreground(aligned: Image, background: Background) -> float:
     """Share of the picture that is neither background, object nor target."""
     now, usual = aligned.astype(np.float64), background.thumbnail.astype(np.float64)
     gain = (np.median(usual, axis=(0, 1)) + 1.0) / (np.median(now, axis=(0, 1)) + 1.0)
-    differs = np.abs(now * gain - usual).max(axis=2) > 2 * DIFFERS
+    differs = np.abs(now * gain - usual).max(axis=2) > 1.6 * DIFFERS
     hue = cv2.cvtColor(aligned, cv2.COLOR_RGB2HSV)[..., 0]
     known = _coloured(aligned) & (_reddish(hue) | _blueish(hue))
     known = cv2.dilate(known.astype(np.uint8), np.ones((3, 3), np.uint8)) > 0

@@ -22,7 +22,7 @@ class Rule:
         weight: 1 where the signal is that gap itself, less where others cause it too.
         modes: failure modes it holds for; all where empty.
         fault: the channel that this signal shows to be faulty itself, or "".
-        through: the channel it is seen through: where that is faulty, it says little.
+        through: the channels it is seen through: where one is faulty, it says little.
     """
 
     dimension: GapDimension
@@ -31,23 +31,26 @@ class Rule:
     weight: float = 1.0
     modes: frozenset[FailureMode] = frozenset()
     fault: str = ""
-    through: str = ""
+    through: tuple[str, ...] = ()
 
 
+_PICTURE: Final = ("picture",)
+_VIEW: Final = ("picture", "view")
+_READINGS: Final = ("readings",)
 _FAILED_GRIP: Final = frozenset({M.MISSED_GRASP, M.SLIP})
 
 DIRECT: Final[tuple[Rule, ...]] = (
-    Rule(D.ACTUATOR_RESPONSE, "lag_s", +1, through="readings"),
-    Rule(D.ACTUATOR_RESPONSE, "rest_offset_rad", +1, through="readings"),
-    Rule(D.ACTUATOR_RESPONSE, "backlash_rad", +1, through="readings"),
-    Rule(D.ACTUATOR_RESPONSE, "speed_gain", -1, through="readings"),
-    Rule(D.ACTUATOR_RESPONSE, "stall_s", +1, 0.6, through="readings"),
+    Rule(D.ACTUATOR_RESPONSE, "lag_s", +1, through=_READINGS),
+    Rule(D.ACTUATOR_RESPONSE, "rest_offset_rad", +1, through=_READINGS),
+    Rule(D.ACTUATOR_RESPONSE, "backlash_rad", +1, through=_READINGS),
+    Rule(D.ACTUATOR_RESPONSE, "speed_gain", -1, through=_READINGS),
+    Rule(D.ACTUATOR_RESPONSE, "stall_s", +1, 0.6, through=_READINGS),
     Rule(D.SENSOR_NOISE, "jitter_rad", +1, fault="readings"),
-    Rule(D.SENSOR_NOISE, "quantum_rad", +1, 0.8, through="readings"),
+    Rule(D.SENSOR_NOISE, "quantum_rad", +1, 0.8, through=_READINGS),
     Rule(D.SENSOR_NOISE, "repeat_share", +1, fault="readings"),
     Rule(D.SENSOR_NOISE, "dropout_share", +1, fault="readings"),
     Rule(D.SENSOR_NOISE, "pixel_noise", +1, fault="picture"),
-    Rule(D.SENSOR_NOISE, "picture_repeats", +1, through="picture"),
+    Rule(D.SENSOR_NOISE, "picture_repeats", +1, through=_PICTURE),
     Rule(D.SENSOR_NOISE, "camera_age_s", +1),
     Rule(D.VISUAL_DOMAIN, "brightness", 0, fault="picture"),
     Rule(D.VISUAL_DOMAIN, "saturation", 0, 0.8, fault="picture"),
@@ -55,18 +58,19 @@ DIRECT: Final[tuple[Rule, ...]] = (
     Rule(D.VISUAL_DOMAIN, "cast_blue", 0, fault="picture"),
     Rule(D.VISUAL_DOMAIN, "sharpness", -1, fault="picture"),
     Rule(D.VISUAL_DOMAIN, "corner_light", -1, fault="picture"),
-    Rule(D.SPATIAL_GEOMETRY, "camera_shift_px", +1, through="picture"),
-    Rule(D.SPATIAL_GEOMETRY, "camera_scale", 0, through="picture"),
-    Rule(D.SPATIAL_GEOMETRY, "camera_turn_rad", 0, through="picture"),
-    Rule(D.SPATIAL_GEOMETRY, "start_pose_rad", +1, through="readings"),
-    Rule(D.OBJECT_PROPERTY, "object_area_ratio", 0, through="picture"),
-    Rule(D.OBJECT_PROPERTY, "object_aspect", +1, through="picture"),
-    Rule(D.OBJECT_PROPERTY, "object_fill", -1, through="picture"),
-    Rule(D.OBJECT_PROPERTY, "carry_current_a", +1, 0.8, through="readings"),
-    Rule(D.OBJECT_PROPERTY, "carry_sag_rad", +1, 0.8, through="readings"),
-    Rule(D.ENVIRONMENTAL_COMPLEXITY, "object_blobs", +1, through="picture"),
-    Rule(D.ENVIRONMENTAL_COMPLEXITY, "foreground_share", +1, through="picture"),
-    Rule(D.HUMAN_BEHAVIOR, "hand_share", +1, through="picture"),
+    Rule(D.SPATIAL_GEOMETRY, "camera_shift_px", +1, through=_PICTURE),
+    Rule(D.SPATIAL_GEOMETRY, "camera_scale", 0, through=_PICTURE),
+    Rule(D.SPATIAL_GEOMETRY, "camera_turn_rad", 0, through=_PICTURE),
+    Rule(D.SPATIAL_GEOMETRY, "start_pose_rad", +1, through=_READINGS),
+    Rule(D.SPATIAL_GEOMETRY, "target_area_px", 0, 0.8, through=_VIEW),
+    Rule(D.OBJECT_PROPERTY, "object_area_ratio", 0, through=_VIEW),
+    Rule(D.OBJECT_PROPERTY, "object_aspect", +1, through=_VIEW),
+    Rule(D.OBJECT_PROPERTY, "object_fill", -1, through=_VIEW),
+    Rule(D.OBJECT_PROPERTY, "carry_current_a", +1, 0.8, through=_READINGS),
+    Rule(D.OBJECT_PROPERTY, "carry_sag_rad", +1, 0.8, through=_READINGS),
+    Rule(D.ENVIRONMENTAL_COMPLEXITY, "object_blobs", +1, fault="view", through=_PICTURE),
+    Rule(D.ENVIRONMENTAL_COMPLEXITY, "foreground_share", +1, fault="view", through=_PICTURE),
+    Rule(D.HUMAN_BEHAVIOR, "hand_share", +1, through=_PICTURE),
 )
 """Signals of the channel in which a gap acts."""
 
@@ -77,9 +81,9 @@ INDIRECT: Final[tuple[Rule, ...]] = (
     Rule(D.CONTACT_DYNAMICS, "held_share", -1, 0.9, _FAILED_GRIP),
     Rule(D.CONTACT_DYNAMICS, "grip_creep_rad", +1, 0.8),
     Rule(D.CONTACT_DYNAMICS, "release_offset_m", +1, 0.6),
-    Rule(D.OBJECT_PROPERTY, "grip_short_rad", 0, 0.6, through="readings"),
-    Rule(D.SPATIAL_GEOMETRY, "contact_height_m", +1, 0.6, through="readings"),
+    Rule(D.OBJECT_PROPERTY, "grip_short_rad", 0, 0.6, through=_READINGS),
+    Rule(D.SPATIAL_GEOMETRY, "contact_height_m", +1, 0.9, through=_READINGS),
     Rule(D.SENSOR_NOISE, "drift_rad", +1, 0.5),
-    Rule(D.ACTUATOR_RESPONSE, "oscillation_rad", +1, 0.5, through="readings"),
+    Rule(D.ACTUATOR_RESPONSE, "oscillation_rad", +1, 0.5, through=_READINGS),
 )
 """Signals of how the attempt went, which several gaps can cause."""

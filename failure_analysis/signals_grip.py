@@ -26,7 +26,7 @@ def grasp_count(view: View) -> float:
 def grip_short_rad(view: View) -> float:
     """How far the closed jaws stay open against their command: the size of what they hold."""
     grasp = _main(view)
-    return grasp.short_rad if grasp else NAN
+    return grasp.short_rad if grasp and grasp.held else NAN
 
 
 @signal("held_share", "share", "motion", 0.1, "the jaws held something for {value} of the closure")
@@ -95,7 +95,7 @@ def carry_sag_rad(view: View) -> float:
     return _lifting(view, np.abs(motion.residual_rad[:, motion.arm_joints[1:4]]).mean(axis=1))
 
 
-@signal("contact_height_m", "m", "motion", 0.002, "the descent stops {value} above the command")
+@signal("contact_height_m", "m", "motion", 0.0008, "the descent stops {value} above the command")
 def contact_height_m(view: View) -> float:
     """Lowest tool height read less the lowest commanded one: something was in the way below."""
     tool = view.tool
@@ -132,9 +132,9 @@ def release_target_m(view: View) -> float:
 
 @signal("start_pose_rad", "rad", "motion", 0.004, "the arm starts {value} from its usual pose")
 def start_pose_rad(view: View) -> float:
-    """Largest joint difference between the start readings and the reference's start pose."""
+    """Rms joint difference between the start readings and the reference's start pose."""
     motion, usual = view.motion, view.start_pose_rad
     if motion is None or usual is None or len(usual) != len(motion.joints):
         return NAN
     start = np.median(motion.position_rad[:3], axis=0)
-    return float(np.abs((start - usual)[motion.arm_joints]).max())
+    return float(np.sqrt(np.mean((start - usual)[motion.arm_joints] ** 2)))

@@ -88,7 +88,7 @@ def camera_turn_rad(view: View) -> float:
     return _pose(view, "turn_rad")
 
 
-@signal("foreground_share", "share", "images", 0.003, "{value} of the start picture is unknown")
+@signal("foreground_share", "share", "images", 0.0015, "{value} of the start picture is unknown")
 def foreground_share(view: View) -> float:
     """Share of the first picture that is neither background, object nor target."""
     return _scene(view, "foreground_share")
@@ -106,6 +106,12 @@ def object_area_ratio(view: View) -> float:
     return _scene(view, "object_area_px") / _scene(view, "target_area_px")
 
 
+@signal("target_area_px", "px²", "images", 6.0, "the target covers {value}")
+def target_area_px(view: View) -> float:
+    """Area of the target in the first picture, of a 192 px picture: how far the table is."""
+    return _scene(view, "target_area_px")
+
+
 @signal("object_aspect", "", "images", 0.06, "the object is {value} times as long as wide")
 def object_aspect(view: View) -> float:
     """Sides of the smallest rectangle around the object, long over short."""
@@ -118,7 +124,7 @@ def object_fill(view: View) -> float:
     return _scene(view, "object_fill")
 
 
-@signal("hand_share", "share", "images", 0.004, "something skin-toned covers {value} of a picture")
+@signal("hand_share", "share", "images", 0.0015, "something skin-toned covers {value} of a picture")
 def hand_share(view: View) -> float:
     """Largest share of a picture that a new, skin-toned region covers."""
     return view.pictures.hand_share if view.pictures else NAN

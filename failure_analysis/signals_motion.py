@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.signals import signal
@@ -18,7 +19,7 @@ def _motion(view: View) -> Motion:
     return assert_motion
 
 
-def _joint_median(values: FloatArray, mask: FloatArray, least: int = 10) -> FloatArray:
+def _joint_median(values: FloatArray, mask: NDArray[np.bool_], least: int = 10) -> FloatArray:
     """Median of each joint's masked values, shape (n_joints,), NaN where there are too few."""
     return np.array(
         [
@@ -222,6 +223,6 @@ def _rms_above(values: FloatArray, width: int) -> float:
     return float(np.sqrt(np.mean((values - uniform_filter1d(values, width, axis=0)) ** 2)))
 
 
-def _longest_run(flags: FloatArray) -> int:
+def _longest_run(flags: NDArray[np.bool_]) -> int:
     edges = np.flatnonzero(np.diff(np.r_[0, flags.astype(np.int8), 0]))
     return int((edges[1::2] - edges[::2]).max(initial=0))

@@ -224,7 +224,7 @@ def _filled(values: FloatArray) -> FloatArray:
 def _slope(values: FloatArray, rate_hz: float, span_s: float) -> FloatArray:
     half = max(1, round(0.5 * span_s * rate_hz))
     padded = np.pad(values, ((half, half), (0, 0)), mode="edge")
-    return (padded[2 * half :] - padded[: -2 * half]) * (rate_hz / (2 * half))
+    return np.asarray((padded[2 * half :] - padded[: -2 * half]) * (rate_hz / (2 * half)))
 
 
 def _rolling_max(values: FloatArray, half: int) -> FloatArray:

@@ -1,0 +1,101 @@
+"""Figures of diagnosis reports, in one style; each returns a matplotlib figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+INK: Final = "#1c2430"
+SOFT: Final = "#5d6875"
+ACCENT: Final = "#1f5fa8"
+PALE: Final = "#c9d6e6"
+STYLE: Final = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
+    "font.size": 10,
+    "axes.edgecolor": "#aab3bd",
+    "axes.labelcolor": SOFT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": SOFT,
+    "ytick.color": INK,
+    "text.color": INK,
+}
+
+
+def new_figure(width_in: float, height_in: float) -> tuple[Any, Any]:
+    """Return a figure with one pair of axes, in the report's style, without a display."""
+    import matplotlib as mpl  # here: reports only
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE):
+        drawn = Figure(figsize=(width_in, height_in), layout="constrained")
+        return drawn, drawn.subplots()
+
+
+def words(name: str) -> str:
+    """Return a vocabulary name as people read it."""
+    return name.replace("_", " ")
+
+
+def share_bars(
+    shares: Mapping[str, float], title: str = "Share of the failures", mark: str = ""
+) -> Any:
+    """Return horizontal bars of shares, largest first.
+
+    Args:
+        shares: name to share, 0 to 1.
+        title: label of the axis.
+        mark: a name to point out, such as what was injected; "" for none.
+    """
+    import matplotlib as mpl
+
+    names = sorted(shares, key=lambda name: shares[name])
+    with mpl.rc_context(STYLE):
+        figure, axes = new_figure(7.2, 0.34 * len(names) + 0.8)
+        top = max(shares.values(), default=0.0)
+        colours = [ACCENT if shares[n] == top and top > 0 else PALE for n in names]
+        axes.barh([words(n) for n in names], [shares[n] for n in names], color=colours, height=0.66)
+        for row, name in enumerate(names):
+            label = f"{shares[name]:.0%}" + ("   injected" if name == mark else "")
+            axes.text(shares[name] + 0.008, row, label, va="center", fontsize=9, color=SOFT)
+        axes.set_xlim(0, max(1.12 * top, 0.2))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.set_xlabel(title)
+        axes.tick_params(length=0)
+        return figure
+
+
+def count_grid(
+    rows: Sequence[str], columns: Sequence[str], counts: Mapping[tuple[str, str], int],
+    labels: tuple[str, str] = ("", ""),
+) -> Any:  # fmt: skip
+    """Return a shaded table of counts.
+
+    Args:
+        rows: names, top to bottom.
+        columns: names, left to right.
+        counts: (row, column) to count.
+        labels: what the columns and the rows are.
+    """
+    import matplotlib as mpl
+
+    values = np.array([[counts.get((r, c), 0) for c in columns] for r in rows], dtype=float)
+    with mpl.rc_context(STYLE):
+        figure, axes = new_figure(1.9 + 0.78 * len(columns), 0.9 + 0.40 * len(rows))
+        axes.imshow(values, cmap="Blues", vmin=0, vmax=max(values.max(initial=0.0), 1) * 1.5,
+                    aspect="auto")  # fmt: skip
+        axes.set_xticks(range(len(columns)), [words(c) for c in columns], rotation=30, ha="left")
+        axes.xaxis.tick_top()
+        axes.set_yticks(range(len(rows)), [words(r) for r in rows])
+        for r, c in np.argwhere(values > 0):
+            axes.text(c, r, f"{values[r, c]:.0f}", ha="center", va="center", fontsize=10)
+        axes.set_xlabel(labels[0])
+        axes.xaxis.set_label_position("top")
+        axes.set_ylabel(labels[1])
+        axes.tick_params(length=0)
+        for side in axes.spines.values():
+            side.set_visible(False)
+        return figure
