@@ -1,0 +1,147 @@
+"""`gaploop diagnose`: what went wrong in a set of takes, when, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import write_atomically, writable_folder
+from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gaploop.core.take import Take
+    from gaploop.core.types import Image
+    from gaploop.failure_analysis.diagnosis import Diagnosis
+    from gaploop.failure_analysis.reference import Reference
+    from gaploop.failure_analysis.view import View
+
+EXAMPLE = "gaploop diagnose ./rollouts --output_dir=./diagnosis"
+
+
+@dataclass
+class DiagnoseConfig:
+    """Say what went wrong in each failed take, when, and why: mode, phase, gap dimensions.
+
+    Reads images, telemetry and outcomes of a journal or dataset. Successful takes in it, or those
+    of --reference, say what is usual. Writes diagnosis.json, report.html and run.json.
+    """
+
+    dataset: options.DatasetOptions = field(default_factory=options.DatasetOptions)
+    reference: Path | None = None
+    """What is usual: a reference file, or a folder of takes that went well."""
+    save_reference: Path | None = None
+    """Write what is usual in these takes to this file, and diagnose nothing."""
+    images: bool = True
+    """Look at pictures; without, only telemetry and the tracked scene."""
+    json: bool = False
+    """Print the diagnosis as one JSON object on stdout."""
+    output_dir: Path | None = None
+    """Where to write; <DIR>_diagnosis by default."""
+
+
+def run(config: DiagnoseConfig) -> int:
+    """Diagnose; exit code 0, whatever was found."""
+    from gaploop.datasets.sources import open_takes
+    from gaploop.failure_analysis.diagnosis import save_diagnosis
+    from gaploop.failure_analysis.lineage import takes_input, write_run
+    from gaploop.failure_analysis.report import diagnosis_report
+
+    source = config.dataset.folder()
+    takes = _chosen(list(open_takes(source)), config.dataset.episodes)
+    if config.save_reference is not None:
+        return _save_reference(takes, config.save_reference, source)
+    reference = _reference(config.reference)
+    default = source.parent / f"{source.resolve().name}_diagnosis"
+    folder = writable_folder(config.output_dir or default)
+    diagnosis, pictures = _diagnose(takes, reference, source, config.images)
+    save_diagnosis(diagnosis, folder / "diagnosis.json")
+    write_atomically(folder / "report.html", diagnosis_report(diagnosis, pictures))
+    result = {"id": diagnosis.id, "diagnosed": len(diagnosis.takes)}
+    inputs = [takes_input(source, takes)]
+    write_run(folder, "diagnose", options.jsonable(config), inputs, result)
+    options.emit(config.json, diagnosis.to_json(), _text(diagnosis, folder))
+    return 0
+
+
+def _chosen(takes: list[Take], episodes: list[int] | None) -> list[Take]:
+    if episodes is None:
+        return takes
+    missing = sorted(set(episodes) - {t.episode for t in takes if t.episode is not None})
+    if missing:
+        raise UnusableInputError(
+            f"--dataset.episodes: {missing} not in it. It holds {len(takes)} takes from 0."
+        )
+    return [t for t in takes if t.episode in episodes]
+
+
+def _diagnose(
+    takes: Sequence[Take], reference: Reference | None, source: Path, images: bool
+) -> tuple[Diagnosis, dict[str, Sequence[Image]]]:
+    from gaploop.failure_analysis.diagnosis import diagnose, needs_diagnosis
+    from gaploop.failure_analysis.pictures import example_pictures
+
+    pictures: dict[str, Sequence[Image]] = {}
+    total = sum(needs_diagnosis(take) for take in takes)
+    with options.progress("Diagnosing", total=total) as advance:
+
+        def keep(take: Take, view: View) -> None:
+            pictures[take.info.uid] = example_pictures(view.pictures)
+            advance()
+
+        diagnosis = diagnose(
+            takes, reference, source=source.resolve().name, images=images, on_take=keep
+        )
+    return diagnosis, pictures
+
+
+def _reference(path: Path | None) -> Reference | None:
+    from gaploop.datasets.sources import open_takes
+    from gaploop.failure_analysis.reference import LEAST_TAKES, build_reference, load_reference
+
+    if path is None:
+        return None
+    if not path.is_dir():
+        return load_reference(path)
+    built = build_reference(open_takes(path), f"successful takes of {path.resolve().name}")
+    if built is None:
+        raise UnusableInputError(
+            f"--reference={path} holds fewer than {LEAST_TAKES} successful takes. Name more."
+        )
+    return built
+
+
+def _save_reference(takes: Sequence[Take], path: Path, source: Path) -> int:
+    from gaploop.failure_analysis.reference import LEAST_TAKES, build_reference, save_reference
+
+    writable_folder(path.parent, "Folder")
+    built = build_reference(takes, f"{source.resolve().name}")
+    if built is None:
+        raise UnusableInputError(
+            f"{source} holds fewer than {LEAST_TAKES} successful takes. Record more first."
+        )
+    save_reference(built, path)
+    options.emit(False, {}, f"{path}: what is usual in {built.takes} takes that went well")
+    return 0
+
+
+def _text(diagnosis: Diagnosis, folder: Path) -> str:
+    summary = diagnosis.summary
+    lines = [
+        f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
+        f"{summary['abstained']} without a clear cause (usual: {summary['reference']['name']})"
+    ]
+    if summary["sim_to_sim"]:
+        lines.append("sim-to-sim: the embedded cell stands for the real one")
+    for take in diagnosis.takes:
+        name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
+        why = take.top or "no clear cause"
+        share = f" {take.dimensions[take.top]:.0%}" if take.top else ""
+        when = f" in {take.phase}" if take.phase else ""
+        first = f": {take.evidence[0].says}" if take.evidence else ""
+        lines.append(f"  {name}  {take.mode}{when}, {why}{share}{first}")
+    lines.append(f"{folder / 'report.html'}")
+    return "\n".join(lines)
