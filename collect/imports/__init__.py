@@ -1,0 +1,1 @@
+"""Foreign logs as takes: telemetry into the journal, source labels into `truth.jsonl` only."""

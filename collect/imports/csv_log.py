@@ -1,0 +1,269 @@
+"""A CSV log to takes: windows around event onsets, and event-free windows of the same length.
+
+Which event a window holds goes to `truth.jsonl` only. Windows never overlap, never span a
+pause in the log, hold no event before their own, and end soon after its onset: what follows an
+event (the arm at rest, an operator's reset) would give the label away without saying anything
+about its cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.collect.imports.csv_mapping import ISO, TIME_UNITS, CsvMapping
+from gaploop.collect.imports.takes import ImportedTake, import_uid
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import sha256
+from gaploop.core.take import TakeInfo
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import Domain, TakeKind
+
+_TRUE = frozenset(("true", "1", "1.0", "yes"))
+
+
+@dataclass(frozen=True)
+class Log:
+    """A log in memory.
+
+    Attributes:
+        t_ns: time of each row [ns since 1970 or since the log began], rising, shape (n,).
+        values: channels in the mapping's order, NaN where missing, shape (n, n_channels).
+        active: event name to whether it holds in each row, shape (n,).
+    """
+
+    t_ns: NDArray[np.int64]
+    values: FloatArray
+    active: dict[str, NDArray[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Window:
+    """One take to be: its rows, and the events that begin in it.
+
+    Attributes:
+        event: the event that the window was cut around; "none" for a control.
+        onsets: every (event name, seconds since the take began) in it.
+    """
+
+    rows: slice
+    event: str = "none"
+    onsets: tuple[tuple[str, float], ...] = ()
+
+
+def read_csv_takes(source: Path, mapping: CsvMapping) -> tuple[list[ImportedTake], list[str]]:
+    """Cut a CSV log into takes.
+
+    Returns:
+        The takes in order of time, and notes on what was left out.
+
+    Raises:
+        UnusableInputError: the file or a column is missing, a cell isn't a number, or time
+            doesn't rise.
+    """
+    log = read_log(source, mapping)
+    windows, notes = cut(log, mapping)
+    if not windows:
+        raise UnusableInputError(
+            f"{source}: no take of {mapping.length_s:g} s fits between its pauses. Shorten the "
+            f"window in {mapping.where}."
+        )
+    digest = sha256(source)
+    return [_take(log, mapping, window, digest, source.name) for window in windows], notes
+
+
+def read_log(source: Path, mapping: CsvMapping) -> Log:
+    """Read the columns that the mapping names."""
+    import pandas as pd  # here: half a second
+
+    if not source.is_file():
+        raise UnusableInputError(f"{source} not found, or not a file. Name the CSV file.")
+    try:
+        table = pd.read_csv(source, sep=mapping.separator, dtype=str, encoding="utf-8-sig")
+    except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors
+        reason = " ".join(str(error).split())
+        raise UnusableInputError(f"{source} can't be read as CSV ({reason}).") from None
+    table.columns = [str(name).strip() for name in table.columns]
+    for name in (mapping.time_column, *mapping.channels, *mapping.events):
+        if name not in table.columns:
+            valid = [n for n in table.columns if not n.startswith("Unnamed:")]
+            raise unknown_choice("column", name, valid, f"{mapping.where}, file {source}")
+    t_ns = _times(table[mapping.time_column], mapping, source)
+    values = [_floats(table[name], mapping.decimal, source) for name in mapping.channels]
+    active = {
+        event: table[name].str.strip().str.lower().isin(_TRUE).to_numpy()
+        for name, event in mapping.events.items()
+    }
+    return Log(t_ns, np.stack(values, axis=1), active)
+
+
+def _times(column: Any, mapping: CsvMapping, source: Path) -> NDArray[np.int64]:
+    import pandas as pd
+
+    if mapping.time_unit == ISO:
+        text = column.str.strip().str.strip('"')
+        times = pd.to_datetime(text, utc=True, errors="coerce", format="ISO8601")
+        bad = times.isna().to_numpy()
+        t_ns = times.to_numpy(dtype="datetime64[ns]").astype(np.int64)
+    else:
+        seconds = _floats(column, mapping.decimal, source)
+        bad = ~np.isfinite(seconds)
+        t_ns = np.round(np.nan_to_num(seconds) * TIME_UNITS[mapping.time_unit]).astype(np.int64)
+    if bad.any():
+        raise UnusableInputError(
+            f"{source}, data row {int(bad.argmax()) + 1}: no time in column {column.name}. "
+            f"Mend that row, or the time unit in {mapping.where}."
+        )
+    if len(t_ns) < 2 or (np.diff(t_ns) <= 0).any():
+        row = int((np.diff(t_ns) <= 0).argmax()) + 2 if len(t_ns) > 1 else 1
+        raise UnusableInputError(
+            f"{source}, data row {row}: time in column {column.name} doesn't rise. Sort the log."
+        )
+    return np.asarray(t_ns)
+
+
+def _floats(column: Any, decimal: str, source: Path) -> FloatArray:
+    import pandas as pd
+
+    text = column.str.strip().str.replace(decimal, ".", regex=False)
+    values = pd.to_numeric(text, errors="coerce")
+    bad = (values.isna() & text.notna() & (text.str.lower() != "nan") & (text != "")).to_numpy()
+    bad |= np.isinf(values.to_numpy(dtype=np.float64))
+    if bad.any():
+        row = int(bad.argmax())
+        raise UnusableInputError(
+            f"{source}, data row {row + 1}, column {column.name}: {column.iloc[row]!r} is not a "
+            f"number with decimal {decimal!r}. Mend the cell or the mapping."
+        )
+    return np.asarray(values.to_numpy(dtype=np.float64))
+
+
+def cut(log: Log, mapping: CsvMapping) -> tuple[list[Window], list[str]]:
+    """Return windows around event onsets and event-free ones, in order of time, and notes."""
+    onsets = sorted(
+        (int(row), event) for event, active in log.active.items() for row in _onsets(active)
+    )
+    around, skipped = _around_events(log, mapping, onsets)
+    free = _controls(log, mapping, around) if mapping.controls else []
+    notes = [f"{len(onsets)} event onsets; {len(around)} takes around them."] if onsets else []
+    notes += [f"{count} onsets {why}." for why, count in skipped.items() if count]
+    if mapping.controls:
+        notes.append(f"{len(free)} event-free takes of the same length.")
+    if not log.active and not mapping.controls:
+        free = _controls(log, mapping, [])
+    return sorted([*around, *free], key=lambda w: w.rows.start), notes
+
+
+def _onsets(active: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return rows where an event begins."""
+    return np.flatnonzero(active & ~np.concatenate(([False], active[:-1])))
+
+
+def _around_events(
+    log: Log, mapping: CsvMapping, onsets: list[tuple[int, str]]
+) -> tuple[list[Window], dict[str, int]]:
+    windows: list[Window] = []
+    busy = np.any(list(log.active.values()), axis=0)
+    skipped = {"lay in the take of an earlier one": 0, "followed one too soon": 0}
+    skipped["lay at a pause"] = 0
+    for row, event in onsets:
+        last = windows[-1].rows if windows else slice(0, 0)
+        start = log.t_ns[row] - round(mapping.before_s * 1e9)
+        rows = _rows(log, int(start), mapping)
+        if row < last.stop:
+            skipped["lay in the take of an earlier one"] += 1
+        elif rows is None:
+            skipped["lay at a pause"] += 1
+        elif rows.start < last.stop or busy[rows.start : row].any():
+            skipped["followed one too soon"] += 1
+        else:
+            windows.append(Window(rows, event, _onsets_in(log, rows, onsets)))
+    return windows, skipped
+
+
+def _rows(log: Log, start_ns: int, mapping: CsvMapping) -> slice | None:
+    """Return the rows of a take that begins at `start_ns`; None where a pause cuts it."""
+    end_ns = start_ns + round(mapping.length_s * 1e9)
+    gap_ns = round(mapping.max_gap_s * 1e9)
+    first, stop = (int(i) for i in np.searchsorted(log.t_ns, [start_ns, end_ns], side="left"))
+    if stop - first < 2 or log.t_ns[first] - start_ns > gap_ns:
+        return None
+    inside = log.t_ns[first:stop]
+    if (np.diff(inside) > gap_ns).any() or end_ns - inside[-1] > gap_ns:
+        return None
+    return slice(first, stop)
+
+
+def _onsets_in(
+    log: Log, rows: slice, onsets: list[tuple[int, str]]
+) -> tuple[tuple[str, float], ...]:
+    inside = [(row, event) for row, event in onsets if rows.start <= row < rows.stop]
+    t_ns = log.t_ns
+    return tuple((event, float(t_ns[row] - t_ns[rows.start]) * 1e-9) for row, event in inside)
+
+
+def _controls(log: Log, mapping: CsvMapping, around: list[Window]) -> list[Window]:
+    """Return event-free windows, evenly chosen among all that fit one after another."""
+    busy = np.zeros(len(log.t_ns), dtype=bool)
+    for active in log.active.values():
+        busy |= active
+    busy_ns = log.t_ns[busy]
+    clear_ns = round(mapping.clear_s * 1e9)
+    taken = [(log.t_ns[w.rows.start], log.t_ns[w.rows.stop - 1]) for w in around]
+    fitting = list(_free(log, mapping, busy_ns, clear_ns, taken))
+    if not mapping.controls or len(fitting) <= mapping.controls:
+        return fitting
+    chosen = np.linspace(0, len(fitting) - 1, mapping.controls).round().astype(int)
+    return [fitting[i] for i in chosen]
+
+
+def _free(
+    log: Log,
+    mapping: CsvMapping,
+    busy_ns: NDArray[np.int64],
+    clear_ns: int,
+    taken: list[tuple[int, int]],
+) -> Iterator[Window]:
+    row = 0
+    while row < len(log.t_ns):
+        rows = _rows(log, int(log.t_ns[row]), mapping)
+        if rows is None:
+            row += 1
+            continue
+        first, last = log.t_ns[rows.start], log.t_ns[rows.stop - 1]
+        near = busy_ns[(busy_ns >= first - clear_ns) & (busy_ns <= last + clear_ns)]
+        if len(near):
+            row = int(np.searchsorted(log.t_ns, near[-1] + clear_ns, side="right"))
+        elif any(a <= last and first <= b for a, b in taken):
+            row += 1
+        else:
+            yield Window(rows)
+            row = rows.stop
+
+
+def _take(log: Log, mapping: CsvMapping, window: Window, digest: str, name: str) -> ImportedTake:
+    rows, t_ns = window.rows, log.t_ns[window.rows]
+    info = TakeInfo(
+        uid=import_uid(int(t_ns[0]), "csv", digest, int(t_ns[0]), mapping.length_s),
+        task=mapping.task,
+        fps=round(1e9 / float(np.median(np.diff(t_ns))), 3),
+        kind=TakeKind.IMPORT,
+        domain=Domain.REAL,
+        robot_type=mapping.robot_type,
+        station=mapping.station,
+        session=Path(name).stem,
+        t0_ns=int(t_ns[0]),
+    )
+    truth = {
+        "label": window.event,
+        "onsets": [{"event": event, "t_s": round(t_s, 3)} for event, t_s in window.onsets],
+        "source": name,
+        "rows": [rows.start, rows.stop],
+    }
+    channels = dict(mapping.channels.values())
+    return ImportedTake(info, channels, t_ns - t_ns[0], log.values[rows], truth)

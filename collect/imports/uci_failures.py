@@ -1,0 +1,109 @@
+"""UCI "Robot Execution Failures": force and torque at the wrist after a failure was detected.
+
+Each case is 15 samples over 315 ms of six integers Fx Fy Fz Tx Ty Tz. The source states no
+units; the columns are named N and Nm after what they measure.
+Source: L. Seabra Lopes and L. Camarinha-Matos, UCI, doi 10.24432/C5M89N (CC BY 4.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from gaploop.collect.imports.takes import ImportedTake, import_uid
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import sha256
+from gaploop.core.take import TakeInfo
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import Domain, TakeKind
+
+CHANNELS: Final = {
+    "wrist.fx_n": "N",
+    "wrist.fy_n": "N",
+    "wrist.fz_n": "N",
+    "wrist.tx_nm": "Nm",
+    "wrist.ty_nm": "Nm",
+    "wrist.tz_nm": "Nm",
+}
+SAMPLES: Final = 15
+PERIOD_S: Final = 0.315 / SAMPLES
+TASKS: Final = {
+    "lp1": "approach to grasp position",
+    "lp2": "transfer of a part",
+    "lp3": "position of a part after a transfer failure",
+    "lp4": "approach to ungrasp position",
+    "lp5": "motion with a part",
+}
+"""Learning problem to what the arm was doing, from the data set's own description."""
+
+
+def read_uci_failures(source: Path) -> list[ImportedTake]:
+    """Read one file of cases, or every `lp*.data` in a folder.
+
+    Raises:
+        UnusableInputError: nothing there, or a case that isn't 15 rows of six numbers.
+    """
+    if not source.exists():
+        raise UnusableInputError(f"{source} not found. Check the path.")
+    files = sorted(source.glob("lp*.data")) if source.is_dir() else [source]
+    if not files:
+        raise UnusableInputError(f"{source} holds no lp*.data. Name the folder that has them.")
+    return [take for path in files for take in _read_file(path)]
+
+
+def _read_file(path: Path) -> Iterator[ImportedTake]:
+    digest = sha256(path)
+    for index, (label, values) in enumerate(_cases(path)):
+        info = TakeInfo(
+            # No wall-clock time is known: the case's place in its file keeps the order.
+            uid=import_uid(index * 1_000_000, "uci_failures", digest, index),
+            task=TASKS.get(path.stem.lower(), "unknown"),
+            fps=1 / PERIOD_S,
+            kind=TakeKind.IMPORT,
+            domain=Domain.REAL,
+            session=path.stem,
+        )
+        truth = {"label": label, "source": path.name, "case": index}
+        t_ns = np.round(np.arange(SAMPLES) * PERIOD_S * 1e9).astype(np.int64)
+        yield ImportedTake(info, CHANNELS, t_ns, values, truth)
+
+
+def _cases(path: Path) -> Iterator[tuple[str, FloatArray]]:
+    try:
+        lines = path.read_text(encoding="ascii", errors="strict").splitlines()
+    except (UnicodeDecodeError, OSError) as error:
+        raise UnusableInputError(f"{path} can't be read as text ({error}).") from None
+    label, start, rows = "", 0, list[list[float]]()
+    found = False
+    for number, line in enumerate([*lines, ""], 1):
+        words = line.split()
+        if words and not label:
+            label, start, rows = words[0], number, []
+        elif words:
+            rows.append(_numbers(words, path, number))
+        elif label:
+            yield label, _matrix(rows, path, start)
+            label, found = "", True
+    if not found:
+        raise UnusableInputError(f"{path} holds no cases. Name an lp*.data file of the UCI set.")
+
+
+def _numbers(words: list[str], path: Path, number: int) -> list[float]:
+    try:
+        return [float(word) for word in words]
+    except ValueError:
+        raise UnusableInputError(
+            f"{path}, line {number}: {' '.join(words)[:60]!r} are not numbers. Expected six."
+        ) from None
+
+
+def _matrix(rows: list[list[float]], path: Path, start: int) -> FloatArray:
+    if len(rows) != SAMPLES or any(len(row) != len(CHANNELS) for row in rows):
+        raise UnusableInputError(
+            f"{path}, line {start}: a case must have {SAMPLES} rows of {len(CHANNELS)} numbers, "
+            f"this one has {len(rows)} rows. Get the file again from UCI."
+        )
+    return np.array(rows)

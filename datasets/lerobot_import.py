@@ -1,0 +1,225 @@
+"""A LeRobot dataset from elsewhere: checked, cut to some episodes, given gap columns.
+
+Where its videos are kept, files are copied (all episodes) or cut by LeRobot's own
+`split_dataset` (some). Where they are dropped, rows and statistics are written anew, and the
+joint state is copied to `observation.environment_state`, because ACT refuses state alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import writable_folder
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.datasets import columns, episodes_table, layout, staging
+from gaploop.datasets.check import check
+from gaploop.datasets.findings import ERROR
+from gaploop.datasets.frames import load_frames
+from gaploop.datasets.layout import DatasetInfo, Episode
+
+AUTOMATIC: Final = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+"""Features that LeRobot's writer makes itself."""
+_ABOUT_VIDEO: Final = frozenset(
+    ("missing_video", "no_video_columns", "misnamed_folder", "video_too_short")
+)
+_MENDED: Final = frozenset(("no_gap_columns", "missing_gap_columns", "not_finite"))
+"""Findings that an import may leave: it adds the columns, and looks at chosen rows itself."""
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """How to import.
+
+    Attributes:
+        episodes: which episodes; all if None.
+        drop_videos: leave pictures out and copy the joint state to environment state.
+        kind: what the episodes are for; None keeps what gap columns say, else import.
+        domain: where they were recorded; None keeps what gap columns say, else real.
+        outcome: how they ended; None keeps what gap columns say, else unlabelled.
+    """
+
+    episodes: Sequence[int] | None = None
+    drop_videos: bool = False
+    kind: TakeKind | None = None
+    domain: Domain | None = None
+    outcome: Outcome | None = None
+
+
+def import_dataset(
+    source: Path,
+    target: Path,
+    options: ImportOptions,
+    on_episode: Callable[[], None] | None = None,
+) -> int:
+    """Write the import of `source` to `target` and return its number of episodes.
+
+    Raises:
+        UnusableInputError: the source is damaged or has NaN in a chosen episode, videos are
+            missing and were not dropped, the target isn't empty or can't be written. Nothing
+            is left at the target then.
+    """
+    source, target = Path(source).absolute(), Path(target).absolute()
+    _check_target(source, target)
+    _check_source(source, options)
+    info = layout.read_info(source)
+    episodes = layout.read_episodes(info, options.episodes)
+    if not episodes:
+        raise UnusableInputError(f"{source} has no episodes to import.")
+    with staging.locked(target):
+        staging.recover(target)
+        stage = staging.beside(target, "staging")
+        if _rewrites(info, options):
+            _rewrite(info, episodes, stage, target.name, options, on_episode)
+        else:
+            _copy(info, episodes, stage, options)
+        rows = [_gap_row(episode, options) for episode in episodes]
+        episodes_table.materialise(stage, dict(enumerate(rows)))
+        staging.commit(stage, target)
+    return len(episodes)
+
+
+def _check_target(source: Path, target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UnusableInputError(f"{target} is not empty. Name another with --output_dir.")
+    if target.is_relative_to(source) or source.is_relative_to(target):
+        raise UnusableInputError(f"{target} and {source} lie inside each other. Keep them apart.")
+    writable_folder(target.parent)
+
+
+def _check_source(source: Path, options: ImportOptions) -> None:
+    layout.read_info(source)
+    for finding in check(source):
+        about_video = finding.code in _ABOUT_VIDEO or finding.where.startswith("videos/")
+        if finding.severity != ERROR or finding.code in _MENDED:
+            continue
+        if options.drop_videos and (about_video or finding.code.endswith("_stats")):
+            continue
+        raise UnusableInputError(f"{source}, {finding.where}: {finding.message} {finding.mend}")
+
+
+def _rewrites(info: DatasetInfo, options: ImportOptions) -> bool:
+    return options.drop_videos or not _pictures(info)
+
+
+def _pictures(info: DatasetInfo) -> list[str]:
+    return [k for k, f in info.features.items() if f.get("dtype") in ("video", "image")]
+
+
+def _rewrite(
+    info: DatasetInfo,
+    episodes: list[Episode],
+    stage: Path,
+    name: str,
+    options: ImportOptions,
+    on_episode: Callable[[], None] | None,
+) -> None:
+    from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
+
+    features = _kept_features(info)
+    source = [n for n in features if n in info.features]
+    table = load_frames(info.root, source, [e.index for e in episodes])
+    copies = options.drop_videos and columns.ENVIRONMENT not in features
+    if copies:
+        spec = {**features[columns.STATE], "names": list(info.names(columns.STATE))}
+        features[columns.ENVIRONMENT] = spec
+    writer = open_writer(stage, f"local/{name}", info.fps, info.robot_type, features)
+    for episode in episodes:
+        rows = table.rows_of(episode.index)
+        values = {n: table.columns[n][rows] for n in source}
+        _check_finite(values, info, episode)
+        if copies:
+            values[columns.ENVIRONMENT] = values[columns.STATE]
+        writer.save_take(episode.info.task, values, {})
+        if on_episode is not None:
+            on_episode()
+    writer.finalize()
+
+
+def _kept_features(info: DatasetInfo) -> dict[str, dict[str, Any]]:
+    """Return the features without pictures, with shapes as tuples, as LeRobot wants them."""
+    kept: dict[str, dict[str, Any]] = {}
+    pictures = _pictures(info)
+    for name, spec in info.features.items():
+        if name in AUTOMATIC or name in pictures or name.startswith(columns.CAMERA_AGE):
+            continue
+        shape = tuple(int(n) for n in spec.get("shape") or (1,))
+        if len(shape) != 1:
+            raise UnusableInputError(
+                f"{info.root}: feature {name} has shape {shape}; only numbers and vectors can be "
+                "imported. Remove it with lerobot-edit-dataset first."
+            )
+        kept[name] = {**spec, "shape": shape}
+    if columns.STATE not in kept:
+        raise UnusableInputError(f"{info.root} has no {columns.STATE}. Nothing to learn from.")
+    return kept
+
+
+def _check_finite(values: Mapping[str, Any], info: DatasetInfo, episode: Episode) -> None:
+    for name, array in values.items():
+        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+            raise UnusableInputError(
+                f"{info.root}, episode {episode.index}: {name} holds NaN or infinite values. "
+                "Leave that episode out with --episodes."
+            )
+
+
+def _copy(info: DatasetInfo, episodes: list[Episode], stage: Path, options: ImportOptions) -> None:
+    """Copy the dataset with its videos, or let LeRobot cut the chosen episodes out of it."""
+    table = load_frames(info.root, [columns.STATE, columns.ACTION], options.episodes)
+    for episode in episodes:
+        values = {n: v[table.rows_of(episode.index)] for n, v in table.columns.items()}
+        _check_finite(values, info, episode)
+    if len(episodes) == info.total_episodes:
+        shutil.copytree(info.root, stage)
+        return
+    from lerobot.datasets.dataset_tools import split_dataset
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    parts = staging.beside(stage, "parts")
+    shutil.rmtree(parts, ignore_errors=True)
+    whole = LeRobotDataset("local/source", root=info.root)
+    split_dataset(whole, {"kept": [e.index for e in episodes]}, parts)
+    (parts / "kept").rename(stage)
+    shutil.rmtree(parts)
+
+
+def _gap_row(episode: Episode, options: ImportOptions) -> dict[str, Any]:
+    info = episode.info
+    info = replace(info, kind=options.kind or info.kind, domain=options.domain or info.domain)
+    row = columns.default_row(info, options.outcome or episode.outcome)
+    return {**row, "gap_failure_mode": episode.failure_mode, "gap_phase": episode.phase}
+
+
+def parse_episodes(text: str, total: int) -> list[int]:
+    """Return the episodes that `text` names: `0:30`, `:30`, `45:`, `[0, 3]`, `0:5,9`.
+
+    Args:
+        total: how many there are; ranges end there, negative numbers count from it.
+
+    Raises:
+        UnusableInputError: it can't be read, or names an episode that isn't there.
+    """
+    chosen: list[int] = []
+    try:
+        for part in text.strip().strip("[]").split(","):
+            first, colon, stop = part.strip().partition(":")
+            if colon:
+                chosen += range(total)[
+                    slice(*(int(n) if n.strip() else None for n in (first, stop)))
+                ]
+            else:
+                chosen.append(range(total)[int(first)])
+    except (ValueError, IndexError):
+        raise UnusableInputError(
+            f"--episodes={text}: name episodes 0 to {total - 1}, such as '0:30' or '[0, 3]'."
+        ) from None
+    if not chosen:
+        raise UnusableInputError(f"--episodes={text} names no episode; there are {total}.")
+    return sorted(set(chosen))
