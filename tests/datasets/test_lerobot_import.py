@@ -1,0 +1,259 @@
+"""Foreign LeRobot datasets: read as they are, imported with gap columns, with and without video."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.datasets.check import check
+from gaploop.datasets.columns import EPISODE_COLUMNS
+from gaploop.datasets.compatible import require_trainable_together
+from gaploop.datasets.frames import load_frames
+from gaploop.datasets.layout import read_info
+from gaploop.datasets.lerobot_import import parse_episodes
+from gaploop.datasets.lerobot_publish import publish
+from gaploop.datasets.lerobot_read import read_takes
+from gaploop.datasets.sources import open_takes
+from gaploop.scripts.cli import main
+
+Write = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("foreign")
+
+
+@pytest.fixture
+def foreign(store: Path, tmp_path: Path) -> Path:
+    """A dataset as LeRobot itself writes it: no gap columns, another action width, videos."""
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    if not (store / "set").exists():
+        features = {
+            "action": {"dtype": "float32", "shape": (2,), "names": ["a.pos", "b.pos"]},
+            "observation.state": {
+                "dtype": "float32",
+                "shape": (3,),
+                "names": ["j1.pos", "j2.pos", "grip.pos"],
+            },
+            "observation.images.front": {
+                "dtype": "video",
+                "shape": (64, 64, 3),
+                "names": ["height", "width", "channels"],
+            },
+        }
+        dataset = LeRobotDataset.create("x/y", 10, features, root=store / "set", robot_type="arm")
+        draw = np.random.default_rng(0)
+        for episode in range(4):
+            for _ in range(6 + episode):
+                dataset.add_frame(
+                    {
+                        "action": draw.normal(size=2).astype(np.float32),
+                        "observation.state": draw.normal(size=3).astype(np.float32),
+                        "observation.images.front": np.full((64, 64, 3), 60 * episode, np.uint8),
+                        "task": "wave",
+                    }
+                )
+            dataset.save_episode()
+        dataset.finalize()
+    return Path(shutil.copytree(store / "set", tmp_path / "foreign"))
+
+
+def import_(source: Path, target: Path, *options: str) -> int:
+    return main(["import", str(source), "--format=lerobot", f"--output_dir={target}", *options])
+
+
+def test_a_foreign_dataset_reads_as_unlabelled_imports(foreign: Path) -> None:
+    takes = list(open_takes(foreign))
+    assert [len(t.frames) for t in takes] == [6, 7, 8, 9]
+    assert {t.info.kind for t in takes} == {TakeKind.IMPORT}
+    assert {t.outcome for t in takes} == {Outcome.UNLABELLED}
+    assert len({t.info.uid for t in takes}) == 4
+    assert [t.info.uid for t in open_takes(foreign)] == [t.info.uid for t in takes]
+    levels = [np.mean([p.mean() for p in t.cameras["front"]()]) for t in takes]
+    np.testing.assert_allclose(levels, [0, 60, 120, 180], atol=4)
+    assert [len(list(t.cameras["front"]())) for t in takes] == [6, 7, 8, 9]
+
+
+def test_check_only_warns_of_what_a_foreign_dataset_lacks(foreign: Path) -> None:
+    assert [(f.code, f.severity) for f in check(foreign)] == [("no_gap_columns", "warning")]
+
+
+def test_without_videos_state_is_copied_and_plain_lerobot_loads(
+    foreign: Path, tmp_path: Path
+) -> None:
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    shutil.rmtree(foreign / "videos")
+    out = tmp_path / "out"
+    options = ("--drop_videos=true", "--episodes=1:3", "--kind=demonstration", "--outcome=success")
+    assert import_(foreign, out, *options) == 0
+    assert check(out) == []
+    dataset = LeRobotDataset("x/y", root=out)
+    assert (dataset.num_episodes, len(dataset)) == (2, 7 + 8)
+    item = dataset[0]
+    assert (item["observation.environment_state"] == item["observation.state"]).all()
+    source, result = (load_frames(r, ["action"]) for r in (foreign, out))
+    np.testing.assert_array_equal(result.columns["action"], source.columns["action"][6:21])
+    takes = list(read_takes(out))
+    assert {(t.info.kind, t.outcome, t.info.domain) for t in takes} == {
+        (TakeKind.DEMONSTRATION, Outcome.SUCCESS, Domain.REAL)
+    }
+    assert [t.info.uid for t in takes] == [t.info.uid for t in read_takes(foreign, [1, 2])]
+
+
+def test_with_videos_everything_is_kept(foreign: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert import_(foreign, out) == 0
+    assert check(out) == []
+    assert [len(list(t.cameras["front"]())) for t in read_takes(out)] == [6, 7, 8, 9]
+
+
+def test_some_episodes_with_their_videos(foreign: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert import_(foreign, out, "--episodes=[1, 3]") == 0
+    levels = [np.mean([p.mean() for p in t.cameras["front"]()]) for t in read_takes(out)]
+    np.testing.assert_allclose(levels, [60, 180], atol=4)
+    assert [f.code for f in check(out) if f.severity == "error"] == []
+
+
+def test_missing_videos_are_refused_with_the_way_on(
+    foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(foreign / "videos")
+    assert import_(foreign, tmp_path / "out") == 2
+    assert "--drop_videos=true" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_nan_in_a_chosen_episode_is_refused_and_nothing_is_left(
+    foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = foreign / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(path)
+    states = table["observation.state"].to_pylist()
+    states[0] = [float("nan")] * 3
+    at = table.column_names.index("observation.state")
+    column = type(table["observation.state"].chunk(0)).from_arrays(
+        [float(v) for row in states for v in row], 3
+    )
+    kind = table.schema.field("observation.state").type
+    pq.write_table(table.set_column(at, table.schema.field(at), column.cast(kind)), path)
+    out = tmp_path / "out"
+    assert import_(foreign, out, "--drop_videos=true") == 2
+    assert "episode 0" in capsys.readouterr().err
+    assert not out.exists()
+    assert import_(foreign, out, "--drop_videos=true", "--episodes=1:") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--episodes=0:x",), "0 to 3"),
+        (("--episodes=9",), "0 to 3"),
+        (("--kind=demo",), "demonstration"),
+        (("--outcome=sucess",), "success"),
+    ],
+)
+def test_wrong_options_name_the_valid_ones(
+    foreign: Path,
+    tmp_path: Path,
+    options: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert import_(foreign, tmp_path / "out", *options) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [("0:3", [0, 1, 2]), (":2", [0, 1]), ("8:", [8, 9]), ("[0, 3]", [0, 3]), ("0:2,-1", [0, 1, 9])],
+)
+def test_ranges_of_episodes(text: str, chosen: list[int]) -> None:
+    assert parse_episodes(text, 10) == chosen
+
+
+def test_frames_load_without_lerobot(foreign: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from gaploop.datasets.frames import load_frames; "
+        "t = load_frames(Path(sys.argv[1]), ['action', 'observation.state'], [1, 2]); "
+        "assert t.columns['action'].shape == (15, 2), t.columns['action'].shape; "
+        "assert [e.index for e in t.episodes] == [1, 2]; "
+        "assert 'lerobot' not in sys.modules and 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script, str(foreign)], check=True)
+
+
+def test_an_unknown_column_or_episode_is_named(foreign: Path) -> None:
+    with pytest.raises(UnusableInputError, match=r"observation\.state"):
+        load_frames(foreign, ["observation.stat"])
+    with pytest.raises(UnusableInputError, match="no episode 7"):
+        load_frames(foreign, ["action"], [7])
+
+
+def test_training_on_two_robots_is_refused(
+    foreign: Path, tmp_path: Path, write_take: Write
+) -> None:
+    write_take(tmp_path / "journal", cameras=())
+    publish(tmp_path / "journal", tmp_path / "own", "me/x")
+    infos = [read_info(foreign), read_info(tmp_path / "own")]
+    require_trainable_together([infos[0], infos[0]])
+    with pytest.raises(UnusableInputError, match="fps"):
+        require_trainable_together(infos)
+
+
+def test_gap_columns_of_an_import_have_fixed_types(foreign: Path, tmp_path: Path) -> None:
+    import_(foreign, tmp_path / "out", "--drop_videos=true")
+    [path] = (tmp_path / "out/meta/episodes").glob("*/*.parquet")
+    schema = pq.read_schema(path)
+    assert {n: schema.field(n).type for n in EPISODE_COLUMNS} == EPISODE_COLUMNS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cameras", [(), ("overhead",)])
+def test_plain_lerobot_train_trains_two_steps(
+    tmp_path: Path, write_take: Write, cameras: tuple[str, ...]
+) -> None:
+    """State and environment state without pictures; pictures, with an untrained backbone."""
+    journal, root = tmp_path / "journal", tmp_path / "set"
+    for i in range(2):
+        write_take(journal, 30, code=40 * i, cameras=cameras)
+    publish(journal, root, "me/x")
+    command = [
+        str(Path(sys.executable).parent / "lerobot-train"),
+        "--dataset.repo_id=me/x",
+        f"--dataset.root={root}",
+        "--policy.type=act",
+        "--policy.device=cpu",
+        "--policy.push_to_hub=false",
+        "--policy.pretrained_backbone_weights=null",
+        "--policy.dim_model=32",
+        "--policy.n_heads=2",
+        "--policy.chunk_size=8",
+        "--policy.n_action_steps=8",
+        "--steps=2",
+        "--batch_size=4",
+        "--num_workers=0",
+        "--wandb.enable=false",
+        f"--output_dir={tmp_path / 'run'}",
+    ]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    config = json.loads(
+        (tmp_path / "run/checkpoints/000002/pretrained_model/config.json").read_text()
+    )
+    assert not [name for name in config["input_features"] if "gap" in name]
