@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import av
+import av.logging
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -214,6 +216,8 @@ def open_writer(
     root: Path, repo_id: str, fps: float, robot_type: str, features: Mapping[str, Any]
 ) -> TakeWriter:
     """Open the dataset at `root` for appending, or create it; `finalize` must follow."""
+    # LeRobot points FFmpeg's log at the terminal after every video; errors are enough there.
+    av.logging.set_libav_level(av.logging.ERROR)
     if root.exists():
         return TakeWriter(LeRobotDatasetMetadata(repo_id, root))
     meta = LeRobotDatasetMetadata.create(
