@@ -254,7 +254,9 @@ def _limits(result: DemoResult) -> Section:
 def _advice(item: PlanItem) -> str:
     if item.takes:
         return f"collect {item.takes} takes"
-    return "roll out more first" if item.remedy == "demonstrate" else f"don't collect: {item.remedy}"
+    if item.remedy == "demonstrate":
+        return "roll out more first"
+    return f"don't collect: {item.remedy}"
 
 
 def _named(result: DemoResult) -> list[tuple[str, LoopResult]]:
