@@ -40,8 +40,8 @@ from gaploop.sim.tasks import TASKS, TaskState, is_success
 # LeRobot's so101_follower limits the gripper to half its torque (Max_Torque_Limit 500).
 GRIPPER_TORQUE_NM = 0.5 * units.STALL_TORQUE_NM
 HELD_FORCE_N = 0.2  # a jaw that presses less is only touching
-SNAPSHOTS = 256  # captures kept for a camera that lags or stalls: ten seconds at 25 Hz
-MULTISAMPLES = 2  # of the renderer: smooth edges help the tracker, more cost half the frames
+SNAPSHOTS = 64  # captures kept for a camera that lags: two and a half seconds at 25 Hz
+MULTISAMPLES = 0  # of the renderer: two cost two thirds of the frames on a CPU
 
 
 @dataclass(frozen=True)
@@ -204,9 +204,7 @@ class Cell:
         self._residual_s += duration_s
         count = int(self._residual_s / scene.TIMESTEP_S + 1e-6)
         self._residual_s -= count * scene.TIMESTEP_S
-        stepwise = (
-            self._commands.active or self._sensors.offsets_active or self._hand is not None
-        )
+        stepwise = self._commands.active or self._sensors.offsets_active or self._hand is not None
         end = self._steps + count
         while self._steps < end:
             due = self._next_capture_step()
@@ -225,7 +223,8 @@ class Cell:
         now_s = self.now_s
         if self._commands.active or self._sensors.offsets_active:
             goal = self._commands.set_point(now_s) if self._commands.active else self._goal
-            self._data.ctrl[self._servos] = goal - self._sensors.offset(now_s)
+            true = self._data.qpos[self._qpos]
+            self._data.ctrl[self._servos] = goal - self._sensors.offset(now_s, true)
         if self._hand is not None:
             self._hand.update(now_s, self._data)
 
@@ -269,7 +268,7 @@ class Cell:
     def _newest_snapshot(self) -> _Snapshot:
         latest_s = self.now_s - self._camera_latency_s + 1e-9
         for snapshot in reversed(self._snapshots):
-            if snapshot.t_s <= latest_s and self._sensors.capture_allowed(snapshot.t_s):
+            if snapshot.t_s <= latest_s:
                 return snapshot
         return self._snapshots[0]
 
@@ -299,7 +298,7 @@ class Cell:
         return np.asarray(renderer.render(), dtype=np.uint8)
 
     def picture(self, width: int = 640, height: int = 480) -> NDArray[np.uint8]:
-        """A picture for people, from the side and without image faults, shape (height, width, 3)."""
+        """A picture for people, from the side, without faults; RGB, shape (height, width, 3)."""
         renderer = _make_renderer(self._model, height, width)
         try:
             return self._render(renderer, self._snapshot(-1), scene.REPORT_CAMERA_NAME)
@@ -364,7 +363,9 @@ class Cell:
             "yaw_tolerance_rad": self._criterion.yaw_tolerance_rad,
             "hand_pos_m": None if self._hand is None or self._hand.away
             else self._hand.position(self._data).tolist(),
-            "joint_offset_rad": self._sensors.offset(self.now_s).tolist(),
+            "joint_offset_rad": self._sensors.offset(
+                self.now_s, self._data.qpos[self._qpos]
+            ).tolist(),
             "gap_seed": self._gap_seed,
             "injected": [asdict(gap) for gap in self.injected],
         }  # fmt: skip

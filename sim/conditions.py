@@ -114,9 +114,7 @@ def _checked(key: str, value: object) -> object:
     return int(row), int(column)
 
 
-def _numbers(
-    key: str, value: object, count: int, low: float, high: float
-) -> tuple[float, ...]:
+def _numbers(key: str, value: object, count: int, low: float, high: float) -> tuple[float, ...]:
     wanted = f"{count} number(s) from {low:g} to {high:g}"
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != count:
         raise UnusableInputError(f"Condition '{key}' is {value!r}: give {wanted}.")

@@ -27,6 +27,7 @@ Sees = Literal["scene", "tracker"]
 APPROACH_M = 0.055  # heights of the tool above the object's resting centre
 DESCEND_M = -0.001
 CARRY_M = 0.050
+LIFT_EXTRA_M = 0.018  # where lifting is the task: clearly above the height that counts
 RELEASE_M = 0.006
 GRIPPER_OPEN_RAD = 0.75
 GRIPPER_CLOSED_RAD = -0.10
@@ -167,6 +168,7 @@ class ScriptedLeader:
             return replace(self._grasp, gripper_rad=GRIPPER_CLOSED_RAD)
         if self._stage is Stage.LIFT:
             height_m = view.rest_z_m + CARRY_M + self._habits.height_m
+            height_m += LIFT_EXTRA_M if self._cell.task == "pick_lift" else 0.0
             return replace(self._grasp, height_m=height_m, gripper_rad=GRIPPER_CLOSED_RAD)
         return self._place_goal(view)
 

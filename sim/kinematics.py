@@ -38,7 +38,7 @@ class ArmIk:
         position_m: NDArray[np.float64],
         jaw_angle_rad: float,
         q_start_rad: NDArray[np.float64],
-        iterations: int = 4,
+        iterations: int = 3,
     ) -> NDArray[np.float64]:
         """Find arm angles for a gripper that points down.
 
@@ -89,14 +89,18 @@ class ArmIk:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         self._place(q)
         rotation = self._data.site_xmat[self._site].reshape(3, 3)
-        turn = 0.5 * np.cross(rotation.T, wanted.T).sum(axis=0)
+        # Half the sum of the cross products of the axes, written out: np.cross is slow.
+        skew = wanted @ rotation.T
+        turn = 0.5 * np.array(
+            [skew[2, 1] - skew[1, 2], skew[0, 2] - skew[2, 0], skew[1, 0] - skew[0, 1]]
+        )
         mujoco.mj_jacSite(self._model, self._data, self._jacp, self._jacr, self._site)
-        error = np.concatenate(
-            [position_m - self._data.site_xpos[self._site], ORIENTATION_WEIGHT_M * turn]
-        )
-        jacobian = np.vstack(
-            [self._jacp[:, self._dofs], ORIENTATION_WEIGHT_M * self._jacr[:, self._dofs]]
-        )
+        error = np.empty(6)
+        error[:3] = position_m - self._data.site_xpos[self._site]
+        error[3:] = ORIENTATION_WEIGHT_M * turn
+        jacobian = np.empty((6, 5))
+        jacobian[:3] = self._jacp[:, self._dofs]
+        jacobian[3:] = ORIENTATION_WEIGHT_M * self._jacr[:, self._dofs]
         return error, jacobian
 
 
@@ -108,9 +112,7 @@ def polar(xy_m: NDArray[np.float64]) -> tuple[float, float]:
 
 def from_polar(azimuth_rad: float, radius_m: float) -> NDArray[np.float64]:
     """Table point [m], shape (2,), from azimuth [rad] and radius [m] about the pan axis."""
-    return np.array(
-        [PAN_AXIS_X_M + radius_m * np.cos(azimuth_rad), radius_m * np.sin(azimuth_rad)]
-    )
+    return np.array([PAN_AXIS_X_M + radius_m * np.cos(azimuth_rad), radius_m * np.sin(azimuth_rad)])
 
 
 def fold_square(angle_rad: float) -> float:

@@ -70,7 +70,7 @@ class ToolMotion:
         self._rate = np.zeros(5)
         self._speed_factor = speed
         self._tremor = np.zeros(3)
-        self.correction_m = np.zeros(3)
+        self.correction_m: NDArray[np.float64] = np.zeros(3)
 
     @property
     def position_m(self) -> NDArray[np.float64]:

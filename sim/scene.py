@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from gaploop.sim import headless  # noqa: F401  (sets the renderer up before mujoco is imported)
+
+# isort: split
 import mujoco
 import numpy as np
 import so101_nexus

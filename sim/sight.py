@@ -116,15 +116,21 @@ class TrackerSight:
         self._cell = cell
         self._tracker = tracker or Tracker.nominal(cell.image_size)
         self._ik = ArmIk(nominal_arm())
+        self._seen: NDArray[np.float64] | None = None
+        self._seen_t_s = 0.0
 
     def reset(self) -> None:
         """Forget the last take's detections."""
         self._tracker.reset()
+        self._seen = None
 
     def look(self) -> View:
         """Return the scene as tracked."""
         frame = self._cell.frame()
-        seen = self._tracker.observe(frame.image, frame.t_capture_s)
+        if self._seen is None or frame.t_capture_s != self._seen_t_s:
+            self._seen = self._tracker.observe(frame.image, frame.t_capture_s)
+            self._seen_t_s = frame.t_capture_s
+        seen = self._seen
         q_rad = self._cell.read().position_rad
         tool, _ = self._ik.tcp(q_rad)
         object_xy = from_polar(float(seen[0]), float(seen[1]))

@@ -27,9 +27,9 @@ class CommandPath:
         self._play_rad = merged.get("backlash_rad", 0.0)
         self._step_rad = merged.get("speed_limit_rad_s", np.inf) * TIMESTEP_S
         self._pending: deque[tuple[float, NDArray[np.float64]]] = deque()
-        self._goal = np.zeros(6)
-        self._slewed = np.zeros(6)
-        self._out = np.zeros(6)
+        self._goal: NDArray[np.float64] = np.zeros(6)
+        self._slewed: NDArray[np.float64] = np.zeros(6)
+        self._out: NDArray[np.float64] = np.zeros(6)
         self.active = bool({"latency_s", "backlash_rad", "speed_limit_rad_s"} & merged.keys())
 
     def reset(self, q_rad: NDArray[np.float64]) -> None:

@@ -69,58 +69,64 @@ def _spread(rng: np.random.Generator) -> float:
 
 
 def _slippery(s: float, rng: np.random.Generator) -> Parameters:
-    return {"friction_factor": float((1.0 - 0.93 * s) * _spread(rng))}
+    return {"friction_factor": float((1.0 - 0.94 * s) * _spread(rng))}
 
 
 def _soft(s: float, rng: np.random.Generator) -> Parameters:
-    return {"time_constant_factor": 1.0 + 9.0 * s * _spread(rng), "slip_creep": s}
+    return {"time_constant_factor": 1.0 + 3.0 * s * _spread(rng), "slip_creep": s**2}
 
 
 def _sticky(s: float, rng: np.random.Generator) -> Parameters:
-    return {"adhesion_n": 0.9 * s * _spread(rng)}
+    return {"adhesion_n": 2.5 * s * _spread(rng)}
 
 
 def _exposure(s: float, rng: np.random.Generator) -> Parameters:
-    dark = rng.random() < 0.6
-    stops = -2.6 * s if dark else 1.9 * s
-    return {"gain": float(2.0 ** (stops * _spread(rng))), "gamma": 1.0 + (0.3 if dark else -0.2) * s}
+    dark = rng.random() < 0.5
+    stops = -1.95 * s if dark else 1.8 * s
+    gamma = 1.0 + (0.2 if dark else -0.15) * s
+    return {"gain": float(2.0 ** (stops * _spread(rng))), "gamma": gamma}
 
 
 def _cast(s: float, rng: np.random.Generator) -> Parameters:
-    angle = float(rng.uniform(0.0, 2.0 * np.pi))  # on the colour circle
-    return {"cast_hue_rad": angle, "cast_strength": 0.75 * s * _spread(rng), "veil": 0.35 * s}
+    # Directions on the colour circle: tungsten, old fluorescent tubes, blue daylight.
+    angle = float(rng.choice([0.5, 2.1, 3.9]) + rng.normal(0.0, 0.2))
+    return {"cast_hue_rad": angle, "cast_strength": 0.45 * s * _spread(rng), "veil": 0.25 * s}
 
 
 def _blur(s: float, rng: np.random.Generator) -> Parameters:
-    return {"defocus_fraction": 0.024 * s * _spread(rng)}
+    return {"defocus_fraction": 0.040 * s * _spread(rng)}
 
 
 def _vignette(s: float, rng: np.random.Generator) -> Parameters:
     return {
-        "vignette": 0.9 * s,
-        "distortion": _sign(rng) * 0.16 * s * _spread(rng),
+        "vignette": 0.75 * s,
+        "distortion": _sign(rng) * 0.28 * s * _spread(rng),
     }
 
 
 def _encoder_drift(s: float, rng: np.random.Generator) -> Parameters:
-    return {"drift_rad": np.radians(4.5) * s * _spread(rng), "noise_rad": np.radians(0.5) * s}
+    return {"drift_rad": np.radians(3.6) * s * _spread(rng), "noise_rad": np.radians(0.5) * s}
 
 
 def _stale_reads(s: float, rng: np.random.Generator) -> Parameters:
-    return {"stale_fraction": 0.55 * s * _spread(rng), "burst_s": 0.02 + 0.13 * s}
+    return {"stale_fraction": 0.75 * s * _spread(rng), "burst_s": 0.02 + 0.38 * s}
 
 
-def _camera_noise(s: float, rng: np.random.Generator) -> Parameters:
-    return {"pixel_noise": 95.0 * s * _spread(rng), "banding": 60.0 * s}
+def _torn_frames(s: float, rng: np.random.Generator) -> Parameters:
+    return {
+        "torn_fraction": min(0.7 * s * _spread(rng), 0.9),
+        "tear_fraction": 0.05 + 0.15 * s,
+        "pixel_noise": 30.0 * s,
+    }
 
 
-def _frame_drops(s: float, rng: np.random.Generator) -> Parameters:
-    return {"stall_s": 2.6 * s * _spread(rng), "first_stall_s": float(rng.uniform(0.0, 0.3))}
+def _coarse_encoder(s: float, rng: np.random.Generator) -> Parameters:
+    return {"step_rad": float(np.radians(6.5) * s * _spread(rng))}
 
 
 def _size(s: float, rng: np.random.Generator) -> Parameters:
-    larger = rng.random() < 0.65
-    factor = 1.0 + 0.62 * s * _spread(rng) if larger else 1.0 - 0.42 * s * _spread(rng)
+    larger = rng.random() < 0.7
+    factor = 1.0 + 0.70 * s * _spread(rng) if larger else 1.0 - 0.50 * s * _spread(rng)
     return {"size_factor": float(factor)}
 
 
@@ -128,16 +134,16 @@ def _elongated(s: float, rng: np.random.Generator) -> Parameters:
     return {"length_factor": 1.0 + 0.85 * s * _spread(rng), "width_factor": 1.0 + 0.25 * s}
 
 
-def _heavy(s: float, rng: np.random.Generator) -> Parameters:
+def _tall(s: float, rng: np.random.Generator) -> Parameters:
     return {
-        "mass_kg": 0.01 + 0.55 * s**2 * _spread(rng),
-        "com_x_fraction": _sign(rng) * 0.6 * s,
-        "com_y_fraction": _sign(rng) * 0.6 * s,
+        "height_factor": 1.0 + 1.7 * s * _spread(rng),
+        "com_x_fraction": _sign(rng) * 0.4 * s,
+        "com_y_fraction": _sign(rng) * 0.4 * s,
     }
 
 
 def _round(s: float, rng: np.random.Generator) -> Parameters:
-    return {"cylinder": 1.0, "size_factor": 1.0 + 0.55 * s * _spread(rng)}
+    return {"cylinder": 1.0, "size_factor": 1.0 + 0.65 * s * _spread(rng)}
 
 
 def _similar(s: float, rng: np.random.Generator) -> Parameters:
@@ -236,51 +242,63 @@ def _alignment(s: float, rng: np.random.Generator) -> Parameters:
 
 G = GapDimension
 MECHANISMS: tuple[Mechanism, ...] = (
-    Mechanism(G.CONTACT_DYNAMICS, "slippery", False, "finger friction 1.0 -> 0.07", _slippery),
-    Mechanism(G.CONTACT_DYNAMICS, "soft", False, "contact time constant x10, creeping grip", _soft),
-    Mechanism(G.CONTACT_DYNAMICS, "sticky", True, "finger pads hold on with 0.9 N", _sticky),
-    Mechanism(G.VISUAL_DOMAIN, "exposure", False, "2.6 stops darker or 1.9 brighter", _exposure),
-    Mechanism(G.VISUAL_DOMAIN, "colour_cast", False, "cast of 75 %, veil of 35 %", _cast),
-    Mechanism(G.VISUAL_DOMAIN, "blur", False, "defocus, sigma 2.4 % of image width", _blur),
-    Mechanism(G.VISUAL_DOMAIN, "lens", True, "corners 90 % darker, 16 % distortion", _vignette),
+    Mechanism(G.CONTACT_DYNAMICS, "slippery", False, "finger friction 1.0 -> 0.06", _slippery),
+    Mechanism(G.CONTACT_DYNAMICS, "soft", False, "contact time constant x4, creeping grip", _soft),
+    Mechanism(G.CONTACT_DYNAMICS, "sticky", True, "finger pads hold on with 2.5 N", _sticky),
+    Mechanism(G.VISUAL_DOMAIN, "exposure", False, "2.0 stops darker or 1.8 brighter", _exposure),
+    Mechanism(G.VISUAL_DOMAIN, "colour_cast", False, "cast of 45 %, veil of 25 %", _cast),
+    Mechanism(G.VISUAL_DOMAIN, "blur", False, "defocus, sigma 4 % of image width", _blur),
+    Mechanism(G.VISUAL_DOMAIN, "lens", True, "corners 75 % darker, 28 % distortion", _vignette),
     Mechanism(
-        G.SENSOR_NOISE, "encoder_drift", False, "4.5 deg drift, 0.5 deg noise", _encoder_drift
+        G.SENSOR_NOISE, "encoder_drift", False, "3.6 deg drift, 0.5 deg noise", _encoder_drift
     ),
     Mechanism(
-        G.SENSOR_NOISE, "stale_reads", False, "bus down 55 % of the time, 0.15 s each", _stale_reads
+        G.SENSOR_NOISE, "stale_reads", False, "bus down 75 % of the time, 0.4 s each", _stale_reads
     ),
-    Mechanism(G.SENSOR_NOISE, "camera_noise", False, "pixel noise 95/255, bands 60/255", _camera_noise),
-    Mechanism(G.SENSOR_NOISE, "frame_drops", True, "camera stalls of 2.6 s", _frame_drops),
-    Mechanism(G.OBJECT_PROPERTY, "size", False, "62 % larger or 42 % smaller", _size),
+    Mechanism(
+        G.SENSOR_NOISE, "torn_frames", False, "70 % of pictures torn by 20 % of width", _torn_frames
+    ),
+    Mechanism(G.SENSOR_NOISE, "coarse_encoder", True, "encoder steps of 6.5 deg", _coarse_encoder),
+    Mechanism(G.OBJECT_PROPERTY, "size", False, "70 % larger or half the size", _size),
     Mechanism(G.OBJECT_PROPERTY, "elongated", False, "85 % longer, 25 % wider", _elongated),
-    Mechanism(G.OBJECT_PROPERTY, "heavy", False, "0.56 kg, centre of mass 60 % off centre", _heavy),
-    Mechanism(G.OBJECT_PROPERTY, "round", True, "a cylinder, 55 % larger", _round),
+    Mechanism(G.OBJECT_PROPERTY, "tall", False, "170 % taller, 40 % off balance", _tall),
+    Mechanism(G.OBJECT_PROPERTY, "round", True, "a cylinder, 65 % larger", _round),
     Mechanism(
-        G.ENVIRONMENTAL_COMPLEXITY, "similar", False, "4 cubes of the same hue, 25 % larger", _similar
+        G.ENVIRONMENTAL_COMPLEXITY,
+        "similar",
+        False,
+        "4 cubes of the same hue, 25 % larger",
+        _similar,
     ),
+    Mechanism(G.ENVIRONMENTAL_COMPLEXITY, "clutter", False, "8 obstacles of 8 cm height", _clutter),
     Mechanism(
-        G.ENVIRONMENTAL_COMPLEXITY, "clutter", False, "8 obstacles of 8 cm height", _clutter
-    ),
-    Mechanism(
-        G.ENVIRONMENTAL_COMPLEXITY, "occluder", True, "a lamp head of 52 mm radius in view", _occluder
+        G.ENVIRONMENTAL_COMPLEXITY,
+        "occluder",
+        True,
+        "a lamp head of 52 mm radius in view",
+        _occluder,
     ),
     Mechanism(G.HUMAN_BEHAVIOR, "nudge", False, "pushes the object 65 mm, twice", _nudge),
     Mechanism(G.HUMAN_BEHAVIOR, "reach_in", False, "a hand over the object for 4 s", _reach_in),
     Mechanism(G.HUMAN_BEHAVIOR, "take", True, "takes the object 14 cm away", _take),
     Mechanism(G.ACTUATOR_RESPONSE, "latency", False, "0.40 s dead time", _latency),
     Mechanism(G.ACTUATOR_RESPONSE, "backlash", False, "7 deg of play per joint", _backlash),
-    Mechanism(
-        G.ACTUATOR_RESPONSE, "weak", False, "servo gain / 125, 0.35 N m stiction", _weak
-    ),
+    Mechanism(G.ACTUATOR_RESPONSE, "weak", False, "servo gain / 125, 0.35 N m stiction", _weak),
     Mechanism(G.ACTUATOR_RESPONSE, "slow", True, "joint speed limited to 0.44 rad/s", _slow),
     Mechanism(
         G.SPATIAL_GEOMETRY, "camera_pose", False, "26 mm, 15 mm up or down, 5 deg yaw", _camera_pose
     ),
-    Mechanism(G.SPATIAL_GEOMETRY, "table_height", False, "20 mm higher or 24 mm lower", _table_height),
-    Mechanism(G.SPATIAL_GEOMETRY, "zero_offset", True, "joint zeros off by 2.5 to 5 deg", _zero_offset),
+    Mechanism(
+        G.SPATIAL_GEOMETRY, "table_height", False, "20 mm higher or 24 mm lower", _table_height
+    ),
+    Mechanism(
+        G.SPATIAL_GEOMETRY, "zero_offset", True, "joint zeros off by 2.5 to 5 deg", _zero_offset
+    ),
     Mechanism(G.TASK_SPECIFICATION, "tolerance", False, "15 -> 2.1 mm", _tolerance),
     Mechanism(G.TASK_SPECIFICATION, "goal_offset", False, "goal 26 mm off the disc", _goal_offset),
-    Mechanism(G.TASK_SPECIFICATION, "alignment", True, "faces within 6 deg of the axes", _alignment),
+    Mechanism(
+        G.TASK_SPECIFICATION, "alignment", True, "faces within 6 deg of the axes", _alignment
+    ),
 )
 
 

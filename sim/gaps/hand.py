@@ -18,7 +18,7 @@ from gaploop.sim.gaps.catalog import InjectedGap
 HAND = "hand"
 AWAY_M = 0.42  # distance at which the hand is out of the picture
 PARKED_M = (0.0, 0.0, -1.0)
-PUSH_HEIGHT_M = 0.022
+PUSH_HEIGHT_M = 0.010
 HOVER_HEIGHT_M = 0.085
 FINGER_REACH_M = 0.055  # from the hand's origin to the finger tips
 SPEED_M_S = 0.55  # a calm reach; people reach at 0.5 to 1 m/s

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from gaploop.sim.gaps.catalog import InjectedGap
 
 _IMAGE_KEYS = {
-    "gain", "cast_strength", "defocus_fraction", "vignette", "distortion", "pixel_noise",
+    "gain", "cast_strength", "defocus_fraction", "vignette", "distortion", "torn_fraction",
 }  # fmt: skip
+
+VEIL_LEVEL = 110.0  # grey level of stray light
 
 
 class ImagePath:
@@ -28,9 +30,7 @@ class ImagePath:
         axis = (np.arange(size_px) + 0.5) / size_px * 2.0 - 1.0
         self._x, self._y = np.meshgrid(axis, axis)
 
-    def apply(
-        self, image: NDArray[np.uint8], rng: np.random.Generator
-    ) -> NDArray[np.uint8]:
+    def apply(self, image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
         """Return the picture with the station's faults.
 
         Args:
@@ -44,8 +44,8 @@ class ImagePath:
             return image
         picture = self._lens(image).astype(np.float32)
         picture = self._light(picture)
-        if self._p.get("pixel_noise"):
-            picture = self._noise(picture, rng)
+        if "torn_fraction" in self._p:
+            picture = self._tear(picture, rng)
         return np.asarray(np.clip(picture + 0.5, 0, 255), dtype=np.uint8)
 
     def _lens(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -65,26 +65,29 @@ class ImagePath:
 
     def _light(self, picture: NDArray[np.float32]) -> NDArray[np.float32]:
         p = self._p
+        out: NDArray[np.floating] = picture
         if "cast_strength" in p:
             angle = p["cast_hue_rad"] + np.array([0.0, 2.0 * np.pi / 3.0, 4.0 * np.pi / 3.0])
             tint = np.cos(angle)
             gains = np.exp(p["cast_strength"] * tint)
-            veil = 110.0 * (1.0 + 0.6 * tint)
-            picture = picture * gains * (1.0 - p["veil"]) + p["veil"] * veil
+            veil = VEIL_LEVEL * (1.0 + 0.6 * tint)
+            out = out * gains * (1.0 - p["veil"]) + p["veil"] * veil
         if "gain" in p:
-            linear = np.clip(picture * p["gain"], 0.0, 255.0) / 255.0
-            picture = 255.0 * linear ** p["gamma"]
+            out = 255.0 * (np.clip(out * p["gain"], 0.0, 255.0) / 255.0) ** p["gamma"]
         if "vignette" in p:
-            picture = picture * (1.0 - p["vignette"] * np.clip(
-                (self._x**2 + self._y**2) / 1.1, 0.0, 1.0))[..., None]  # fmt: skip
-        return np.asarray(picture, dtype=np.float32)
+            fall = p["vignette"] * np.clip((self._x**2 + self._y**2) / 1.1, 0.0, 1.0)
+            out = out * (1.0 - fall)[..., None]
+        return np.asarray(out, dtype=np.float32)
 
-    def _noise(
-        self, picture: NDArray[np.float32], rng: np.random.Generator
-    ) -> NDArray[np.float32]:
-        """White noise, and row banding as of a rolling shutter under mains light."""
+    def _tear(self, picture: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+        """Shift a band of rows, as after a lost packet, and add pixel noise."""
+        torn, first, share, shift = rng.random(4)
+        if torn < self._p["torn_fraction"]:
+            size = self._size_px
+            start = int(first * 0.6 * size)
+            rows = slice(start, start + int((0.2 + 0.5 * share) * size))
+            shift_px = round((2.0 * shift - 1.0) * self._p["tear_fraction"] * size)
+            picture = picture.copy()
+            picture[rows] = np.roll(picture[rows], shift_px, axis=1)
         noise = rng.normal(0.0, self._p["pixel_noise"], picture.shape)
-        rows = self._p.get("banding", 0.0) * np.sin(
-            2.0 * np.pi * (np.arange(self._size_px) / self._size_px * 5.0 + rng.random())
-        )
-        return np.asarray(picture + noise + rows[:, None, None], dtype=np.float32)
+        return np.asarray(picture + noise, dtype=np.float32)

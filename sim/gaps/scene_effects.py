@@ -44,6 +44,7 @@ def object_options(options: SceneOptions, gaps: Sequence[InjectedGap]) -> SceneO
         half = np.asarray(options.object_half_size_m) * p.get("size_factor", 1.0)
         half[0] *= p.get("length_factor", 1.0)
         half[1] *= p.get("width_factor", 1.0)
+        half[2] *= p.get("height_factor", 1.0)
         volume_factor = float(np.prod(half) / np.prod(options.object_half_size_m))
         options = replace(
             options,

@@ -1,4 +1,4 @@
-"""What encoders and the camera's clock report: drift, noise, stale readings, stalls."""
+"""What the encoders report: offset, drift, noise, coarse steps, bus outages."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ class SensorPath:
         self._noise_rad = merged.get("noise_rad", 0.0)
         self._stale_fraction = min(merged.get("stale_fraction", 0.0), 0.95)
         self._burst_s = merged.get("burst_s", 0.0)
-        self._stall_s = merged.get("stall_s", 0.0)
-        self._first_stall_s = merged.get("first_stall_s", 0.0)
-        self.offsets_active = bool(self._zero.any() or self._drift_rad)
+        self._step_rad = merged.get("step_rad", 0.0)
+        self.offsets_active = bool(self._zero.any() or self._drift_rad or self._step_rad)
         self.reset(np.random.default_rng(0))
 
     def reset(self, rng: np.random.Generator) -> None:
@@ -53,30 +52,26 @@ class SensorPath:
         """Say whether the servo bus is down: no goal arrives and readings repeat."""
         return bool(np.searchsorted(self._outages, t_s) % 2 == 1)
 
-    def offset(self, t_s: float) -> NDArray[np.float64]:
-        """What the encoders read beyond the true angle [rad], shape (6,), at `t_s` [s].
+    def offset(self, t_s: float, q_rad: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What the encoders read beyond the true angles `q_rad` [rad], shape (6,), at `t_s` [s].
 
         A servo controls its own reading, so the same offset moves the arm the other way.
         """
         drift = self._drift_rad * np.sin(2.0 * np.pi * self._hz * t_s + self._phase)
-        drift[5] = 0.0
-        return np.asarray(self._zero + drift)
+        offset = self._zero + drift
+        if self._step_rad:
+            read = q_rad + offset
+            offset = offset + np.round(read / self._step_rad) * self._step_rad - read
+        offset[5] = 0.0
+        return np.asarray(offset)
 
     def position(self, t_s: float, q_rad: NDArray[np.float64]) -> NDArray[np.float64]:
         """Reported position [rad], shape (6,), for a true one."""
         if self.offsets_active:
-            q_rad = q_rad + self.offset(t_s)
+            q_rad = q_rad + self.offset(t_s, q_rad)
         if self._noise_rad:
             q_rad = q_rad + self._rng.normal(0.0, self._noise_rad, 6)
         if self._held is not None and self.bus_out(t_s):
             return self._held
         self._held = q_rad
         return q_rad
-
-    def capture_allowed(self, t_s: float) -> bool:
-        """Say whether the camera delivers a picture at `t_s` [s]: it stalls now and then."""
-        if not self._stall_s:
-            return True
-        period_s = self._stall_s + 0.35  # a third of a second of pictures between stalls
-        since = t_s - self._first_stall_s - 0.04
-        return bool(since < 0.0 or since % period_s > self._stall_s)

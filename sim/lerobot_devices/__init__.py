@@ -1,0 +1,213 @@
+"""The embedded cell as LeRobot devices.
+
+Use them from LeRobot's own commands:
+
+    lerobot-record --robot.discover_packages_path=gaploop.sim.lerobot_devices \
+        --robot.type=so101_sim --teleop.type=scripted ...
+
+Time: each `send_action` advances the simulation by one 1/fps step, however long the caller
+takes, so that recordings do not depend on the load of the machine. The scripted teleoperator
+sets up the next scene when it has rested after an attempt.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from lerobot.robots.robot import Robot
+from lerobot.teleoperators.teleoperator import Teleoperator
+from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnectedError
+from numpy.typing import NDArray
+
+from gaploop.core.errors import unknown_choice
+from gaploop.sim.cell import Cell
+from gaploop.sim.expert import ScriptedLeader
+from gaploop.sim.lerobot_devices import registry
+from gaploop.sim.lerobot_devices.config import ScriptedConfig, So101SimConfig
+from gaploop.sim.scene import CAMERA_NAME, JOINT_NAMES
+from gaploop.sim.units import from_degrees, to_degrees
+
+__all__ = ["Scripted", "ScriptedConfig", "So101Sim", "So101SimConfig"]
+
+_KEYS = tuple(f"{name}.pos" for name in JOINT_NAMES)
+
+
+def _vector(values: dict[str, Any]) -> NDArray[np.float64]:
+    missing = [key for key in _KEYS if key not in values]
+    if missing:
+        raise unknown_choice(
+            "action", ", ".join(map(str, values)) or "(empty)", _KEYS, "send_action"
+        )
+    return np.array([float(values[key]) for key in _KEYS])
+
+
+class So101Sim(Robot):  # type: ignore[misc]
+    """LeRobot robot backed by an embedded cell."""
+
+    config_class = So101SimConfig
+    name = "so101_sim"
+
+    def __init__(self, config: So101SimConfig) -> None:
+        super().__init__(config)
+        self.config = config
+        # LeRobot counts these to size its image writers.
+        self.cameras: dict[str, Any] = {CAMERA_NAME: None}
+        self._cell: Cell | None = None
+
+    @property
+    def cell(self) -> Cell:
+        """The cell behind the robot; privileged, for scoring.
+
+        Raises:
+            DeviceNotConnectedError: before connect().
+        """
+        if self._cell is None:
+            raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
+        return self._cell
+
+    @property
+    def observation_features(self) -> dict[str, Any]:
+        """Joint positions and the overhead picture."""
+        size = self.config.image_size
+        return {**dict.fromkeys(_KEYS, float), CAMERA_NAME: (size, size, 3)}
+
+    @property
+    def action_features(self) -> dict[str, Any]:
+        """Joint positions."""
+        return dict.fromkeys(_KEYS, float)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the cell has been built."""
+        return self._cell is not None
+
+    def connect(self, calibrate: bool = True) -> None:
+        """Build the cell; `calibrate` has no meaning here."""
+        del calibrate
+        if self._cell is not None:
+            raise DeviceAlreadyConnectedError(f"{self} is already connected.")
+        config = self.config
+        self._cell = Cell(
+            config.task,
+            gaps=config.gaps,
+            gap_seed=config.gap_seed,
+            conditions=config.conditions,
+            image_size=config.image_size,
+            camera_hz=config.camera_hz,
+            camera_latency_s=config.camera_latency_s,
+        )
+        self._cell.reset(config.seed)
+        registry.share(config.cell, self._cell, config.seed)
+
+    @property
+    def is_calibrated(self) -> bool:
+        """A simulated arm needs no calibration."""
+        return True
+
+    def calibrate(self) -> None:
+        """Nothing to calibrate."""
+
+    def configure(self) -> None:
+        """Nothing to configure."""
+
+    def get_observation(self) -> dict[str, Any]:
+        """Joint positions in LeRobot's units and the newest overhead picture."""
+        state = to_degrees(self.cell.read().position_rad)
+        observation: dict[str, Any] = {k: float(v) for k, v in zip(_KEYS, state, strict=True)}
+        observation[CAMERA_NAME] = self.cell.frame().image.copy()
+        return observation
+
+    def send_action(self, action: dict[str, Any]) -> dict[str, Any]:
+        """Set the goals and let one 1/fps step of simulated time pass."""
+        goal = from_degrees(_vector(action))
+        low, high = self.cell.joint_limits_rad.T
+        sent = np.clip(goal, low, high)
+        self.cell.command(sent)
+        self.cell.advance(1.0 / self.config.fps)
+        return {k: float(v) for k, v in zip(_KEYS, to_degrees(sent), strict=True)}
+
+    def disconnect(self) -> None:
+        """Take the cell down; safe to call twice."""
+        if self._cell is not None:
+            registry.withdraw(self.config.cell, self._cell)
+            self._cell.close()
+            self._cell = None
+
+
+class Scripted(Teleoperator):  # type: ignore[misc]
+    """LeRobot teleoperator that solves the task of an embedded cell by itself."""
+
+    config_class = ScriptedConfig
+    name = "scripted"
+
+    def __init__(self, config: ScriptedConfig) -> None:
+        super().__init__(config)
+        self.config = config
+        if config.sees not in ("scene", "tracker"):
+            raise unknown_choice("sight", config.sees, ("scene", "tracker"), "--teleop.sees")
+        self._leader: ScriptedLeader | None = None
+        self._done_s: float | None = None
+
+    @property
+    def action_features(self) -> dict[str, Any]:
+        """Joint positions."""
+        return dict.fromkeys(_KEYS, float)
+
+    @property
+    def feedback_features(self) -> dict[str, Any]:
+        """It takes no feedback."""
+        return {}
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it has found its cell."""
+        return self._leader is not None
+
+    def connect(self, calibrate: bool = True) -> None:
+        """Find the cell of the robot in this process; `calibrate` has no meaning here."""
+        del calibrate
+        config = self.config
+        self._leader = ScriptedLeader(
+            registry.shared(config.cell),
+            config.seed,
+            sees="tracker" if config.sees == "tracker" else "scene",
+            retries=config.retries,
+        )
+
+    @property
+    def is_calibrated(self) -> bool:
+        """A script needs no calibration."""
+        return True
+
+    def calibrate(self) -> None:
+        """Nothing to calibrate."""
+
+    def configure(self) -> None:
+        """Nothing to configure."""
+
+    def get_action(self) -> dict[str, Any]:
+        """Next joint command in LeRobot's units; sets up a new scene after an attempt."""
+        if self._leader is None:
+            raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
+        cell = registry.shared(self.config.cell)
+        if self._rested(cell, self._leader):
+            registry.next_scene(self.config.cell)
+            self._leader.reset()
+        q_rad = self._leader.read(cell.now_s).q_rad
+        return {k: float(v) for k, v in zip(_KEYS, to_degrees(q_rad), strict=True)}
+
+    def _rested(self, cell: Cell, leader: ScriptedLeader) -> bool:
+        if not leader.done():
+            self._done_s = None
+            return False
+        self._done_s = cell.now_s if self._done_s is None else self._done_s
+        return cell.now_s - self._done_s >= self.config.pause_s
+
+    def send_feedback(self, feedback: dict[str, Any]) -> None:
+        """Ignore feedback."""
+        del feedback
+
+    def disconnect(self) -> None:
+        """Let go of the cell; safe to call twice."""
+        self._leader = None

@@ -1,0 +1,140 @@
+"""The scripted teleoperator solves the nominal cell; the tracker finds what is there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gaploop.core.errors import UnknownChoiceError
+from gaploop.sim.cell import Cell
+from gaploop.sim.expert import ScriptedLeader
+from gaploop.sim.kinematics import ArmIk, fold_square, from_polar, polar
+from gaploop.sim.motion import nominal_arm
+from gaploop.sim.tracker import NAMES, Tracker
+from gaploop.sim.trial import run_take
+
+
+def test_the_teleoperator_solves_the_nominal_cell(nominal: Cell) -> None:
+    leader = ScriptedLeader(nominal, 1)
+    assert all(run_take(nominal, leader, seed) for seed in range(8))
+
+
+@pytest.mark.slow
+def test_the_teleoperator_solves_95_of_100_seeds(nominal: Cell) -> None:
+    leader = ScriptedLeader(nominal, 1)
+    assert sum(run_take(nominal, leader, seed) for seed in range(100)) >= 95
+
+
+def test_the_tracker_driven_controller_solves_the_nominal_cell(nominal: Cell) -> None:
+    leader = ScriptedLeader(nominal, 1, sees="tracker")
+    assert sum(run_take(nominal, leader, seed) for seed in range(5)) == 5
+
+
+@pytest.mark.parametrize("task", ["pick_lift", "stack_cube"])
+def test_other_tasks_are_solved_too(task: str) -> None:
+    cell = Cell(task, image_size=64)
+    leader = ScriptedLeader(cell, 0)
+    assert sum(run_take(cell, leader, seed) for seed in range(4)) >= 3
+
+
+def test_commands_stay_under_the_default_speed_limit(nominal: Cell) -> None:
+    nominal.reset(11)
+    leader = ScriptedLeader(nominal, 2)
+    before = None
+    while not leader.done() and nominal.now_s < 6.0:
+        q_rad = leader.read(nominal.now_s).q_rad
+        if before is not None:
+            assert np.abs(q_rad - before).max() * nominal.fps < 3.0
+        before = q_rad
+        nominal.command(q_rad)
+        nominal.advance(0.02)
+
+
+def test_takes_of_one_person_differ_and_can_be_repeated(nominal: Cell) -> None:
+    def commands(leader: ScriptedLeader) -> np.ndarray:
+        nominal.reset(3)
+        leader.reset()
+        out = []
+        for _ in range(30):
+            out.append(leader.read(nominal.now_s).q_rad)
+            nominal.command(out[-1])
+            nominal.advance(0.02)
+        return np.array(out)
+
+    leader = ScriptedLeader(nominal, 5)
+    first, second = commands(leader), commands(leader)
+    assert not np.allclose(first, second)
+    assert np.array_equal(first, commands(ScriptedLeader(nominal, 5)))
+
+
+def test_an_unknown_sight_is_refused(nominal: Cell) -> None:
+    with pytest.raises(UnknownChoiceError, match="tracker"):
+        ScriptedLeader(nominal, sees="x-ray")  # type: ignore[arg-type]
+
+
+def test_the_tracker_finds_object_and_target_to_a_millimetre(nominal: Cell) -> None:
+    tracker = Tracker.nominal(nominal.image_size, domain=1.0)
+    object_m, target_m, yaw_rad = [], [], []
+    for seed in range(30):
+        nominal.reset(seed)
+        tracker.reset()
+        seen = dict(zip(NAMES, tracker.observe(nominal.frame().image), strict=True))
+        truth = nominal.truth()
+        place = np.array(truth["object_pos_m"])[:2]
+        found = from_polar(seen["object_azimuth_rad"], seen["object_radius_m"])
+        object_m.append(np.linalg.norm(found - place))
+        found = from_polar(seen["target_azimuth_rad"], seen["target_radius_m"])
+        target_m.append(np.linalg.norm(found - np.array(truth["target_pos_m"])[:2]))
+        yaw = seen["object_yaw_rad"] + seen["object_azimuth_rad"] - truth["object_yaw_rad"]
+        yaw_rad.append(abs(fold_square(float(yaw))))
+        assert seen["visible"] == 1.0
+        assert seen["domain"] == 1.0
+    assert np.mean(object_m) < 0.001
+    assert np.mean(target_m) < 0.001
+    assert np.degrees(np.mean(yaw_rad)) < 3.0
+
+
+def test_an_occluded_object_stays_where_it_was(nominal: Cell) -> None:
+    nominal.reset(0)
+    tracker = Tracker.nominal(nominal.image_size)
+    image = nominal.frame().image.copy()
+    before = tracker.observe(image)
+    assert tracker.last is not None
+    assert tracker.last.object is not None
+    column = round(float(tracker.last.object.centroid_px[0]))
+    image[:, : column + 1] = 90
+    after = tracker.observe(image)
+    assert after[5] == 0.0
+    assert np.array_equal(before[:3], after[:3])
+
+
+def test_a_moved_camera_misleads_the_tracker() -> None:
+    errors = []
+    for gaps in ({}, {"spatial_geometry.camera_pose": 1.0}):
+        with Cell(gaps=gaps, gap_seed=1) as cell:
+            cell.reset(2)
+            seen = Tracker.nominal(cell.image_size).observe(cell.frame().image)
+            place = np.array(cell.truth()["object_pos_m"])[:2]
+            errors.append(np.linalg.norm(from_polar(seen[0], seen[1]) - place))
+    assert errors[0] < 0.002
+    assert errors[1] > 0.01
+
+
+@given(st.floats(-1.0, 1.0), st.floats(0.13, 0.235), st.floats(0.01, 0.07), st.floats(-0.7, 0.7))
+def test_inverse_kinematics_reaches_the_workspace(
+    azimuth: float, radius: float, height: float, turn: float
+) -> None:
+    ik = ArmIk(nominal_arm())
+    goal = np.array([*from_polar(azimuth, radius), height])
+    start = np.array([-azimuth, -0.2, 0.3, 1.3, 0.0])
+    q_rad = ik.solve(goal, azimuth + np.pi + turn, start, iterations=60)
+    position, rotation = ik.tcp(q_rad)
+    assert np.linalg.norm(position - goal) < 0.002
+    assert rotation[2, 2] < -0.99
+
+
+@given(st.floats(-3.0, 3.0), st.floats(0.01, 0.5))
+def test_polar_coordinates_are_inverse_of_each_other(azimuth: float, radius: float) -> None:
+    assert polar(from_polar(azimuth, radius)) == pytest.approx((azimuth, radius))

@@ -1,0 +1,140 @@
+"""Laws of gap injection: nothing at severity 0, drawn by seed, the scene stays the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gaploop.core.vocabulary import GapDimension
+from gaploop.sim.cell import Cell
+from gaploop.sim.gaps import MECHANISMS, draw_gaps, mechanisms_of
+
+KEYS = [f"{m.dimension.value}.{m.name}" for m in MECHANISMS]
+
+
+def test_severity_zero_is_the_nominal_cell_to_the_bit(nominal: Cell, sweep: Any, same: Any) -> None:
+    expected = sweep(nominal, 4)
+    with Cell(gaps={d.value: 0.0 for d in GapDimension}, gap_seed=9) as cell:
+        assert same(expected, sweep(cell, 4))
+
+
+@pytest.mark.parametrize("dimension", [d.value for d in GapDimension])
+def test_every_dimension_has_mechanisms_to_train_on_and_to_test_on(dimension: str) -> None:
+    assert len(mechanisms_of(dimension)) >= 2
+    assert mechanisms_of(dimension, "never")
+    assert mechanisms_of(dimension, "only")
+
+
+@pytest.mark.parametrize("severity", [0.3, 1.0])
+@pytest.mark.parametrize("key", KEYS)
+def test_every_mechanism_builds_and_resets(key: str, severity: float) -> None:
+    with Cell(gaps={key: severity}, gap_seed=2, image_size=64) as cell:
+        for seed in range(2):
+            cell.reset(seed)
+            cell.command(np.array([0.0, 0.0, 0.3, 1.2, 0.0, 0.5]))
+            cell.advance(0.5)
+            assert np.isfinite(cell.read().position_rad).all()
+            assert cell.frame().image.shape == (64, 64, 3)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_equal_seeds_give_equal_takes_under_gaps(key: str, sweep: Any, same: Any) -> None:
+    trajectories = []
+    for _ in range(2):
+        with Cell(gaps={key: 0.8}, gap_seed=3, image_size=64) as cell:
+            trajectories.append(sweep(cell, 4, ticks=20))
+    assert same(*trajectories)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_gaps_leave_the_scene_of_a_seed_alone(key: str, nominal: Cell) -> None:
+    """Paired comparisons need the same object and target places with and without the gap."""
+    nominal.reset(7)
+    expected = nominal.truth()
+    cell = Cell(gaps={key: 1.0}, gap_seed=1, image_size=64)
+    cell.reset(7)
+    truth = cell.truth()
+    for name in ("object_pos_m", "target_pos_m"):
+        assert np.allclose(np.array(truth[name])[:2], np.array(expected[name])[:2])
+    assert truth["object_yaw_rad"] == pytest.approx(expected["object_yaw_rad"])
+
+
+@pytest.mark.parametrize("dimension", [d.value for d in GapDimension])
+def test_mechanism_and_magnitude_vary_with_the_seed(dimension: str) -> None:
+    drawn = [draw_gaps({dimension: 0.7}, seed)[0] for seed in range(30)]
+    assert len({gap.mechanism for gap in drawn}) == len(mechanisms_of(dimension))
+    assert len({str(gap.parameters) for gap in drawn}) > 10
+    assert drawn == [draw_gaps({dimension: 0.7}, seed)[0] for seed in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("key", "parameter"),
+    [
+        ("spatial_geometry.camera_pose", "dx_m"),
+        ("spatial_geometry.table_height", "table_m"),
+        ("task_specification.goal_offset", "goal_dy_m"),
+        ("visual_domain.exposure", "log_gain"),
+        ("object_property.size", "log_size"),
+        ("human_behavior.nudge", "side_rad"),
+    ],
+)
+def test_directions_vary_with_the_seed(key: str, parameter: str) -> None:
+    values = []
+    for seed in range(40):
+        parameters = dict(draw_gaps({key: 0.8}, seed)[0].parameters)
+        parameters["log_gain"] = float(np.log(parameters.get("gain", 1.0)))
+        parameters["log_size"] = float(np.log(parameters.get("size_factor", 1.0)))
+        values.append(parameters[parameter])
+    assert min(values) < 0.0 < max(values)
+
+
+def test_a_gap_is_drawn_the_same_beside_others() -> None:
+    alone = draw_gaps({"object_property": 0.5}, 4)[0]
+    both = draw_gaps({"contact_dynamics": 0.5, "object_property": 0.5}, 4)[1]
+    assert alone == both
+
+
+def test_held_out_mechanisms_can_be_excluded() -> None:
+    everything = {d.value: 0.5 for d in GapDimension}
+    for seed in range(20):
+        assert not any(gap.held_out for gap in draw_gaps(everything, seed, "never"))
+        assert all(gap.held_out for gap in draw_gaps(everything, seed, "only"))
+
+
+def test_truth_names_what_was_injected() -> None:
+    cell = Cell(gaps={"actuator_response": 0.6}, gap_seed=8, image_size=64)
+    injected = cell.truth()["injected"]
+    assert isinstance(injected, list)
+    assert injected[0]["dimension"] == "actuator_response"
+    assert injected[0]["severity"] == 0.6
+
+
+def test_a_nudge_moves_the_object_and_a_hand_is_seen() -> None:
+    with Cell(gaps={"human_behavior.nudge": 1.0}, gap_seed=0) as cell:
+        cell.reset(3)
+        before = np.array(cell.truth()["object_pos_m"])
+        pictures = []
+        for _ in range(60):
+            cell.advance(0.04)
+            pictures.append(cell.frame().image.astype(float))
+        moved_m = float(np.linalg.norm(np.array(cell.truth()["object_pos_m"]) - before))
+        change = max(float(np.abs(p - pictures[0]).mean()) for p in pictures)
+    assert moved_m > 0.02
+    assert change > 5.0
+
+
+def test_latency_delays_motion() -> None:
+    reached = []
+    for gaps in ({}, {"actuator_response.latency": 1.0}):
+        cell = Cell(gaps=gaps, image_size=64)
+        cell.reset(0)
+        start = cell.read().position_rad[0]
+        goal = cell.read().position_rad.copy()
+        goal[0] -= 0.5
+        cell.command(goal)
+        while abs(cell.read().position_rad[0] - start) < 0.1:
+            cell.advance(0.01)
+        reached.append(cell.now_s)
+    assert reached[1] - reached[0] > 0.3
