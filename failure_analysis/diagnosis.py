@@ -255,8 +255,9 @@ def load_diagnosis(path: Path) -> Diagnosis:
             f"{path} is not a diagnosis (schema {SCHEMA}). Make one with gaploop diagnose DIR."
         )
     try:
-        takes = tuple(_take_from_json(take, f"{path}: take {n}")
-                      for n, take in enumerate(value["takes"], 1))  # fmt: skip
+        takes = tuple(
+            _take_from_json(take, f"{path}: take {n}") for n, take in enumerate(value["takes"], 1)
+        )
         return Diagnosis(str(value["id"]), str(value["source"]), takes, dict(value["summary"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnusableInputError(
@@ -281,7 +282,7 @@ def _take_from_json(value: Mapping[str, Any], where: str) -> TakeDiagnosis:
                 math.nan if e["value"] is None else float(e["value"]),
                 e["unit"],
                 e["says"],
-            )  # fmt: skip
+            )
             for e in value["evidence"]
         ),
         unseen=tuple(value.get("unseen", ())),

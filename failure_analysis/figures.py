@@ -7,13 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.failure_analysis.page import FONTS
+
 INK: Final = "#1c2430"
 SOFT: Final = "#5d6875"
 ACCENT: Final = "#1f5fa8"
 PALE: Final = "#c9d6e6"
 STYLE: Final = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
+    **FONTS,
     "font.size": 10,
     "axes.edgecolor": "#aab3bd",
     "axes.labelcolor": SOFT,

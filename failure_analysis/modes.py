@@ -81,7 +81,9 @@ def _stopped(view: View, motion: Motion, _: Measured) -> ModeCall | None:
     if not len(hit) and view.take.outcome != Outcome.INTERRUPTED:
         return None
     when = float(view.take.frames.t_s[hit[0]]) if len(hit) else view.take.duration_s
-    why = "the safety filter or a person stopped the arm" if len(hit) else "the take was cut off"
+    names = SafetyReason(int(flags[hit[0]])).name or "" if len(hit) else ""
+    tripped = f"the safety filter tripped ({names.lower().replace('|', ', ')})"
+    why = f"{tripped} at {when:.1f} s" if len(hit) else "the take was cut off"
     return ModeCall(
         FailureMode.OPERATOR_STOP, phase_at(motion, when), (Seen("stopped_at_s", when, "s", why),)
     )
@@ -114,9 +116,10 @@ def _missed(_: View, motion: Motion, measured: Measured) -> ModeCall | None:
     brief = grasp.held and grasp.lost_s - grasp.close_s < GRASP_S + 0.2
     if grasp.held and not brief:
         return None
+    times = "once" if len(closings) == 1 else f"{len(closings)} times"
     says = (
-        f"the gripper closed {len(closings)} times and its jaws met "
-        f"({math.degrees(grasp.short_rad):.1f}° apart from the command)"
+        f"the gripper closed {times} and its jaws met "
+        f"(they stop {abs(math.degrees(grasp.short_rad)):.1f}° from the command)"
     )
     return ModeCall(
         FailureMode.MISSED_GRASP, Phase.GRASP,

@@ -8,7 +8,8 @@ import numpy as np
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode
-from gaploop.failure_analysis.reference import ForceSet, Reference
+from gaploop.failure_analysis.foreign_sets import CurrentSet, Drives, ForceSet, drives
+from gaploop.failure_analysis.reference import Reference
 from gaploop.failure_analysis.seen import Seen
 from gaploop.failure_analysis.signals_force import quiet_stretch
 from gaploop.failure_analysis.view import View
@@ -22,10 +23,10 @@ PRESSING_SHARE: Final = 0.15
 PRESSING_FORCE: Final = 100.0
 """And at least this many times the noise, where no window of the set shows the arm's limit."""
 
-STILL_RAD_S: Final = 0.02
-HOLDING_SPREADS: Final = 2.0
-GRIP_PULSE: Final = 2.5
-"""Times the gripper's idle current that closing on something takes."""
+STOPPED_SAMPLES: Final = 2
+RARE_REST: Final = 0.20
+"""Of the set's rests: an arm that stands with currents rarer than this was stopped on its way."""
+UNLOADED_SPREADS: Final = 1.0
 
 
 def force_mode(view: View, reference: Reference) -> tuple[FailureMode | None, tuple[Seen, ...]]:
@@ -66,11 +67,42 @@ def _own(wrench: FloatArray) -> ForceSet:
 
 
 def current_mode(view: View, reference: Reference) -> tuple[FailureMode | None, tuple[Seen, ...]]:
-    """Tell a stopped arm, a lost grip and nothing apart from motor currents (and speeds).
+    """Tell a stopped arm, a lost grip and nothing apart from motor currents and speeds.
 
-    A collision leaves the arm standing still in mid-task while its motors hold against
-    something, more than the set's usual current. A lost grip shows the gripper squeezing, the
-    squeeze ending early, and the arm moving on.
+    An arm that was stopped by something stands, at the end, with currents it seldom rests with:
+    it holds a pose, or presses, where it usually passes. Motors that never show the load that
+    they show in the rest of the set carry nothing: what was gripped is gone.
     """
-    del view, reference
-    return None, ()
+    arm, usual = drives(view.take), reference.currents
+    if arm is None or usual is None:
+        return None, ()
+    stopped = _stopped(arm, usual, view.take.info.uid)
+    if stopped is not None:
+        return FailureMode.COLLISION, (stopped,)
+    load = arm.load_a
+    says = (
+        f"the lifting motors draw {load:.1f} A at most "
+        f"(usual in this set {usual.load_a:.1f} ± {usual.load_spread_a:.1f} A)"
+    )
+    seen = Seen("load_current_a", load, "A", says)
+    if load < usual.load_a - UNLOADED_SPREADS * usual.load_spread_a:
+        return FailureMode.SLIP, (seen,)
+    return None, (seen,)
+
+
+def _stopped(arm: Drives, usual: CurrentSet, uid: str) -> Seen | None:
+    tail = arm.still[-4:]
+    if tail.sum() < STOPPED_SAMPLES:
+        return None
+    rests = arm.current_a[-4:][tail]
+    shares = [usual.share_alike(row, uid) for row in rests]
+    if not np.isfinite(shares).any():
+        return None
+    share = float(np.nanmean(shares))
+    if share >= RARE_REST:
+        return None
+    says = (
+        f"the arm stands still at the end with motor currents like only {share:.0%} of the set's "
+        "rests: something stopped it on its way"
+    )
+    return Seen("rest_like_share", share, "share", says)

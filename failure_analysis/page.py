@@ -28,6 +28,13 @@ _ENVIRONMENT: Final = jinja2.Environment(
 )
 
 
+FONTS: Final = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
+}
+"""The page's own, so that figures look like part of it."""
+
+
 @dataclass(frozen=True)
 class Section:
     """A headed part of a page.
@@ -57,7 +64,9 @@ def page(title: str, sections: Iterable[Section], *, subtitle: str = "", footer:
 
 def figure_png(fig: Any, dpi: int = 144) -> bytes:
     """Return a matplotlib figure as PNG."""
-    with io.BytesIO() as stream:
+    import matplotlib as mpl  # here: reports only
+
+    with io.BytesIO() as stream, mpl.rc_context(FONTS):
         fig.savefig(stream, format="png", dpi=dpi, bbox_inches="tight", facecolor="white")
         return stream.getvalue()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -20,9 +20,15 @@ from gaploop.core.files import read_json, write_json
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Outcome
+from gaploop.failure_analysis.foreign_sets import (
+    LEAST_TAKES,
+    CurrentSet,
+    ForceSet,
+    current_set,
+    force_set,
+)
 from gaploop.failure_analysis.pictures import Background, background_of
 from gaploop.failure_analysis.signals import Measured, measure, registry
-from gaploop.failure_analysis.signals_force import quiet_stretch
 from gaploop.failure_analysis.view import View
 
 SCHEMA: Final = "gaploop.reference.v1"
@@ -32,7 +38,6 @@ SHIPPED_FOR: Final = "so101_sim"
 
 Rebuilt by `gaploop diagnose DIR --save_reference=FILE` on a dataset of nominal takes.
 """
-LEAST_TAKES: Final = 5
 
 
 @dataclass(frozen=True)
@@ -66,23 +71,6 @@ that went well is at hand: generous, so that only plain faults stand out. Assume
 
 
 @dataclass(frozen=True)
-class ForceSet:
-    """What a set of force windows says about its sensor, without any label.
-
-    Attributes:
-        rest: median over the windows of their quiet readings [N, N m], shape (6,).
-        force_noise_n: median spread of the quiet force [N].
-        torque_noise_nm: the same for the torque [N m].
-        limit_n: 95th percentile of the windows' peak force: what the arm can press with [N].
-    """
-
-    rest: FloatArray
-    force_noise_n: float
-    torque_noise_nm: float
-    limit_n: float
-
-
-@dataclass(frozen=True)
 class Reference:
     """What is usual.
 
@@ -93,7 +81,7 @@ class Reference:
         background: the empty cell's picture.
         start_pose_rad: where the arm starts [rad], shape (n_joints,).
         force: what the set's force windows say, for force logs.
-        currents: motor current column to its usual value and spread over the set [A].
+        currents: what the set's motor currents say, for current logs.
     """
 
     name: str
@@ -102,7 +90,7 @@ class Reference:
     background: Background | None = None
     start_pose_rad: FloatArray | None = None
     force: ForceSet | None = None
-    currents: Mapping[str, Nominal] = field(default_factory=dict)
+    currents: CurrentSet | None = None
 
     def z(self, name: str, value: float) -> float:
         """Return how many spreads `value` stands from usual; NaN where either is unknown."""
@@ -216,41 +204,4 @@ def choose_reference(takes: Sequence[Take], given: Reference | None = None) -> R
         chosen = build_reference(takes, "the data's own successful takes")
     if chosen is None:
         chosen = Reference("absolute limits: no take that went well is at hand", 0, ABSOLUTE)
-    return Reference(
-        chosen.name, chosen.takes, chosen.signals, chosen.background, chosen.start_pose_rad,
-        force_set(takes), current_set(takes),
-    )  # fmt: skip
-
-
-def force_set(takes: Iterable[Take]) -> ForceSet | None:
-    """Describe the sensor of a set of force windows; None without at least five."""
-    windows = [w for w in (View(t, images=False).wrench for t in takes) if w is not None]
-    windows = [w for w in windows if len(w) >= 3 and np.isfinite(w).all()]
-    if len(windows) < LEAST_TAKES:
-        return None
-    quiet = [(quiet_stretch(w), quiet_stretch(np.roll(w, 3, axis=1))) for w in windows]
-    rest = np.median([np.r_[f[0][:3], t[0][:3]] for f, t in quiet], axis=0)
-    peaks = [np.linalg.norm((w - rest)[:, :3], axis=1).max() for w in windows]
-    return ForceSet(
-        rest,
-        max(float(np.median([f[1] for f, _ in quiet])), 1e-3),
-        max(float(np.median([t[1] for _, t in quiet])), 1e-4),
-        float(np.percentile(peaks, 95)),
-    )
-
-
-def current_set(takes: Iterable[Take]) -> dict[str, Nominal]:
-    """Usual current of each motor over a whole set, by column name; empty without currents."""
-    columns: dict[str, list[FloatArray]] = {}
-    for take in takes:
-        for name, values in take.telemetry.columns.items():
-            if name.endswith(".current_a"):
-                columns.setdefault(name, []).append(values[np.isfinite(values)])
-    result = {}
-    for name, parts in columns.items():
-        values = np.concatenate(parts)
-        if len(values) >= 20:
-            middle = float(np.median(values))
-            spread = 1.4826 * float(np.median(np.abs(values - middle)))
-            result[name] = Nominal(middle, max(spread, 1e-3), len(values))
-    return result
+    return replace(chosen, force=force_set(takes), currents=current_set(takes))

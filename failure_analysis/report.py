@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from markupsafe import Markup
+
 from gaploop.core.plan import Plan
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import DIMENSIONS, GapDimension, Phase
@@ -26,9 +28,23 @@ from gaploop.failure_analysis.page import (
 )
 
 __all__ = [
-    "Section", "diagnosis_report", "dimension_section", "evidence_section", "facts", "figure",
-    "figure_png", "mode_section", "notice", "page", "plan_section", "save_figure", "section", "table", "take_card", "text",
-]  # fmt: skip
+    "Section",
+    "diagnosis_report",
+    "dimension_section",
+    "evidence_section",
+    "facts",
+    "figure",
+    "figure_png",
+    "mode_section",
+    "notice",
+    "page",
+    "plan_section",
+    "save_figure",
+    "section",
+    "table",
+    "take_card",
+    "text",
+]
 
 SIM_TO_SIM: Final = (
     "Sim-to-sim: these takes come from the embedded cell with injected gaps, a stand-in for a "
@@ -131,7 +147,7 @@ def evidence_section(
     return section("Evidence, take by take", lead, cards)
 
 
-def _card(take: TakeDiagnosis, pictures: Sequence[Image]) -> object:
+def _card(take: TakeDiagnosis, pictures: Sequence[Image]) -> Markup:
     name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
     title = words(take.mode) + (f" in {take.phase}" if take.phase else "") + f" · {name}"
     ranked = sorted(take.dimensions.items(), key=lambda pair: -pair[1])[:3]

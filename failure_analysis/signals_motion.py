@@ -214,7 +214,8 @@ def peak_current_a(view: View) -> float:
     currents = view.currents_a
     if currents is None:
         return NAN
-    return float(np.nanpercentile(np.nanmax(np.abs(currents), axis=1), 99.5))
+    known = np.abs(currents[np.isfinite(currents).any(axis=1)])
+    return float(np.percentile(np.nanmax(known, axis=1), 99.5)) if len(known) else NAN
 
 
 def _rms_above(values: FloatArray, width: int) -> float:

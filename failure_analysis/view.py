@@ -70,7 +70,7 @@ class Motion:
         """Reading minus the command that it answers, lag taken out [rad], shape (n, n_joints)."""
         shift = 0 if np.isnan(self.lag_samples) else round(self.lag_samples)
         late = np.concatenate([np.repeat(self.sent_rad[:1], shift, axis=0), self.sent_rad])
-        return self.position_rad - late[: len(self.t_s)]
+        return np.asarray(self.position_rad - late[: len(self.t_s)])
 
     @cached_property
     def slow(self) -> NDArray[np.bool_]:

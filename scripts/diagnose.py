@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import write_atomically, writable_folder
+from gaploop.core.files import writable_folder, write_atomically
 from gaploop.scripts import options
 
 if TYPE_CHECKING:

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import write_atomically, writable_folder
+from gaploop.core.files import writable_folder, write_atomically
 from gaploop.scripts import options
 
-EXAMPLE = "gaploop plan --diagnosis=./diagnosis/diagnosis.json --budget.takes=50 --output_dir=./plan"
+EXAMPLE = (
+    "gaploop plan --diagnosis=./diagnosis/diagnosis.json --budget.takes=50 --output_dir=./plan"
+)
 POSITIONAL = "diagnosis"
 
 
@@ -57,7 +59,9 @@ def run(config: PlanConfig) -> int:
     footer = f"Plan {plan.id} from diagnosis {plan.diagnosis}. Made by gaploop plan."
     write_atomically(folder / "plan.html", page("Plan", [plan_section(plan)], footer=footer))
     inputs = [file_input(path, plan.diagnosis)]
-    write_run(folder, "plan", options.jsonable(config), inputs, {"id": plan.id, "takes": plan.takes})
+    write_run(
+        folder, "plan", options.jsonable(config), inputs, {"id": plan.id, "takes": plan.takes}
+    )
     lines = [
         f"  {item.dimension.value} ({item.share:.0%}): "
         + (f"record {item.takes} takes" if item.takes else f"don't collect, {item.remedy}")
