@@ -16,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import writable_folder
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check import check
@@ -72,7 +71,7 @@ def import_dataset(
     episodes = layout.read_episodes(info, options.episodes)
     if not episodes:
         raise UnusableInputError(f"{source} has no episodes to import.")
-    with staging.locked(target):
+    with staging.locked(target, "--output_dir"):
         staging.recover(target)
         stage = staging.beside(target, "staging")
         if _rewrites(info, options):
@@ -90,7 +89,6 @@ def _check_target(source: Path, target: Path) -> None:
         raise UnusableInputError(f"{target} is not empty. Name another with --output_dir.")
     if target.is_relative_to(source) or source.is_relative_to(target):
         raise UnusableInputError(f"{target} and {source} lie inside each other. Keep them apart.")
-    writable_folder(target.parent)
 
 
 def _check_source(source: Path, options: ImportOptions) -> None:

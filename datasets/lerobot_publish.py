@@ -225,11 +225,10 @@ class _Job:
         refused: dict[str, str] = {}
         writer = None
         for number, (folder, header) in enumerate(found.folders, 1):
-            take = read_take(folder, events)
-            reason = refusal(take) or _video_refusal(folder, take)
-            if reason:
-                logger.warning("Take %s is not published: %s.", take.info.uid, reason)
-                refused[take.info.uid] = reason
+            take = _usable(folder, events)
+            if isinstance(take, str):
+                logger.warning("Take %s is not published: %s", header.info.uid, take)
+                refused[header.info.uid] = take
                 continue
             if writer is None:
                 writer = _open_writer(stage, self.repo_id, header)
@@ -269,13 +268,15 @@ def _open_writer(stage: Path, repo_id: str, header: TakeHeader) -> Any:
     return open_writer(stage, repo_id, info.fps, info.robot_type, features)
 
 
-def _video_refusal(folder: Path, take: Take) -> str:
-    for camera in take.cameras:
-        try:
+def _usable(folder: Path, events: Mapping[str, Mapping[str, Any]]) -> Take | str:
+    """Read a take, or say why it can't be published; the others still are."""
+    try:
+        take = read_take(folder, events)
+        for camera in take.cameras:
             verify(folder / f"{camera}.mkv", len(take.frames))
-        except UnusableInputError as error:
-            return str(error)
-    return ""
+    except UnusableInputError as error:
+        return str(error)
+    return refusal(take) or take
 
 
 def _copy_truth(journal: Path, stage: Path) -> None:

@@ -43,13 +43,17 @@ def beside(root: Path, what: str) -> Path:
 
 
 @contextlib.contextmanager
-def locked(root: Path) -> Iterator[None]:
+def locked(root: Path, option: str = "--dataset.root") -> Iterator[None]:
     """Hold the dataset's file lock.
+
+    Args:
+        root: dataset folder.
+        option: names the option that gave it, for the error.
 
     Raises:
         UnusableInputError: another process holds it, or its folder can't be written.
     """
-    writable_folder(root.parent, "The folder of the dataset")
+    writable_folder(root.parent, "The folder of the dataset", option)
     lock = filelock.FileLock(beside(root, "lock"))
     try:
         lock.acquire(timeout=LOCK_WAIT_S)

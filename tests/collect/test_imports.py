@@ -235,3 +235,12 @@ def test_unusable_takes_raise_our_error(tmp_path: Path, mapping: CsvMapping) -> 
     (tmp_path / "log.csv").write_text("\n".join([text[0], *reversed(text[1:])]))
     with pytest.raises(UnusableInputError, match="doesn't rise"):
         read_csv_takes(tmp_path / "log.csv", mapping)
+
+
+def test_a_log_without_events_is_cut_from_end_to_end(tmp_path: Path) -> None:
+    write_log(tmp_path / "log.csv")
+    text = MAPPING.replace("events: {Stop: protective_stop}\n", "").replace("takes: 4", "takes: 0")
+    (tmp_path / "m.yaml").write_text(text)
+    takes, _ = read_csv_takes(tmp_path / "log.csv", load_mapping(tmp_path / "m.yaml"))
+    assert {t.truth["label"] for t in takes} == {"none"}
+    assert sum(len(t.values) for t in takes) >= 400 - 2 * 25

@@ -237,3 +237,26 @@ def test_an_empty_folder_may_become_the_dataset(tmp_path: Path, write_take: Writ
     root.mkdir()
     assert publish(journal, root, "me/x") == 1
     assert len(uids(root)) == 1
+
+
+def test_damage_in_one_take_does_not_keep_the_others_back(
+    tmp_path: Path, write_take: Write
+) -> None:
+    journal, root = tmp_path / "journal", tmp_path / "set"
+    cut, infinite, good = (write_take(journal, code=i) for i in range(3))
+    video = journal / cut / "overhead.mkv"
+    video.write_bytes(video.read_bytes()[: video.stat().st_size // 2])
+    schema = pa.schema([("t_ns", pa.int64()), ("wrist.fx_n", pa.float64())])
+    table = pa.table({"t_ns": [0], "wrist.fx_n": [float("inf")]}, schema=schema)
+    with pa.ipc.new_stream(journal / infinite / "telemetry.arrows", schema) as stream:
+        stream.write_table(table)
+    report = publish_takes(journal, root, "me/x")
+    assert report.published == (good,)
+    assert set(report.refused) == {cut, infinite}
+
+
+def test_an_unwritable_place_is_one_clear_error(tmp_path: Path, write_take: Write) -> None:
+    write_take(tmp_path / "journal")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnusableInputError, match=r"--dataset\.root"):
+        publish(tmp_path / "journal", tmp_path / "file" / "set", "me/x")
