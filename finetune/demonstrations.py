@@ -7,10 +7,8 @@ are a pure function of (task, takes, seed), so that the command alone rebuilds t
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +21,7 @@ from gaploop.core.protocols import Follower
 from gaploop.core.types import FloatArray, Tick
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.finetune.batches import Episode, Signature, Source
-from gaploop.finetune.workers import single_threaded
+from gaploop.finetune.workers import run_jobs
 
 MAX_S: Final = 10.0
 """A demonstration's time limit [simulated s]."""
@@ -76,32 +74,36 @@ def scripted_source(
     """
     if takes < 1:
         raise UnusableInputError(f"--takes={takes} must be at least 1; the base was made of 400.")
-    scenes = [range(i, min(i + CHUNK, seed + takes)) for i in range(seed, seed + takes, CHUNK)]
+    jobs = [
+        (task, range(i, min(i + CHUNK, seed + takes))) for i in range(seed, seed + takes, CHUNK)
+    ]
     episodes: list[Episode] = []
-    with (
-        single_threaded(),
-        ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,
-    ):
-        for part, done in zip(scenes, pool.map(_record, [task] * len(scenes), scenes), strict=True):
-            episodes += done
-            if progress:
-                progress(len(part))
+    for done, attempts in run_jobs(_record, jobs, workers):
+        episodes += done
+        if progress:
+            progress(attempts)
     if not episodes:
         raise UnusableInputError(f"None of {takes} scripted takes of {task} succeeded.")
-    return Source(_name(task, takes, seed), Domain.SIM, _signature(task), tuple(episodes))
+    return Source(
+        _name(task, takes, seed),
+        Domain.SIM,
+        _signature(task),
+        tuple(sorted(episodes, key=lambda e: e.index)),
+    )
 
 
 def _name(task: str, takes: int, seed: int) -> str:
     return f"scripted:{task}?takes={takes}&seed={seed}"
 
 
-def _record(task: str, scenes: range) -> list[Episode]:
+def _record(job: tuple[str, range]) -> tuple[list[Episode], int]:
+    task, scenes = job
     rig = embedded_rig(task=task)
     try:
         taken = [_take(rig, scene) for scene in scenes]
     finally:
         rig.close()
-    return [episode for episode in taken if episode is not None]
+    return [episode for episode in taken if episode is not None], len(scenes)
 
 
 def _take(rig: EmbeddedRig, scene: int) -> Episode | None:

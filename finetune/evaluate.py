@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -19,7 +17,7 @@ from gaploop.core.station import SIM_STATION
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, summarise
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
-from gaploop.finetune.workers import single_threaded
+from gaploop.finetune.workers import run_jobs
 
 MAX_S: Final = 8.0
 """A rollout's time limit [simulated s]; the scripted demonstrations take 3 to 4."""
@@ -84,17 +82,23 @@ def evaluate(
     spec = CellSpec(task, dict(gaps or {}), gap_seed, max_s)
     for condition in conditions:
         SIM_STATION.check_conditions(condition, "--env.conditions")
-    jobs = _jobs(list(conditions) or [{}], n, seed)
+    identity = policy_id(folder)
+    jobs = [
+        _Job(folder, identity, spec, condition, seeds)
+        for condition in list(conditions) or [{}]
+        for seeds in _split(seed, n)
+    ]
     rollouts: list[Rollout] = []
-    for done in _run_jobs(folder, spec, jobs, workers):
+    for done in run_jobs(_run, jobs, 1 if len(jobs) == 1 else workers):
         rollouts += done
         if progress:
             progress(len(done))
+    _forget()
     is_target = any(conditions) or any(severity > 0 for severity in spec.gaps.values())
     return summarise(
         rollouts,
         domain=Domain.SIM_TARGET if is_target else Domain.SIM,
-        policy=policy_id(folder),
+        policy=identity,
         gaps=spec.gaps,
         gap_seed=gap_seed,
     )
@@ -121,83 +125,59 @@ def condition_name(condition: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class _Job:
+    folder: Path
+    policy: str
+    spec: CellSpec
     condition: Mapping[str, Any]
     seeds: tuple[int, ...]
 
 
-def _jobs(conditions: Sequence[Mapping[str, Any]], n: int, seed: int) -> list[_Job]:
-    scenes = range(seed, seed + n)
-    return [
-        _Job(condition, tuple(scenes[i : i + CHUNK]))
-        for condition in conditions
-        for i in range(0, n, CHUNK)
-    ]
+@dataclass(eq=False)
+class _Station:
+    """What a process keeps between jobs: the policy and the rig it used last."""
 
+    policy: ActPolicy | None = None
+    policy_id: str = ""
+    rig: EmbeddedRig | None = None
+    cell: tuple[CellSpec, Mapping[str, Any]] | None = None
 
-def _run_jobs(
-    folder: Path, spec: CellSpec, jobs: Sequence[_Job], workers: int
-) -> Iterator[list[Rollout]]:
-    if workers <= 1 or len(jobs) == 1:
-        worker = _Worker(folder, spec)
-        try:
-            for job in jobs:
-                yield worker.run(job)
-        finally:
-            worker.close()
-        return
-    with (
-        single_threaded(),
-        ProcessPoolExecutor(
-            workers, multiprocessing.get_context("spawn"), _start_worker, (folder, spec)
-        ) as pool,
-    ):
-        futures: list[Future[list[Rollout]]] = [pool.submit(_run_in_worker, job) for job in jobs]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            for future in futures:
-                future.cancel()
+    def policy_for(self, job: _Job) -> ActPolicy:
+        if self.policy is None or self.policy_id != job.policy:
+            self.policy, self.policy_id = load_policy(job.folder), job.policy
+        return self.policy
 
-
-class _Worker:
-    """A policy and the rig it was last tried on, kept between jobs."""
-
-    def __init__(self, folder: Path, spec: CellSpec) -> None:
-        self._policy, self._spec = load_policy(folder), spec
-        self._rig: EmbeddedRig | None = None
-        self._condition: Mapping[str, Any] = {}
-
-    def run(self, job: _Job) -> list[Rollout]:
-        rig = self._rig_for(job.condition)
-        name = condition_name(job.condition)
-        return roll_out(rig, self._policy, job.seeds, name, self._spec.max_s)
+    def rig_for(self, job: _Job) -> EmbeddedRig:
+        wanted = (job.spec, job.condition)
+        if self.rig is None or self.cell != wanted:
+            self.close()
+            spec = job.spec
+            self.rig = embedded_rig(
+                task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, conditions=job.condition
+            )
+            self.cell = wanted
+            # Before the interpreter's own exit handlers: those end EGL, the renderer needs it.
+            Finalize(self, self.close, exitpriority=10)
+        return self.rig
 
     def close(self) -> None:
-        if self._rig is not None:
-            self._rig.close()
-            self._rig = None
-
-    def _rig_for(self, condition: Mapping[str, Any]) -> EmbeddedRig:
-        if self._rig is None or condition != self._condition:
-            self.close()
-            spec = self._spec
-            self._rig = embedded_rig(
-                task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, conditions=condition
-            )
-            self._condition = condition
-        return self._rig
+        if self.rig is not None:
+            self.rig.close()
+            self.rig = None
 
 
-_worker: list[_Worker] = []
+_station = _Station()
 
 
-def _start_worker(folder: Path, spec: CellSpec) -> None:
-    worker = _Worker(folder, spec)
-    _worker[:] = [worker]
-    # Before the interpreter's own exit handlers: those end EGL, and the renderer needs it.
-    Finalize(None, worker.close, exitpriority=10)
+def _run(job: _Job) -> list[Rollout]:
+    rig, policy = _station.rig_for(job), _station.policy_for(job)
+    return roll_out(rig, policy, job.seeds, condition_name(job.condition), job.spec.max_s)
 
 
-def _run_in_worker(job: _Job) -> list[Rollout]:
-    return _worker[0].run(job)
+def _forget() -> None:
+    """Free what this process itself rolled out with; workers keep theirs for the next call."""
+    _station.close()
+    _station.policy = None
+
+
+def _split(seed: int, n: int) -> list[tuple[int, ...]]:
+    return [tuple(range(i, min(i + CHUNK, seed + n))) for i in range(seed, seed + n, CHUNK)]

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from scipy.stats import binomtest
-
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 
@@ -117,6 +115,8 @@ def wilson(successes: int, trials: int, confidence: float = CONFIDENCE) -> Rate:
     """
     if trials < 1 or not 0 <= successes <= trials:
         raise UnusableInputError(f"{successes} successes in {trials} trials: need at least one.")
+    from scipy.stats import binomtest  # here: workers that only roll out need no statistics
+
     interval = binomtest(successes, trials).proportion_ci(confidence, method="wilson")
     return Rate(successes, trials, successes / trials, (float(interval.low), float(interval.high)))
 

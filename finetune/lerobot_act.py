@@ -8,6 +8,8 @@ encoder is off, since the scripted demonstrations have one style.
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -168,9 +170,10 @@ def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> A
             raise UnusableInputError(
                 f"{folder} holds a {config.type} policy; this version drives act."
             )
-        policy = ACTPolicy.from_pretrained(
-            folder, config=config, local_files_only=True, strict=True
-        )
+        with contextlib.redirect_stdout(io.StringIO()):  # LeRobot prints; stdout is for --json
+            policy = ACTPolicy.from_pretrained(
+                folder, config=config, local_files_only=True, strict=True
+            )
         before, after = make_pre_post_processors(
             config,
             pretrained_path=str(processors or folder),

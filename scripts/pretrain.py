@@ -12,7 +12,7 @@ from gaploop.scripts import options
 
 EXAMPLE: Final = """\
 gaploop pretrain --takes=400 --output_dir=base          # records scripted takes, then trains
-gaploop pretrain --sim='[sim_takes]' --steps=12000 --output_dir=base
+gaploop pretrain --sim='[sim_takes]' --steps=6000 --output_dir=base
 """
 
 
@@ -35,7 +35,7 @@ class PretrainConfig:
     held_out: list[int] = field(default_factory=list)
     """Episodes of each dataset to keep aside and measure the action error on."""
     steps: int = 0
-    """Training steps; the preset's (12000) unless given."""
+    """Training steps; the preset's (6000) unless given."""
     batch_size: int = 64
     """Samples per step."""
     lr: float = 0.0
