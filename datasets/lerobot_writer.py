@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.video import MAX_FILE_BYTES, VideoWriter, sample_pictures
 
-PICTURES_PER_TAKE: Final = 20
+PICTURES_PER_TAKE: Final = 10
 """Key frames of a take that enter the image statistics."""
 STATS_PIXELS: Final = 96
 """They are thinned to about this many pixels on the longer side; LeRobot thins to 150."""
