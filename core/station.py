@@ -89,9 +89,17 @@ SIM_STATION: Final = Station(
     name="so101_cell",
     domain=Domain.SIM,
     conditions={
-        "background": ("wood", "grey", "dark"),
-        "lighting": ("day", "dim", "bright", "warm"),
-        "object": ("cube", "small_cube", "large_cube", "heavy_cube"),
+        "background": ("wood", "grey", "white", "dark", "cloth"),
+        "lighting": ("nominal", "dim", "bright", "warm", "cold", "side"),
+        "object": (
+            "red_cube",
+            "small_cube",
+            "large_cube",
+            "huge_cube",
+            "heavy_cube",
+            "long_box",
+            "cylinder",
+        ),
         "human": ("none", "reach_in", "nudge", "take"),
     },
 )

@@ -121,7 +121,7 @@ BAD_SUITES = [
     (task(success_check="hope"), "operator, reward_model, script"),
     (task(rollouts=0), "from 1 to 100000"),
     (task(min_pass_rate=85), "from 0 to 1"),
-    (task(conditions={"object": "anvil"}), "cube, heavy_cube, large_cube, small_cube"),
+    (task(conditions={"object": "anvil"}), "red_cube, small_cube"),
     (task(conditions=3), "conditions must be a mapping"),
     (task(timeout=3), "Did you mean 'timeout_s'"),
 ]
