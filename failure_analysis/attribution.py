@@ -79,7 +79,7 @@ def attribute(measured: Measured, reference: Reference, mode: FailureMode | None
         if left:
             indirect.append(left)
     scores = _scores([*direct, *indirect])
-    task = _task_evidence(measured, scores)
+    task = _task_evidence(measured, scores, mode)
     if task:
         scores[GapDimension.TASK_SPECIFICATION] = task.strength
     hits = sorted([*direct, *indirect, *([task] if task else [])], key=lambda h: -h.strength)
@@ -140,13 +140,15 @@ TASK_TOLERANCE_M: Final = 0.040
 TASK_QUIET: Final = 1.0
 
 
-def _task_evidence(measured: Measured, scores: Mapping[GapDimension, float]) -> _Hit | None:
+def _task_evidence(
+    measured: Measured, scores: Mapping[GapDimension, float], mode: FailureMode | None
+) -> _Hit | None:
     """Everything else is nominal, the object rests at the target, and it was judged a failure."""
     away, loudest = measured["end_distance_m"], max(scores.values())
     if math.isnan(away):
         away = measured["release_target_m"]
-    placed = away < TASK_TOLERANCE_M and measured["held_share"] > 0.5
-    if not placed or loudest > TASK_QUIET:
+    placed = away < TASK_TOLERANCE_M and measured["held_share"] > 0.9
+    if mode is not FailureMode.MISPLACEMENT or not placed or loudest > TASK_QUIET:
         return None
     says = (
         f"every other signal is usual and the object rests {away * 1000:.0f} mm from the target, "

@@ -39,7 +39,7 @@ def held_share(view: View) -> float:
     return float((end - grasp.close_s) / max(grasp.open_s - grasp.close_s, 1e-3))
 
 
-@signal("grip_creep_rad", "rad", "motion", 0.01, "the jaws close by {value} while they hold")
+@signal("grip_creep_rad", "rad", "motion", 0.005, "the jaws close by {value} while they hold")
 def grip_creep_rad(view: View) -> float:
     """How far the jaws close on between settling on an object and opening again."""
     grasp, motion = _main(view), view.motion
@@ -64,6 +64,20 @@ def _lifting(view: View, values: FloatArray) -> float:
     if before.sum() < 3 or carried.sum() < 5:
         return NAN
     return float(np.median(values[carried]) - np.median(values[before]))
+
+
+@signal("stuck_m", "m", "scene", 0.003, "the object moves {value} after the gripper let go")
+def stuck_m(view: View) -> float:
+    """How far the tracked object moves after its release, over frames that show it."""
+    grasp = _main(view)
+    if grasp is None or view.scene is None or not grasp.released or not grasp.held:
+        return NAN
+    item, _, visible = scene_xy_m(view.scene)
+    after = visible & (view.take.frames.t_s > grasp.open_s + 0.3)
+    if after.sum() < 5:
+        return NAN
+    places = item[after]
+    return float(np.percentile(np.linalg.norm(places - np.median(places, axis=0), axis=1), 90))
 
 
 @signal("carry_current_a", "A", "currents", 0.03, "lifting takes {value} more than approaching")

@@ -81,14 +81,17 @@ def drift_rad(view: View) -> float:
     return _largest(change[motion.arm_joints])
 
 
-@signal("jitter_rad", "rad", "motion", 0.0002, "readings of a resting joint jitter by {value}")
+@signal("jitter_rad", "rad", "motion", 0.0006, "readings of a resting joint jitter by {value}")
 def jitter_rad(view: View) -> float:
-    """Standard deviation of the readings' second difference, scaled to one reading, at rest."""
+    """Spread of the readings' second difference, scaled to one reading, while the command rests.
+
+    By the 75th percentile, so that bumps and settling don't count as noise.
+    """
     motion = _motion(view)
     bend = np.diff(motion.position_rad, 2, axis=0) / np.sqrt(6.0)
     quiet = np.abs(motion.sent_velocity_rad_s[1:-1]) < SLOW_RAD_S
     spreads = [
-        np.sqrt(np.mean(bend[quiet[:, j], j] ** 2))
+        np.percentile(np.abs(bend[quiet[:, j], j]), 75) / 1.15
         for j in motion.arm_joints
         if quiet[:, j].sum() >= 10
     ]

@@ -1,0 +1,110 @@
+"""`gaploop diagnose` and `gaploop plan` on takes of the embedded cell (sim-to-sim)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gaploop.collect.journal import JournalWriter
+from gaploop.collect.rig import embedded_rig, scripted_leader
+from gaploop.collect.session import run_take
+from gaploop.core.journal_format import TRUTH
+from gaploop.core.plan import load_plan
+from gaploop.core.vocabulary import TakeKind
+from gaploop.failure_analysis.diagnosis import load_diagnosis
+from gaploop.failure_analysis.scoring import cross_table, read_truth
+from gaploop.scripts.cli import main
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three rollouts of the scripted leader on a cell with strong latency, judged failures."""
+    folder = tmp_path_factory.mktemp("latency") / "journal"
+    folder.mkdir()
+    rig = embedded_rig(gaps={"actuator_response.latency": 1.0}, gap_seed=4)
+    for seed in range(3):
+        rig.reset(seed)
+        header = rig.header("Put the cube on the disc", kind=TakeKind.ROLLOUT)
+        with JournalWriter(folder, header) as writer:  # stopped half-way: always a failure
+            run_take(rig, scripted_leader(rig, seed), seed=seed, max_s=2.0, writer=writer)
+    rig.close()
+    return folder
+
+
+def diagnose(journal: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["diagnose", str(journal), "--json", f"--output_dir={out}"]) == 0
+    value: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return value
+
+
+def test_diagnosis_does_not_look_at_the_truth(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Deleting truth.jsonl changes nothing."""
+    with_truth = diagnose(journal, tmp_path / "a", capsys)
+    truth = (journal / TRUTH).read_bytes()
+    (journal / TRUTH).unlink()
+    try:
+        without = diagnose(journal, tmp_path / "b", capsys)
+    finally:
+        (journal / TRUTH).write_bytes(truth)
+    assert with_truth["takes"] == without["takes"]
+    assert with_truth["summary"] == without["summary"]
+
+
+def test_from_takes_to_plan(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = diagnose(journal, tmp_path / "d", capsys)
+    assert found["summary"]["sim_to_sim"]
+    diagnosis = load_diagnosis(tmp_path / "d" / "diagnosis.json")
+    table = cross_table(diagnosis, read_truth(journal / TRUTH))
+    assert table.truth == ("actuator_response",)
+    assert table.right == 3
+    page = (tmp_path / "d" / "report.html").read_text()
+    assert "Sim-to-sim" in page
+    assert "http" not in page.replace("http-equiv", "")  # one file, nothing from elsewhere
+    run = json.loads((tmp_path / "d" / "run.json").read_text())
+    assert run["result"]["id"] == diagnosis.id
+    assert set(run["inputs"][0]["uids"]) >= {t.uid for t in diagnosis.takes}
+
+    options = [f"--diagnosis={tmp_path / 'd' / 'diagnosis.json'}", "--budget.takes=40"]
+    assert main(["plan", *options, f"--output_dir={tmp_path / 'p'}"]) == 0
+    plan = load_plan(tmp_path / "p" / "plan.yaml")
+    assert plan.diagnosis == diagnosis.id
+    assert plan.takes == 0
+    assert plan.items[0].remedy == "identify"
+    assert "don't collect" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["diagnose", "{tmp}/nowhere"], "nowhere"),
+        (["diagnose", "{tmp}"], "holds neither takes nor a dataset"),
+        (["diagnose"], "--dataset.root"),
+        (["plan"], "--diagnosis"),
+        (["plan", "--diagnosis={tmp}/nowhere.json"], "nowhere.json"),
+        (["plan", "--diagnosis={tmp}/bad.json"], "bad.json"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.json").write_text('{"schema": "gaploop.diagnosis.v1", "takes": 3}')
+    assert main([a.format(tmp=tmp_path) for a in arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert says in said.err
+    assert len(said.err.strip().splitlines()) == 1
+
+
+def test_an_unwritable_output_folder_is_one_line(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["diagnose", str(journal), f"--output_dir={tmp_path / 'file'}"]) == 2
+    assert "--output_dir" in capsys.readouterr().err

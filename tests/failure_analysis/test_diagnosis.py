@@ -1,0 +1,182 @@
+"""Laws of diagnosis: shares sum to one, nothing but takes is looked at, it is reproducible."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from failure_analysis_makers import repeated, scene_picture, successes, take, wrench
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.take import Take
+from gaploop.core.vocabulary import FailureMode, GapDimension, Outcome
+from gaploop.failure_analysis.diagnosis import (
+    diagnose,
+    load_diagnosis,
+    save_diagnosis,
+    suggested_labels,
+)
+from gaploop.failure_analysis.reference import (
+    build_reference,
+    choose_reference,
+    load_reference,
+    save_reference,
+    shipped_reference,
+)
+
+FAULTS: dict[str, dict[str, float]] = {
+    "actuator_response": {"lag_s": 0.3},
+    "sensor_noise": {"noise_rad": 0.03},
+}
+
+
+def failed(**faults: float) -> Take:
+    return take(uid="bad", pictures=repeated(scene_picture()), seed=20, **faults)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dimension", FAULTS)
+def test_a_planted_fault_is_attributed(dimension: str) -> None:
+    found = diagnose([*successes(), failed(**FAULTS[dimension])]).takes
+    assert [t.top for t in found] == [dimension]
+
+
+def test_pictures_speak_for_light_and_camera() -> None:
+    dark = take(uid="dark", seed=21, pictures=repeated(scene_picture(gain=0.35)))
+    moved = take(uid="moved", seed=22, pictures=repeated(scene_picture(shift_px=(9, -7))))
+    large = take(uid="large", seed=23, pictures=repeated(scene_picture(object_px=22)))
+    found = diagnose([*successes(), dark, moved, large]).takes
+    assert [t.top for t in found] == ["visual_domain", "spatial_geometry", "object_property"]
+
+
+@pytest.mark.parametrize("faults", [{}, {"lag_s": 0.2}, {"noise_rad": 0.05, "lag_s": 0.3}])
+def test_shares_and_none_sum_to_one(faults: dict[str, float]) -> None:
+    (found,) = diagnose([*successes(), failed(**faults)]).takes
+    assert sum(found.dimensions.values()) + found.none == pytest.approx(1.0)
+    assert all(0.0 <= share <= 1.0 for share in found.dimensions.values())
+    assert set(found.dimensions) == {d.value for d in GapDimension}
+
+
+def test_without_evidence_it_abstains() -> None:
+    (found,) = diagnose([*successes(), take(uid="bad", seed=3)]).takes
+    assert found.abstained
+    assert found.top == ""
+
+
+def test_it_is_deterministic() -> None:
+    takes = [*successes(), failed(lag_s=0.2)]
+    first, second = diagnose(takes), diagnose(takes)
+    assert first.takes == second.takes
+    assert first.id != second.id
+
+
+def test_only_failures_and_open_imports_are_diagnosed() -> None:
+    takes = [
+        *successes(),
+        take(uid="interrupted", outcome=Outcome.INTERRUPTED),
+        take(uid="discarded", outcome=Outcome.DISCARDED),
+        failed(lag_s=0.2),
+    ]
+    assert [t.uid for t in diagnose(takes).takes] == ["bad"]
+    assert len(diagnose([wrench(np.zeros(15), uid=str(k)) for k in range(6)]).takes) == 6
+
+
+def test_force_windows_tell_contact_from_pressing_and_from_nothing() -> None:
+    n = 15
+    quiet = [wrench(np.zeros(n), uid=f"quiet-{k}", seed=k) for k in range(8)]
+    knock = wrench(np.r_[80.0, 40.0, 15.0, np.zeros(n - 3)], uid="knock", seed=90)
+    press = [wrench(np.linspace(100, 1500, n), uid=f"press-{k}", seed=91 + k) for k in range(3)]
+    modes = {t.uid: t.mode for t in diagnose([*quiet, knock, *press]).takes}
+    assert all(modes[f"quiet-{k}"] == "none" for k in range(8))
+    assert modes["knock"] == FailureMode.COLLISION
+    assert all(modes[f"press-{k}"] == FailureMode.OBSTRUCTION for k in range(3))
+
+
+def test_it_says_what_it_could_not_see() -> None:
+    diagnosis = diagnose([wrench(np.zeros(15), uid=str(k)) for k in range(6)])
+    assert "no pictures" in diagnosis.summary["unseen"]
+    assert "no joint commands with readings" in diagnosis.takes[0].unseen
+
+
+def test_evidence_is_words_and_numbers() -> None:
+    (found,) = diagnose([*successes(), failed(lag_s=0.3)]).takes
+    lag = next(e for e in found.evidence if e.signal == "lag_s")
+    assert lag.value == pytest.approx(0.3, abs=0.01)
+    assert lag.unit == "s"
+    assert "ms" in lag.says
+    assert "nominal" in lag.says
+
+
+def test_a_saved_diagnosis_reads_back(tmp_path: Path) -> None:
+    diagnosis = diagnose([*successes(), failed(lag_s=0.3)], source="here")
+    save_diagnosis(diagnosis, tmp_path / "diagnosis.json")
+    again = load_diagnosis(tmp_path / "diagnosis.json")
+    assert (again.id, again.source) == (diagnosis.id, diagnosis.source)
+    assert [t.top for t in again.takes] == [t.top for t in diagnosis.takes]
+    value = json.loads((tmp_path / "diagnosis.json").read_text())
+    assert {"uid", "episode", "mode", "phase", "dimensions", "abstained", "evidence"} <= set(
+        value["takes"][0]
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["not json", "[]", '{"schema": "other"}', '{"schema": "gaploop.diagnosis.v1", "id": "x"}'],
+)
+def test_a_bad_diagnosis_file_is_one_line(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "diagnosis.json"
+    path.write_text(content)
+    with pytest.raises(UnusableInputError) as caught:
+        load_diagnosis(path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_an_unknown_dimension_in_a_diagnosis_is_named(tmp_path: Path) -> None:
+    diagnosis = diagnose([*successes(), failed(lag_s=0.3)]).to_json()
+    diagnosis["takes"][0]["dimensions"] = {"contact": 1.0}
+    path = tmp_path / "diagnosis.json"
+    path.write_text(json.dumps(diagnosis))
+    with pytest.raises(UnusableInputError, match="Did you mean 'contact_dynamics'"):
+        load_diagnosis(path)
+
+
+def test_labels_are_suggestions_and_silent_where_unsure() -> None:
+    (sure,) = diagnose([*successes(), failed(lag_s=0.3)]).takes
+    fields = {e.field: e for e in suggested_labels(sure)}
+    assert fields["dimensions"].value["actuator_response"] > 0.5
+    assert all(e.source == "auto" for e in fields.values())
+    (unsure,) = diagnose([*successes(), take(uid="bad", seed=3)]).takes
+    assert "dimensions" not in {e.field for e in suggested_labels(unsure)}
+
+
+def test_a_reference_survives_its_file(tmp_path: Path) -> None:
+    built = build_reference(successes(), "these")
+    assert built is not None
+    save_reference(built, tmp_path / "reference.json")
+    again = load_reference(tmp_path / "reference.json")
+    assert again.signals == built.signals
+    assert again.background is not None
+    bad = tmp_path / "bad.json"
+    bad.write_text("{}")
+    with pytest.raises(UnusableInputError, match="not a reference"):
+        load_reference(bad)
+
+
+def test_the_reference_is_chosen_best_first() -> None:
+    few = list(successes(2))
+    assert choose_reference(few).takes == 0
+    assert choose_reference(list(successes(8))).takes == 8
+    given = build_reference(successes(6), "given")
+    assert choose_reference(list(successes(8)), given).name == "given"
+
+
+def test_the_shipped_reference_covers_every_source_of_the_cell() -> None:
+    shipped = shipped_reference()
+    assert shipped is not None
+    assert shipped.takes >= 20
+    assert {"lag_s", "jitter_rad", "brightness", "camera_shift_px", "hand_share"} <= set(
+        shipped.signals
+    )
+    assert shipped.background is not None
