@@ -6,9 +6,7 @@ else; what was injected is known here from the draw, never from the takes.
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,7 +21,7 @@ from gaploop.core.vocabulary import GapDimension, TakeKind
 from gaploop.failure_analysis.diagnosis import TakeDiagnosis, diagnose
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
-from gaploop.finetune.workers import single_threaded
+from gaploop.finetune.workers import run_jobs
 from gaploop.sim.gaps import draw_gaps
 
 ABSTAINED: Final = "abstained"
@@ -80,23 +78,28 @@ def sweep(
         workers: processes.
         progress: called with the number of draws just finished.
     """
+    jobs = [
+        _Job(n, policy, draw, folder / f"{n:02d}-{draw.dimension.value}", rollouts)
+        for n, draw in enumerate(draws)
+    ]
     found: dict[int, DrawResult] = {}
-    with (
-        single_threaded(),
-        ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,
-    ):
-        jobs = {
-            pool.submit(_one, policy, draw, folder / f"{n:02d}-{draw.dimension.value}", rollouts): n
-            for n, draw in enumerate(draws)
-        }
-        for job in as_completed(jobs):
-            found[jobs[job]] = job.result()
-            progress(1)
+    for number, result in run_jobs(_one, jobs, workers):
+        found[number] = result
+        progress(1)
     return [found[n] for n in sorted(found)]
 
 
-def _one(policy: str | Path, draw: Draw, journal: Path, rollouts: int) -> DrawResult:
-    loaded = load_policy(policy)
+@dataclass(frozen=True)
+class _Job:
+    number: int
+    policy: str | Path
+    draw: Draw
+    journal: Path
+    rollouts: int
+
+
+def _one(job: _Job) -> tuple[int, DrawResult]:
+    draw, loaded = job.draw, load_policy(job.policy)
 
     def rig(conditions: Mapping[str, object]) -> Rig:
         gaps = {draw.dimension.value: draw.severity}
@@ -107,17 +110,18 @@ def _one(policy: str | Path, draw: Draw, journal: Path, rollouts: int) -> DrawRe
         return PolicyLeader(loaded, rig.follower, rig.fps, rig.control_hz)
 
     spec = SessionSpec(
-        journal,
+        job.journal,
         "sweep",
         TakeKind.ROLLOUT,
         MAX_S,
         EVALUATION_SEEDS,
-        policy=policy_id(policy),
+        policy=policy_id(job.policy),
         resume=True,
     )
-    record_takes(spec, [Quota(rollouts)], rig, leader)
-    takes = list(read_journal(journal))
-    return DrawResult(draw, len(takes), diagnose(takes, source=journal.name).takes)
+    record_takes(spec, [Quota(job.rollouts)], rig, leader)
+    takes = list(read_journal(job.journal))
+    found = diagnose(takes, source=job.journal.name).takes
+    return job.number, DrawResult(draw, len(takes), found)
 
 
 def confusion(results: Sequence[DrawResult]) -> dict[str, dict[str, int]]:
