@@ -6,10 +6,8 @@ and reports call results between the two sim-to-sim.
 
 from __future__ import annotations
 
-import weakref
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Self
 
@@ -20,39 +18,25 @@ from numpy.typing import NDArray
 from gaploop.core.errors import unknown_choice
 from gaploop.core.types import CameraFrame, FollowerState
 from gaploop.sim import scene, units
+from gaploop.sim.camera import OverheadCamera
 from gaploop.sim.conditions import OBJECTS, parse_conditions
 from gaploop.sim.gaps import draw_gaps
 from gaploop.sim.gaps.actuators import CommandPath, weaken_servos
 from gaploop.sim.gaps.hand import Hand, add_hand, hand_gap
-from gaploop.sim.gaps.images import ImagePath
 from gaploop.sim.gaps.scene_effects import (
-    FINGER_BODIES,
     apply_to_model,
     criterion,
     object_options,
     scene_edits,
 )
 from gaploop.sim.gaps.sensors import SensorPath
-from gaploop.sim.kinematics import TCP_SITE, fold_square
+from gaploop.sim.kinematics import TCP_SITE
 from gaploop.sim.placement import distractor_poses, place_task
-from gaploop.sim.tasks import TASKS, TaskState, is_success
+from gaploop.sim.tasks import TASKS, is_success
+from gaploop.sim.watch import Watch
 
 # LeRobot's so101_follower limits the gripper to half its torque (Max_Torque_Limit 500).
 GRIPPER_TORQUE_NM = 0.5 * units.STALL_TORQUE_NM
-HELD_FORCE_N = 0.2  # a jaw that presses less is only touching
-SNAPSHOTS = 64  # captures kept for a camera that lags: two and a half seconds at 25 Hz
-MULTISAMPLES = 0  # of the renderer: two cost two thirds of the frames on a CPU
-
-
-@dataclass(frozen=True)
-class _Snapshot:
-    """The scene at a capture time; enough to draw it later."""
-
-    index: int
-    t_s: float
-    qpos: NDArray[np.float64]
-    mocap_pos: NDArray[np.float64]
-    mocap_quat: NDArray[np.float64]
 
 
 class Cell:
@@ -100,7 +84,6 @@ class Cell:
         self.task = task
         self.image_size = image_size
         self.camera_hz = camera_hz
-        self._camera_latency_s = camera_latency_s
         self._gap_seed = gap_seed
         self.conditions = parse_conditions(conditions or {})
         self.injected = draw_gaps(gaps or {}, gap_seed)
@@ -108,11 +91,14 @@ class Cell:
         self._build_model()
         self._commands = CommandPath(self._gaps)
         self._sensors = SensorPath(self._gaps)
-        self._images = ImagePath(self._gaps, image_size)
+        self._camera = OverheadCamera(
+            self._model,
+            self._gaps,
+            size_px=image_size,
+            rate_hz=camera_hz,
+            latency_s=camera_latency_s,
+        )
         self._criterion = criterion(task, self._gaps)
-        self._renderer: mujoco.Renderer | None = None
-        self._render_data = mujoco.MjData(self._model)
-        self._forces = np.zeros(6)
         self.reset(0)
 
     def _build_model(self) -> None:
@@ -140,12 +126,7 @@ class Cell:
         self._dof = np.array([int(j.dofadr[0]) for j in joints])
         self._servos = np.array([model.actuator(name).id for name in self.joint_names])
         self.joint_limits_rad = np.array([j.range for j in joints], dtype=np.float64)
-        self._object_body = model.body("object").id
-        self._object_qpos = int(model.joint("object").qposadr[0])
-        self._object_dof = int(model.joint("object").dofadr[0])
-        self._target_body = model.body("target").id
-        self._fingers = [model.body(name).id for name in FINGER_BODIES]
-        self._camera_steps = 1.0 / (self.camera_hz * scene.TIMESTEP_S)
+        self._watch = Watch(model, self._data, self._options.object_half_size_m[2])
 
     @property
     def model(self) -> mujoco.MjModel:
@@ -162,27 +143,23 @@ class Cell:
         rng = np.random.default_rng([seed, 11])
         mujoco.mj_resetData(self._model, self._data)
         self._table_z = float(self._model.body("table").pos[2])
-        half = self._options.object_half_size_m
-        self._rest_z = self._table_z + half[2]
+        rest_z = self._table_z + self._options.object_half_size_m[2]
         q_home = np.asarray(scene.HOME_Q_RAD) + rng.normal(0.0, 0.01, 6)
         self._data.qpos[self._qpos] = q_home
         self._data.ctrl[self._servos] = q_home
         self._data.ctrl[len(self._servos) :] = 1.0  # adhesion pads, where there are any
-        place_task(self._model, self._data, rng, self._rest_z, self._table_z, self.conditions)
+        place_task(self._model, self._data, rng, rest_z, self._table_z, self.conditions)
         distractor_poses(self._model, self._data, np.random.default_rng([seed, 12]), self._table_z)
         self._reset_paths(seed, q_home)
         mujoco.mj_forward(self._model, self._data)
-        self._snapshots.append(self._snapshot(0))
+        self._camera.reset([self._gap_seed, seed, 23], self._data)
 
     def _reset_paths(self, seed: int, q_home: NDArray[np.float64]) -> None:
-        self._seed = seed
         self._steps = 0
         self._residual_s = 0.0
         self._goal = q_home.copy()
         self._temperature_c = np.full(6, units.AMBIENT_TEMPERATURE_C)
         self._temperature_t_s = 0.0
-        self._snapshots: deque[_Snapshot] = deque(maxlen=SNAPSHOTS)
-        self._frame: tuple[int, CameraFrame] | None = None
         self._commands.reset(q_home)
         self._sensors.reset(np.random.default_rng([self._gap_seed, seed, 21]))
         if self._hand is not None:
@@ -207,17 +184,14 @@ class Cell:
         stepwise = self._commands.active or self._sensors.offsets_active or self._hand is not None
         end = self._steps + count
         while self._steps < end:
-            due = self._next_capture_step()
+            due = self._camera.next_capture_step()
             chunk = 1 if stepwise else min(end, due) - self._steps
             if stepwise:
                 self._before_step()
             mujoco.mj_step(self._model, self._data, nstep=chunk)
             self._steps += chunk
             if self._steps == due:
-                self._snapshots.append(self._snapshot(self._snapshots[-1].index + 1))
-
-    def _next_capture_step(self) -> int:
-        return round((self._snapshots[-1].index + 1) * self._camera_steps)
+                self._camera.capture(self.now_s, self._data)
 
     def _before_step(self) -> None:
         now_s = self.now_s
@@ -257,100 +231,23 @@ class Cell:
 
     def frame(self) -> CameraFrame:
         """The newest picture of the overhead camera; drawn when first asked for."""
-        snapshot = self._newest_snapshot()
-        if self._frame is None or self._frame[0] != snapshot.index:
-            clean = self._draw(snapshot, scene.CAMERA_NAME)
-            rng = np.random.default_rng([self._gap_seed, self._seed, 23, snapshot.index])
-            picture = self._images.apply(clean, rng) if self._images.active else clean
-            self._frame = (snapshot.index, CameraFrame(picture, snapshot.t_s))
-        return self._frame[1]
-
-    def _newest_snapshot(self) -> _Snapshot:
-        latest_s = self.now_s - self._camera_latency_s + 1e-9
-        for snapshot in reversed(self._snapshots):
-            if snapshot.t_s <= latest_s:
-                return snapshot
-        return self._snapshots[0]
-
-    def _snapshot(self, index: int) -> _Snapshot:
-        data = self._data
-        return _Snapshot(
-            index, self.now_s, data.qpos.copy(), data.mocap_pos.copy(), data.mocap_quat.copy()
-        )
-
-    def _draw(self, snapshot: _Snapshot, camera: str) -> NDArray[np.uint8]:
-        if self._renderer is None:
-            self._renderer = _make_renderer(self._model, self.image_size, self.image_size)
-            self._free = weakref.finalize(self, self._renderer.close)
-        return self._render(self._renderer, snapshot, camera)
-
-    def _render(
-        self, renderer: mujoco.Renderer, snapshot: _Snapshot, camera: str
-    ) -> NDArray[np.uint8]:
-        data = self._render_data
-        data.qpos[:] = snapshot.qpos
-        data.mocap_pos[:] = snapshot.mocap_pos
-        data.mocap_quat[:] = snapshot.mocap_quat
-        mujoco.mj_kinematics(self._model, data)
-        mujoco.mj_comPos(self._model, data)
-        mujoco.mj_camlight(self._model, data)
-        renderer.update_scene(data, camera)
-        return np.asarray(renderer.render(), dtype=np.uint8)
+        return self._camera.frame(self.now_s)
 
     def picture(self, width: int = 640, height: int = 480) -> NDArray[np.uint8]:
         """A picture for people, from the side, without faults; RGB, shape (height, width, 3)."""
-        renderer = _make_renderer(self._model, height, width)
-        try:
-            return self._render(renderer, self._snapshot(-1), scene.REPORT_CAMERA_NAME)
-        finally:
-            renderer.close()
+        return self._camera.picture(self._data, width, height)
 
     def success(self) -> bool:
         """Judge the present state by the station's criterion."""
-        return is_success(self._criterion, self._task_state())
-
-    def _task_state(self) -> TaskState:
-        velocity = self._data.qvel[self._object_dof : self._object_dof + 6]
-        return TaskState(
-            object_pos_m=self._data.qpos[self._object_qpos : self._object_qpos + 3].copy(),
-            object_yaw_rad=fold_square(self._object_yaw()),
-            object_rest_z_m=self._rest_z,
-            object_half_height_m=self._options.object_half_size_m[2],
-            speed_m_s=float(np.linalg.norm(velocity[:3])),
-            turn_rad_s=float(np.linalg.norm(velocity[3:])),
-            target_pos_m=self._data.xpos[self._target_body].copy(),
-            held=self._held(),
-        )
-
-    def _object_yaw(self) -> float:
-        quat = self._data.qpos[self._object_qpos + 3 : self._object_qpos + 7]
-        rotation = np.zeros(9)
-        mujoco.mju_quat2Mat(rotation, quat)
-        matrix = rotation.reshape(3, 3)
-        # The face that lies flattest tells the yaw, whichever way the object was turned over.
-        axis = matrix[:2, int(np.argmin(np.abs(matrix[2])))]
-        return float(np.arctan2(axis[1], axis[0]))
-
-    def _held(self) -> bool:
-        pressing = set()
-        contacts = self._data.contact
-        for i in range(self._data.ncon):
-            bodies = self._model.geom_bodyid[contacts.geom[i]]
-            if self._object_body not in bodies:
-                continue
-            other = int(bodies[0] if bodies[1] == self._object_body else bodies[1])
-            mujoco.mj_contactForce(self._model, self._data, i, self._forces)
-            if other in self._fingers and abs(self._forces[0]) > HELD_FORCE_N:
-                pressing.add(other)
-        return len(pressing) == 2
+        return is_success(self._criterion, self._watch.state(self._table_z))
 
     def truth(self) -> dict[str, object]:
         """Privileged state for the scripted person, for scoring and for truth.jsonl only."""
-        state = self._task_state()
+        state = self._watch.state(self._table_z)
         goal = state.target_pos_m[:2] + np.asarray(self._criterion.goal_offset_m)
         return {
             "object_pos_m": state.object_pos_m.tolist(),
-            "object_yaw_rad": self._object_yaw(),
+            "object_yaw_rad": self._watch.object_yaw_rad(),
             "object_half_size_m": list(self._options.object_half_size_m),
             "object_shape": self._options.object_shape,
             "target_pos_m": state.target_pos_m.tolist(),
@@ -372,9 +269,7 @@ class Cell:
 
     def close(self) -> None:
         """Free the renderer; safe to call twice."""
-        if self._renderer is not None:
-            self._free()
-            self._renderer = None
+        self._camera.close()
 
     def __enter__(self) -> Self:
         return self
@@ -386,10 +281,3 @@ class Cell:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _make_renderer(model: mujoco.MjModel, height: int, width: int) -> mujoco.Renderer:
-    model.vis.quality.offsamples = MULTISAMPLES
-    # The buffer is resolved as a whole, so one larger than the picture costs frames.
-    model.vis.global_.offwidth, model.vis.global_.offheight = width, height
-    return mujoco.Renderer(model, height, width)

@@ -1,8 +1,9 @@
 """Injected gaps: what makes the embedded "real" cell differ from the nominal one.
 
-`catalog` says what there is and draws it; the other modules apply it where it acts.
+`mechanisms` says what there is, `catalog` draws it; the other modules apply it where it acts.
 """
 
-from gaploop.sim.gaps.catalog import MECHANISMS, InjectedGap, Mechanism, draw_gaps, mechanisms_of
+from gaploop.sim.gaps.catalog import InjectedGap, draw_gaps, mechanisms_of
+from gaploop.sim.gaps.mechanisms import MECHANISMS, Mechanism
 
 __all__ = ["MECHANISMS", "InjectedGap", "Mechanism", "draw_gaps", "mechanisms_of"]

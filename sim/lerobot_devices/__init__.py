@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import unknown_choice
 from gaploop.sim.cell import Cell
-from gaploop.sim.expert import ScriptedLeader
+from gaploop.sim.expert import ScriptedLeader, Sees
 from gaploop.sim.lerobot_devices import registry
 from gaploop.sim.lerobot_devices.config import ScriptedConfig, So101SimConfig
 from gaploop.sim.scene import CAMERA_NAME, JOINT_NAMES
@@ -146,6 +146,7 @@ class Scripted(Teleoperator):  # type: ignore[misc]
         self.config = config
         if config.sees not in ("scene", "tracker"):
             raise unknown_choice("sight", config.sees, ("scene", "tracker"), "--teleop.sees")
+        self._connected = False
         self._leader: ScriptedLeader | None = None
         self._done_s: float | None = None
 
@@ -161,19 +162,16 @@ class Scripted(Teleoperator):  # type: ignore[misc]
 
     @property
     def is_connected(self) -> bool:
-        """Whether it has found its cell."""
-        return self._leader is not None
+        """Whether connect() has been called."""
+        return self._connected
 
     def connect(self, calibrate: bool = True) -> None:
-        """Find the cell of the robot in this process; `calibrate` has no meaning here."""
+        """Get ready; the cell is looked up at the first action.
+
+        LeRobot connects teleoperators before robots. `calibrate` has no meaning here.
+        """
         del calibrate
-        config = self.config
-        self._leader = ScriptedLeader(
-            registry.shared(config.cell),
-            config.seed,
-            sees="tracker" if config.sees == "tracker" else "scene",
-            retries=config.retries,
-        )
+        self._connected = True
 
     @property
     def is_calibrated(self) -> bool:
@@ -188,14 +186,20 @@ class Scripted(Teleoperator):  # type: ignore[misc]
 
     def get_action(self) -> dict[str, Any]:
         """Next joint command in LeRobot's units; sets up a new scene after an attempt."""
-        if self._leader is None:
+        if not self._connected:
             raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
         cell = registry.shared(self.config.cell)
-        if self._rested(cell, self._leader):
+        leader = self._leader = self._leader or self._make_leader(cell)
+        if self._rested(cell, leader):
             registry.next_scene(self.config.cell)
-            self._leader.reset()
-        q_rad = self._leader.read(cell.now_s).q_rad
+            leader.reset()
+        q_rad = leader.read(cell.now_s).q_rad
         return {k: float(v) for k, v in zip(_KEYS, to_degrees(q_rad), strict=True)}
+
+    def _make_leader(self, cell: Cell) -> ScriptedLeader:
+        config = self.config
+        sees: Sees = "tracker" if config.sees == "tracker" else "scene"
+        return ScriptedLeader(cell, config.seed, sees=sees, retries=config.retries)
 
     def _rested(self, cell: Cell, leader: ScriptedLeader) -> bool:
         if not leader.done():
@@ -210,4 +214,5 @@ class Scripted(Teleoperator):  # type: ignore[misc]
 
     def disconnect(self) -> None:
         """Let go of the cell; safe to call twice."""
+        self._connected = False
         self._leader = None

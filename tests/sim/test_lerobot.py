@@ -38,7 +38,7 @@ def test_lerobot_finds_the_devices_by_name() -> None:
 def test_a_scripted_take_through_lerobots_interface(robot: So101Sim, tmp_path: Path) -> None:
     teleop = make_teleoperator_from_config(ScriptedConfig(id="script", calibration_dir=tmp_path))
     assert isinstance(teleop, Scripted)
-    teleop.connect()
+    teleop.connect()  # LeRobot connects it before the robot: it must not need the cell yet
     done = False
     for _ in range(300):
         observation = robot.get_observation()
@@ -51,8 +51,9 @@ def test_a_scripted_take_through_lerobots_interface(robot: So101Sim, tmp_path: P
 
 def test_the_teleoperator_needs_a_cell_in_its_process(tmp_path: Path) -> None:
     teleop = Scripted(ScriptedConfig(id="script", calibration_dir=tmp_path, cell="elsewhere"))
+    teleop.connect()
     with pytest.raises(DeviceError, match="so101_sim"):
-        teleop.connect()
+        teleop.get_action()
 
 
 def test_an_incomplete_action_is_refused(robot: So101Sim) -> None:

@@ -1,0 +1,132 @@
+"""The overhead camera: what it takes, when, and how it is drawn."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.types import CameraFrame
+from gaploop.sim import scene
+from gaploop.sim.gaps.catalog import InjectedGap
+from gaploop.sim.gaps.images import ImagePath
+
+SNAPSHOTS = 64  # captures kept for a camera that lags: two and a half seconds at 25 Hz
+MULTISAMPLES = 0  # of the renderer: two cost two thirds of the frames on a CPU
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """The scene at a capture time; enough to draw it later."""
+
+    index: int
+    t_s: float
+    qpos: NDArray[np.float64]
+    mocap_pos: NDArray[np.float64]
+    mocap_quat: NDArray[np.float64]
+
+
+class OverheadCamera:
+    """Takes a snapshot of the scene at each capture time and draws it only when asked."""
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        gaps: Sequence[InjectedGap],
+        *,
+        size_px: int,
+        rate_hz: float,
+        latency_s: float,
+    ) -> None:
+        """See Cell for the arguments."""
+        self._model = model
+        self._data = mujoco.MjData(model)  # to draw in, so that drawing touches no physics
+        self._images = ImagePath(gaps, size_px)
+        self._size_px = size_px
+        self._latency_s = latency_s
+        self._steps_per_capture = 1.0 / (rate_hz * scene.TIMESTEP_S)
+        self._renderer: mujoco.Renderer | None = None
+        self._snapshots: deque[_Snapshot] = deque(maxlen=SNAPSHOTS)
+
+    def reset(self, noise_seed: Sequence[int], data: mujoco.MjData) -> None:
+        """Start a take with a capture of `data`; `noise_seed` seeds the pictures' noise."""
+        self._noise_seed = list(noise_seed)
+        self._frame: tuple[int, CameraFrame] | None = None
+        self._snapshots.clear()
+        self._snapshots.append(_snapshot(0, 0.0, data))
+
+    def next_capture_step(self) -> int:
+        """Physics step, counted from reset, after which the next capture is due."""
+        return round((self._snapshots[-1].index + 1) * self._steps_per_capture)
+
+    def capture(self, now_s: float, data: mujoco.MjData) -> None:
+        """Take a snapshot of `data` at `now_s` [s]."""
+        self._snapshots.append(_snapshot(self._snapshots[-1].index + 1, now_s, data))
+
+    def frame(self, now_s: float) -> CameraFrame:
+        """The newest picture at `now_s` [s]; drawn when first asked for."""
+        snapshot = self._newest(now_s)
+        if self._frame is None or self._frame[0] != snapshot.index:
+            picture = self._render(self._own_renderer(), snapshot, scene.CAMERA_NAME)
+            if self._images.active:
+                rng = np.random.default_rng([*self._noise_seed, snapshot.index])
+                picture = self._images.apply(picture, rng)
+            self._frame = (snapshot.index, CameraFrame(picture, snapshot.t_s))
+        return self._frame[1]
+
+    def picture(self, data: mujoco.MjData, width: int, height: int) -> NDArray[np.uint8]:
+        """A picture for people, from the side, without faults, shape (height, width, 3)."""
+        renderer = _make_renderer(self._model, height, width)
+        try:
+            return self._render(renderer, _snapshot(-1, 0.0, data), scene.REPORT_CAMERA_NAME)
+        finally:
+            renderer.close()
+
+    def close(self) -> None:
+        """Free the renderer; safe to call twice."""
+        if self._renderer is not None:
+            self._free()
+            self._renderer = None
+
+    def _newest(self, now_s: float) -> _Snapshot:
+        latest_s = now_s - self._latency_s + 1e-9
+        for snapshot in reversed(self._snapshots):
+            if snapshot.t_s <= latest_s:
+                return snapshot
+        return self._snapshots[0]
+
+    def _own_renderer(self) -> mujoco.Renderer:
+        if self._renderer is None:
+            self._renderer = _make_renderer(self._model, self._size_px, self._size_px)
+            # Not left to __del__, which at exit runs after EGL is gone.
+            self._free = weakref.finalize(self, self._renderer.close)
+        return self._renderer
+
+    def _render(
+        self, renderer: mujoco.Renderer, snapshot: _Snapshot, camera: str
+    ) -> NDArray[np.uint8]:
+        data = self._data
+        data.qpos[:] = snapshot.qpos
+        data.mocap_pos[:] = snapshot.mocap_pos
+        data.mocap_quat[:] = snapshot.mocap_quat
+        mujoco.mj_kinematics(self._model, data)
+        mujoco.mj_comPos(self._model, data)
+        mujoco.mj_camlight(self._model, data)
+        renderer.update_scene(data, camera)
+        return np.asarray(renderer.render(), dtype=np.uint8)
+
+
+def _snapshot(index: int, t_s: float, data: mujoco.MjData) -> _Snapshot:
+    return _Snapshot(index, t_s, data.qpos.copy(), data.mocap_pos.copy(), data.mocap_quat.copy())
+
+
+def _make_renderer(model: mujoco.MjModel, height: int, width: int) -> mujoco.Renderer:
+    model.vis.quality.offsamples = MULTISAMPLES
+    # The buffer is resolved as a whole, so one larger than the picture costs frames.
+    model.vis.global_.offwidth, model.vis.global_.offheight = width, height
+    return mujoco.Renderer(model, height, width)
