@@ -24,11 +24,11 @@ from gaploop.failure_analysis.signals import Measured, registry
 QUIET_Z: Final = 3.0
 """Spreads from usual that mean nothing: one in 400 by chance if the spread is right."""
 CAP: Final = 5.0
-NONE_SCORE: Final = 1.6
-"""What unexplained failures score: as much as a signal some 7 spreads from usual."""
+NONE_SCORE: Final = 1.2
+"""What unexplained failures score: as much as a signal some 5 spreads from usual."""
 EXPLAINED_BY: Final = 2.5
 """Direct evidence of this strength explains away all indirect evidence of other dimensions."""
-ABSTAIN_SCORE: Final = 1.2
+ABSTAIN_SCORE: Final = 1.0
 ABSTAIN_MARGIN: Final = 0.15
 SECOND_RULES: Final = 0.25
 """What further rules of a dimension add to its strongest one: they are seldom independent."""
@@ -79,7 +79,9 @@ def attribute(measured: Measured, reference: Reference, mode: FailureMode | None
         if left:
             indirect.append(left)
     scores = _scores([*direct, *indirect])
-    task = _task_evidence(measured, scores, mode)
+    task = _task_evidence(measured, max(_scores(direct).values()), mode)
+    if task and max(scores.values()) > TASK_LOUDEST:
+        task = None
     if task:
         scores[GapDimension.TASK_SPECIFICATION] = task.strength
     hits = sorted([*direct, *indirect, *([task] if task else [])], key=lambda h: -h.strength)
@@ -138,13 +140,14 @@ def _scores(hits: list[_Hit]) -> dict[GapDimension, float]:
 TASK_TOLERANCE_M: Final = 0.040
 """At rest nearer the target than this, on the disc, an attempt looks done to anyone watching."""
 TASK_QUIET: Final = 1.0
+"""Direct evidence above this speaks against it,"""
+TASK_LOUDEST: Final = 2.2
+"""and so does any evidence above this: after a take judged failed, much may still happen."""
 
 
-def _task_evidence(
-    measured: Measured, scores: Mapping[GapDimension, float], mode: FailureMode | None
-) -> _Hit | None:
+def _task_evidence(measured: Measured, loudest: float, mode: FailureMode | None) -> _Hit | None:
     """Everything else is nominal, the object rests at the target, and it was judged a failure."""
-    away, loudest = measured["end_distance_m"], max(scores.values())
+    away = measured["end_distance_m"]
     if math.isnan(away):
         away = measured["release_target_m"]
     placed = away < TASK_TOLERANCE_M and measured["held_share"] > 0.9

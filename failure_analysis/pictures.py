@@ -23,7 +23,7 @@ SIZE_PX: Final = 192
 THUMB_PX: Final = 96
 SATURATED: Final = 110
 """Of 255: what has a colour of its own, unlike wood, metal and skin."""
-RIGID_MATCH: Final = 0.92
+RIGID_MATCH: Final = 0.75
 """Correlation with the background below which no camera move explains the picture."""
 DIFFERS: Final = 38
 """Grey levels between a pixel and the background that make it foreground."""

@@ -40,22 +40,60 @@ class Similarity:
         return np.column_stack([linear, self.shift_px + middle - linear @ middle])
 
 
-def register(fixed: Grey, moving: Grey, valid: Grey) -> Similarity:
-    """Find the similarity that lays `moving` on `fixed`.
+GOOD_MATCH: Final = 0.95
+SHIFTS_PX: Final = np.arange(-12.0, 13.0, 4.0)
+TURNS_RAD: Final = (-0.12, -0.06, 0.0, 0.06, 0.12)
+STARTS: Final = 3
+"""The best of a grid of shifts and turns to start from, where a start at rest doesn't match."""
 
-    Gauss-Newton on grey differences with Cauchy weights, coarse to fine (Baker and Matthews 2004,
-    forward additive): what moved by itself, such as the arm, loses weight.
+
+def register(fixed: Grey, moving: Grey, valid: Grey) -> Similarity:
+    """Find the similarity that lays `moving` on `fixed`, from several starts if need be.
 
     Args:
         fixed: reference, evened out to zero mean and unit spread, shape (n, n).
         moving: the picture, likewise.
         valid: 1 where the picture shows background, 0 elsewhere, shape (n, n).
     """
+    best = _refine(fixed, moving, valid, np.zeros(4))
+    if best.match < GOOD_MATCH:
+        found = [_refine(fixed, moving, valid, q) for q in _starts(fixed, moving, valid)]
+        best = max([best, *found], key=lambda similarity: similarity.match)
+    return best
+
+
+def _starts(fixed: Grey, moving: Grey, valid: Grey) -> list[NDArray[np.float64]]:
+    """Return the few shifts and turns of a coarse grid that match best, as parameters."""
+    n = len(fixed)
+    reference, picture = _smooth(fixed, 3.0), _smooth(moving, 3.0)
+    ranked = []
+    for turn_rad in TURNS_RAD:
+        for right in SHIFTS_PX:
+            for down in SHIFTS_PX:
+                shift = np.array([right, down])
+                matrix = Similarity(0.0, shift, 1.0, turn_rad).matrix(n)
+                flags = cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP
+                warped = cv2.warpAffine(picture, matrix, (n, n), flags=flags)
+                inside = cv2.warpAffine(valid, matrix, (n, n), flags=flags) > 0.5
+                match = float(np.corrcoef(warped[inside], reference[inside])[0, 1])
+                ranked.append((match, turn_rad, right, down))
+    ranked.sort(reverse=True)
+    return [
+        np.array([np.cos(turn) - 1.0, np.sin(turn), right, down])
+        for _, turn, right, down in ranked[:STARTS]
+    ]
+
+
+def _refine(fixed: Grey, moving: Grey, valid: Grey, start: NDArray[np.float64]) -> Similarity:
+    """Refine a start by Gauss-Newton on grey differences with Cauchy weights, coarse to fine.
+
+    Forward additive (Baker and Matthews 2004). What moved by itself, such as the arm, loses weight.
+    """
     n = len(fixed)
     row, column = np.mgrid[:n, :n].astype(np.float32)
     middle = 0.5 * (n - 1)
     x, y = column - middle, row - middle
-    q = np.zeros(4)  # scale·cos - 1, scale·sin, shift right, shift down
+    q = start.copy()  # scale·cos - 1, scale·sin, shift right, shift down
     match = -1.0
     for sigma in COARSE_TO_FINE_PX:
         reference, picture = (_smooth(p, sigma) for p in (fixed, moving))

@@ -56,9 +56,11 @@ def _lifting(view: View, values: FloatArray) -> float:
 
     Both are at nearly the same pose, so that gravity on the arm itself drops out.
     """
-    grasp, motion = _main(view), view.motion
-    if grasp is None or motion is None or not grasp.held:
+    motion = view.motion
+    held = [g for g in grasps(motion) if g.held] if motion is not None else []
+    if motion is None or not held:
         return NAN
+    grasp = held[0]  # later ones come from anywhere
     before = (motion.t_s > grasp.close_s - 0.10) & (motion.t_s <= grasp.close_s)
     carried = (motion.t_s > grasp.close_s + 0.45) & (motion.t_s < grasp.close_s + 0.75)
     if before.sum() < 3 or carried.sum() < 5:

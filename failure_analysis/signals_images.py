@@ -106,7 +106,7 @@ def object_area_ratio(view: View) -> float:
     return _scene(view, "object_area_px") / _scene(view, "target_area_px")
 
 
-@signal("target_area_px", "px²", "images", 6.0, "the target covers {value}")
+@signal("target_area_px", "px²", "images", 4.0, "the target covers {value}")
 def target_area_px(view: View) -> float:
     """Area of the target in the first picture, of a 192 px picture: how far the table is."""
     return _scene(view, "target_area_px")
