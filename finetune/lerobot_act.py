@@ -32,8 +32,6 @@ ACTION: Final = "action"
 FEATURE_KEYS: Final = {"state": STATE, "environment": ENVIRONMENT, "action": ACTION}
 SIDECAR: Final = "gaploop.json"
 """Beside a saved policy: rate, names and units, which LeRobot's config has no place for."""
-TRACKER_NAMES: Final = 7
-"""Entries of the environment state that the camera tracker yields."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,20 @@ def build(
             "Record with a tracker, or import with the joint state copied to it."
         )
     torch.manual_seed(seed)
-    config = ACTConfig(
+    config = _config(signature, size, device)
+    stats = {
+        FEATURE_KEYS[k]: {"mean": torch.tensor(m.mean), "std": torch.tensor(m.std)}
+        for k, m in moments.items()
+    }
+    before, after = make_pre_post_processors(config, dataset_stats=stats)
+    bundle = ActBundle(ACTPolicy(config), before, after, signature)
+    bundle.policy.to(device)
+    _insert_tracker(bundle, task)
+    return bundle
+
+
+def _config(signature: Signature, size: ActSize, device: str) -> ACTConfig:
+    return ACTConfig(
         chunk_size=size.chunk,
         n_action_steps=size.execute,
         dim_model=size.width,
@@ -125,16 +136,6 @@ def build(
         output_features={ACTION: PolicyFeature(FeatureType.ACTION, (len(signature.action_names),))},
         normalization_mapping=dict.fromkeys(("STATE", "ENV", "ACTION"), NormalizationMode.MEAN_STD),
     )
-    stats = {
-        FEATURE_KEYS[k]: {"mean": torch.tensor(m.mean), "std": torch.tensor(m.std)}
-        for k, m in moments.items()
-    }
-    before, after = make_pre_post_processors(config, dataset_stats=stats)
-    bundle = ActBundle(ACTPolicy(config), before, after, signature)
-    bundle.policy.to(device)
-    if len(signature.environment_names) == TRACKER_NAMES:
-        _insert_tracker(bundle, task)
-    return bundle
 
 
 def save(bundle: ActBundle, folder: Path) -> None:
@@ -223,9 +224,15 @@ def _numbered(config: ACTConfig, key: str) -> tuple[str, ...]:
 
 
 def _insert_tracker(bundle: ActBundle, task: str) -> None:
-    """Put the camera tracker first after renaming, so plain lerobot-rollout runs it."""
-    from gaploop.sim.lerobot_tracker_step import TrackerStep
+    """Put the camera tracker first after renaming, so plain lerobot-rollout runs it.
 
+    Only where the scene is what the tracker yields: other datasets' 7 entries mean other things.
+    """
+    from gaploop.sim.lerobot_tracker_step import TrackerStep
+    from gaploop.sim.tracker import NAMES
+
+    if bundle.signature.environment_names != NAMES:
+        return
     bundle.preprocessor.steps = [
         bundle.preprocessor.steps[0],
         TrackerStep(task=task),

@@ -159,3 +159,20 @@ def test_what_is_not_a_policy_is_named(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_text("?")
     with pytest.raises(UnusableInputError, match="not a loadable"):
         load_policy(tmp_path)
+
+
+def test_the_tracker_is_saved_only_where_the_scene_is_the_trackers(
+    make_bundle: Callable[..., act.ActBundle],
+) -> None:
+    """Seven copied joint angles once got the camera tracker's step: only the count was compared."""
+    from gaploop.finetune.batches import Moments
+    from gaploop.sim.tracker import NAMES
+
+    small = make_bundle().signature
+    unit = Moments(np.zeros(7, dtype=np.float32), np.ones(7, dtype=np.float32))
+    three = Moments(np.zeros(3, dtype=np.float32), np.ones(3, dtype=np.float32))
+    moments = {"state": three, "environment": unit, "action": three}
+    for names, expected in ((NAMES, 1), (tuple(f"joint_{i}.pos" for i in range(7)), 0)):
+        signature = replace(small, environment_names=names)
+        steps = act.build(signature, moments, TINY, seed=0).preprocessor.steps
+        assert sum(type(s).__name__ == "TrackerStep" for s in steps) == expected
