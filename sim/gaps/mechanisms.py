@@ -45,15 +45,15 @@ def _spread(rng: np.random.Generator) -> float:
 
 
 def _slippery(s: float, rng: np.random.Generator) -> Parameters:
-    return {"friction_factor": float((1.0 - 0.94 * s) * _spread(rng))}
+    return {"friction_factor": float((1.0 - 0.97 * s) * _spread(rng))}
 
 
 def _soft(s: float, rng: np.random.Generator) -> Parameters:
-    return {"time_constant_factor": 1.0 + 3.0 * s * _spread(rng), "slip_creep": s**2}
+    return {"time_constant_factor": 1.0 + 2.0 * s * _spread(rng), "slip_creep": 0.8 * s**2}
 
 
 def _sticky(s: float, rng: np.random.Generator) -> Parameters:
-    return {"adhesion_n": 2.5 * s * _spread(rng)}
+    return {"adhesion_n": 4.0 * s * _spread(rng)}
 
 
 def _exposure(s: float, rng: np.random.Generator) -> Parameters:
@@ -76,12 +76,12 @@ def _blur(s: float, rng: np.random.Generator) -> Parameters:
 def _vignette(s: float, rng: np.random.Generator) -> Parameters:
     return {
         "vignette": 0.75 * s,
-        "distortion": _sign(rng) * 0.28 * s * _spread(rng),
+        "distortion": _sign(rng) * 0.45 * s * _spread(rng),
     }
 
 
 def _encoder_drift(s: float, rng: np.random.Generator) -> Parameters:
-    return {"drift_rad": np.radians(3.6) * s * _spread(rng), "noise_rad": np.radians(0.5) * s}
+    return {"drift_rad": np.radians(3.0) * s * _spread(rng), "noise_rad": np.radians(0.5) * s}
 
 
 def _stale_reads(s: float, rng: np.random.Generator) -> Parameters:
@@ -97,7 +97,7 @@ def _torn_frames(s: float, rng: np.random.Generator) -> Parameters:
 
 
 def _coarse_encoder(s: float, rng: np.random.Generator) -> Parameters:
-    return {"step_rad": float(np.radians(6.5) * s * _spread(rng))}
+    return {"step_rad": float(np.radians(5.0) * s * _spread(rng))}
 
 
 def _size(s: float, rng: np.random.Generator) -> Parameters:
@@ -112,7 +112,7 @@ def _elongated(s: float, rng: np.random.Generator) -> Parameters:
 
 def _tall(s: float, rng: np.random.Generator) -> Parameters:
     return {
-        "height_factor": 1.0 + 1.7 * s * _spread(rng),
+        "height_factor": 1.0 + 2.2 * s * _spread(rng),
         "com_x_fraction": _sign(rng) * 0.4 * s,
         "com_y_fraction": _sign(rng) * 0.4 * s,
     }
@@ -143,7 +143,7 @@ def _clutter(s: float, rng: np.random.Generator) -> Parameters:
 
 
 def _reach_in(s: float, rng: np.random.Generator) -> Parameters:
-    return {"side_rad": _side(rng), "stay_s": 4.0 * s * _spread(rng), "start_s": 0.25}
+    return {"side_rad": _side(rng), "stay_s": 3.2 * s * _spread(rng), "start_s": 0.25}
 
 
 def _nudge(s: float, rng: np.random.Generator) -> Parameters:
@@ -164,12 +164,12 @@ def _latency(s: float, rng: np.random.Generator) -> Parameters:
 
 
 def _backlash(s: float, rng: np.random.Generator) -> Parameters:
-    return {"backlash_rad": np.radians(7.0) * s * _spread(rng)}
+    return {"backlash_rad": np.radians(5.0) * s * _spread(rng)}
 
 
 def _weak(s: float, rng: np.random.Generator) -> Parameters:
     return {
-        "gain_factor": float(0.008 ** (s * _spread(rng))),
+        "gain_factor": float(0.015 ** (s * _spread(rng))),
         "friction_nm": 0.35 * s * _spread(rng),
     }
 
@@ -180,18 +180,18 @@ def _slow(s: float, rng: np.random.Generator) -> Parameters:
 
 def _camera_pose(s: float, rng: np.random.Generator) -> Parameters:
     angle = float(rng.uniform(0.0, 2.0 * np.pi))
-    shift_m = 0.026 * s * _spread(rng)
+    shift_m = 0.022 * s * _spread(rng)
     return {
         "dx_m": float(shift_m * np.cos(angle)),
         "dy_m": float(shift_m * np.sin(angle)),
         "dz_m": _sign(rng) * 0.015 * s,
-        "dyaw_rad": _sign(rng) * np.radians(5.0) * s * _spread(rng),
+        "dyaw_rad": _sign(rng) * np.radians(4.0) * s * _spread(rng),
     }
 
 
 def _table_height(s: float, rng: np.random.Generator) -> Parameters:
     higher = rng.random() < 0.5
-    return {"table_m": (0.020 if higher else -0.024) * s * _spread(rng)}
+    return {"table_m": (0.016 if higher else -0.020) * s * _spread(rng)}
 
 
 def _zero_offset(s: float, rng: np.random.Generator) -> Parameters:
@@ -218,26 +218,24 @@ def _alignment(s: float, rng: np.random.Generator) -> Parameters:
 
 G = GapDimension
 MECHANISMS: tuple[Mechanism, ...] = (
-    Mechanism(G.CONTACT_DYNAMICS, "slippery", False, "finger friction 1.0 -> 0.06", _slippery),
-    Mechanism(G.CONTACT_DYNAMICS, "soft", False, "contact time constant x4, creeping grip", _soft),
-    Mechanism(G.CONTACT_DYNAMICS, "sticky", True, "finger pads hold on with 2.5 N", _sticky),
+    Mechanism(G.CONTACT_DYNAMICS, "slippery", False, "finger friction 1.0 -> 0.03", _slippery),
+    Mechanism(G.CONTACT_DYNAMICS, "soft", False, "contact time constant x3, creeping grip", _soft),
+    Mechanism(G.CONTACT_DYNAMICS, "sticky", True, "finger pads hold on with 4 N", _sticky),
     Mechanism(G.VISUAL_DOMAIN, "exposure", False, "2.0 stops darker or 1.8 brighter", _exposure),
     Mechanism(G.VISUAL_DOMAIN, "colour_cast", False, "cast of 45 %, veil of 25 %", _cast),
     Mechanism(G.VISUAL_DOMAIN, "blur", False, "defocus, sigma 4 % of image width", _blur),
-    Mechanism(G.VISUAL_DOMAIN, "lens", True, "corners 75 % darker, 28 % distortion", _vignette),
-    Mechanism(
-        G.SENSOR_NOISE, "encoder_drift", False, "3.6 deg drift, 0.5 deg noise", _encoder_drift
-    ),
+    Mechanism(G.VISUAL_DOMAIN, "lens", True, "corners 75 % darker, 45 % distortion", _vignette),
+    Mechanism(G.SENSOR_NOISE, "encoder_drift", False, "3 deg drift, 0.5 deg noise", _encoder_drift),
     Mechanism(
         G.SENSOR_NOISE, "stale_reads", False, "bus down 80 % of the time, 0.6 s each", _stale_reads
     ),
     Mechanism(
         G.SENSOR_NOISE, "torn_frames", False, "70 % of pictures torn by 20 % of width", _torn_frames
     ),
-    Mechanism(G.SENSOR_NOISE, "coarse_encoder", True, "encoder steps of 6.5 deg", _coarse_encoder),
+    Mechanism(G.SENSOR_NOISE, "coarse_encoder", True, "encoder steps of 5 deg", _coarse_encoder),
     Mechanism(G.OBJECT_PROPERTY, "size", False, "70 % larger or half the size", _size),
     Mechanism(G.OBJECT_PROPERTY, "elongated", False, "85 % longer, 25 % wider", _elongated),
-    Mechanism(G.OBJECT_PROPERTY, "tall", False, "170 % taller, 40 % off balance", _tall),
+    Mechanism(G.OBJECT_PROPERTY, "tall", False, "220 % taller, 40 % off balance", _tall),
     Mechanism(G.OBJECT_PROPERTY, "round", True, "a cylinder, 65 % larger", _round),
     Mechanism(
         G.ENVIRONMENTAL_COMPLEXITY,
@@ -257,17 +255,17 @@ MECHANISMS: tuple[Mechanism, ...] = (
         _occluder,
     ),
     Mechanism(G.HUMAN_BEHAVIOR, "nudge", False, "pushes the object 65 mm, twice", _nudge),
-    Mechanism(G.HUMAN_BEHAVIOR, "reach_in", False, "a hand over the object for 4 s", _reach_in),
+    Mechanism(G.HUMAN_BEHAVIOR, "reach_in", False, "a hand over the object for 3.2 s", _reach_in),
     Mechanism(G.HUMAN_BEHAVIOR, "take", True, "takes the object 14 cm away", _take),
     Mechanism(G.ACTUATOR_RESPONSE, "latency", False, "0.26 s dead time", _latency),
-    Mechanism(G.ACTUATOR_RESPONSE, "backlash", False, "7 deg of play per joint", _backlash),
-    Mechanism(G.ACTUATOR_RESPONSE, "weak", False, "servo gain / 125, 0.35 N m stiction", _weak),
+    Mechanism(G.ACTUATOR_RESPONSE, "backlash", False, "5 deg of play per joint", _backlash),
+    Mechanism(G.ACTUATOR_RESPONSE, "weak", False, "servo gain / 67, 0.35 N m stiction", _weak),
     Mechanism(G.ACTUATOR_RESPONSE, "slow", True, "joint speed limited to 0.44 rad/s", _slow),
     Mechanism(
-        G.SPATIAL_GEOMETRY, "camera_pose", False, "26 mm, 15 mm up or down, 5 deg yaw", _camera_pose
+        G.SPATIAL_GEOMETRY, "camera_pose", False, "22 mm, 15 mm up or down, 4 deg yaw", _camera_pose
     ),
     Mechanism(
-        G.SPATIAL_GEOMETRY, "table_height", False, "20 mm higher or 24 mm lower", _table_height
+        G.SPATIAL_GEOMETRY, "table_height", False, "16 mm higher or 20 mm lower", _table_height
     ),
     Mechanism(
         G.SPATIAL_GEOMETRY, "zero_offset", True, "joint zeros off by 2.5 to 5 deg", _zero_offset
