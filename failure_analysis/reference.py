@@ -36,7 +36,8 @@ SHIPPED: Final = "reference_so101_cell.json"
 SHIPPED_FOR: Final = "so101_sim"
 """`robot_type` of the embedded cell.
 
-Rebuilt by `gaploop diagnose DIR --save_reference=FILE` on a dataset of nominal takes.
+Rebuilt by `gaploop bench reference`; for another station, `gaploop diagnose DIR
+--save_reference=FILE` on takes that went well.
 """
 
 

@@ -33,7 +33,7 @@ def _largest(values: FloatArray) -> float:
     return float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else NAN
 
 
-@signal("lag_s", "s", "motion", 0.004, "motion follows the command {value} late")
+@signal("lag_s", "s", "motion", 0.003, "motion follows the command {value} late")
 def lag_s(view: View) -> float:
     """Delay from command to reading: peak of the cross-correlation of their speeds."""
     motion = _motion(view)
@@ -49,7 +49,7 @@ def tracking_rms_rad(view: View) -> float:
 
 
 @signal(
-    "rest_offset_rad", "rad", "motion", 0.004,
+    "rest_offset_rad", "rad", "motion", 0.002,
     "joint readings stand {value} off the command at rest",
 )  # fmt: skip
 def rest_offset_rad(view: View) -> float:

@@ -1,4 +1,4 @@
-"""`gaploop bench`: the project's own benchmarks, each printing its figures and how to repeat them."""
+"""`gaploop bench`: the benchmarks, each printing its figures and how to repeat them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ BENCHES: Final = {
     "attribution": "injected against diagnosed dimension, over freshly drawn gaps",
     "cell": "rendering rate and the scripted expert's success in the nominal cell",
     "gaps": "what every gap mechanism costs the base policy",
+    "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
 }
 
 
 @dataclass
 class BenchConfig:
-    """Run one of the project's benchmarks: attribution, cell, gaps or real_input.
+    """Run one of the project's benchmarks: attribution, cell, gaps, reference or real_input.
 
     attribution tabulates injected against diagnosed dimension over freshly drawn gaps; cell
     measures rendering and the scripted expert; gaps measures what every mechanism costs the base
-    policy; real_input takes foreign recordings through import, diagnosis and LoRA.
+    policy; reference records nominal takes and says what is usual in them; real_input takes
+    foreign recordings through import, diagnosis and LoRA.
     """
 
     name: str = ""

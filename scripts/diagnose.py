@@ -100,7 +100,8 @@ def _diagnose(
 
 def _reference(path: Path | None) -> Reference | None:
     from gaploop.datasets.sources import open_takes
-    from gaploop.failure_analysis.reference import LEAST_TAKES, build_reference, load_reference
+    from gaploop.failure_analysis.foreign_sets import LEAST_TAKES
+    from gaploop.failure_analysis.reference import build_reference, load_reference
 
     if path is None:
         return None
@@ -115,7 +116,8 @@ def _reference(path: Path | None) -> Reference | None:
 
 
 def _save_reference(takes: Sequence[Take], path: Path, source: Path) -> int:
-    from gaploop.failure_analysis.reference import LEAST_TAKES, build_reference, save_reference
+    from gaploop.failure_analysis.foreign_sets import LEAST_TAKES
+    from gaploop.failure_analysis.reference import build_reference, save_reference
 
     writable_folder(path.parent, "Folder")
     built = build_reference(takes, f"{source.resolve().name}")
