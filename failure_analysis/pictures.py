@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.types import FloatArray, Image
+from gaploop.core.types import Image
 from gaploop.failure_analysis.register import register
 
 NAN: Final = float("nan")
@@ -287,6 +287,6 @@ def _hand(samples: list[Image]) -> float:
     return largest
 
 
-def example_pictures(summary: PictureSummary | None) -> tuple[FloatArray | Image, ...]:
+def example_pictures(summary: PictureSummary | None) -> tuple[Image, ...]:
     """Return a few pictures for a report; empty without any."""
     return summary.examples if summary else ()

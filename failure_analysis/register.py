@@ -75,7 +75,7 @@ def _starts(fixed: Grey, moving: Grey, valid: Grey) -> list[NDArray[np.float64]]
                 flags = cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP
                 warped = cv2.warpAffine(picture, matrix, (n, n), flags=flags)
                 inside = cv2.warpAffine(valid, matrix, (n, n), flags=flags) > 0.5
-                match = float(np.corrcoef(warped[inside], reference[inside])[0, 1])
+                match = _correlation(np.asarray(warped), reference, inside)
                 ranked.append((match, turn_rad, right, down))
     ranked.sort(reverse=True)
     return [
@@ -106,7 +106,7 @@ def _refine(fixed: Grey, moving: Grey, valid: Grey, start: NDArray[np.float64]) 
             if inside.sum() < n:
                 return Similarity(-1.0, np.zeros(2), 1.0, 0.0)
             error = warped - reference
-            match = float(np.corrcoef(warped[inside], reference[inside])[0, 1])
+            match = _correlation(warped, reference, inside)
             step = _step(error, right, down, x, y, inside)
             q -= step
             if np.abs(step[2:]).max() < 0.01 and np.abs(step[:2]).max() * middle < 0.01:
@@ -125,7 +125,17 @@ def _step(
     jacobian = np.stack(columns, axis=-1).reshape(-1, 4).astype(np.float64)
     normal = jacobian.T @ (weight * jacobian)
     slope = jacobian.T @ (weight[:, 0] * error.reshape(-1))
-    return np.asarray(np.linalg.solve(normal + 1e-3 * np.diag(np.diag(normal)) + 1e-9, slope))
+    return np.asarray(np.linalg.solve(normal + 1e-3 * np.diag(np.diag(normal)) + 1e-9 * np.eye(4), slope))
+
+
+def _correlation(one: Grey, other: Grey, inside: NDArray[np.bool_]) -> float:
+    """Return the correlation inside the mask; -1 where there is too little to compare."""
+    if inside.sum() < 0.2 * inside.size:
+        return -1.0
+    a, b = one[inside].astype(np.float64), other[inside].astype(np.float64)
+    if a.std() < 1e-6 or b.std() < 1e-6:
+        return -1.0
+    return float(np.corrcoef(a, b)[0, 1])
 
 
 def _smooth(picture: Grey, sigma: float) -> Grey:

@@ -1,0 +1,97 @@
+"""Reports are one self-contained page that says what was found; scoring counts what was right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from failure_analysis_makers import repeated, scene_picture, successes, take
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose
+from gaploop.failure_analysis.figures import count_grid, share_bars
+from gaploop.failure_analysis.plan import make_plan
+from gaploop.failure_analysis.report import (
+    Section,
+    diagnosis_report,
+    figure_png,
+    page,
+    plan_section,
+    save_figure,
+    table,
+)
+from gaploop.failure_analysis.scoring import cross_table, mode_table, read_truth
+
+
+@pytest.fixture(scope="module")
+def diagnosis() -> Diagnosis:
+    bad = [
+        take(uid=f"bad-{k}", seed=30 + k, lag_s=0.3, pictures=repeated(scene_picture()))
+        for k in range(3)
+    ]
+    return diagnose([*successes(), *bad], source="a cell")
+
+
+def test_a_report_holds_everything_in_one_file(diagnosis: Diagnosis) -> None:
+    html = diagnosis_report(diagnosis, {"bad-0": (scene_picture(), scene_picture())})
+    assert html.startswith("<!DOCTYPE html>")
+    assert "data:image/png;base64," in html
+    for outside in ("http://", "https://", "<script", "<link"):
+        assert outside not in html
+    assert "actuator response" in html
+    assert "300 ms" in html
+
+
+def test_a_report_of_no_failure_says_so() -> None:
+    assert "No failure" in diagnosis_report(diagnose(list(successes())))
+
+
+def test_what_is_put_into_a_page_is_escaped() -> None:
+    html = page("<b>", [Section("<i>", table(["<u>"], [["<s>"]]))])
+    for tag in ("<b>", "<i>", "<u>", "<s>"):
+        assert tag not in html.split("<body>")[1]
+
+
+def test_figures_are_png_files(tmp_path: Path) -> None:
+    figure = share_bars({"contact_dynamics": 0.6, "none seen": 0.4}, mark="contact_dynamics")
+    assert figure_png(figure).startswith(b"\x89PNG")
+    grid = count_grid(["slip"], ["grasp"], {("slip", "grasp"): 2})
+    assert "<img" in save_figure(grid, tmp_path / "grid.png", "A grid.")
+    assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plan_is_shown_with_what_to_do_instead(diagnosis: Diagnosis) -> None:
+    html = page("Plan", [plan_section(make_plan(diagnosis, 30))])
+    assert "Don&#39;t collect" in html or "Don't collect" in html
+    assert "identify" in html
+
+
+def test_scoring_counts_rows_and_columns(diagnosis: Diagnosis) -> None:
+    truth = {
+        f"bad-{k}": {
+            "injected": [{"dimension": "actuator_response", "severity": 1.0}],
+            "label": "x",
+        }
+        for k in range(3)
+    }
+    scored = cross_table(diagnosis, truth)
+    assert (scored.right, scored.total) == (3, 3)
+    assert "actuator_response" in scored.text()
+    assert sum(mode_table(diagnosis, truth).counts.values()) == 3
+    assert cross_table(diagnosis, {}).total == 0
+
+
+def test_a_bad_truth_file_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "truth.jsonl"
+    path.write_text('{"uid": "a"}\nnonsense\n')
+    with pytest.raises(UnusableInputError, match="line 2"):
+        read_truth(path)
+    with pytest.raises(UnusableInputError, match=r"truth2\.jsonl"):
+        read_truth(tmp_path / "truth2.jsonl")
+
+
+def test_pictures_without_any_structure_do_not_crash() -> None:
+    flat = repeated(np.full((192, 192, 3), 90, dtype=np.uint8))
+    found = diagnose([*successes(), take(uid="bad", seed=40, pictures=flat)]).takes
+    assert sum(found[0].dimensions.values()) + found[0].none == pytest.approx(1.0)
