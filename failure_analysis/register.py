@@ -125,7 +125,9 @@ def _step(
     jacobian = np.stack(columns, axis=-1).reshape(-1, 4).astype(np.float64)
     normal = jacobian.T @ (weight * jacobian)
     slope = jacobian.T @ (weight[:, 0] * error.reshape(-1))
-    return np.asarray(np.linalg.solve(normal + 1e-3 * np.diag(np.diag(normal)) + 1e-9 * np.eye(4), slope))
+    return np.asarray(
+        np.linalg.solve(normal + 1e-3 * np.diag(np.diag(normal)) + 1e-9 * np.eye(4), slope)
+    )
 
 
 def _correlation(one: Grey, other: Grey, inside: NDArray[np.bool_]) -> float:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from gaploop.core.plan import Plan
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import DIMENSIONS, GapDimension, Phase
-from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
+from gaploop.failure_analysis.diagnosis import NO_MODE, Diagnosis, TakeDiagnosis
 from gaploop.failure_analysis.figures import count_grid, share_bars, words
 from gaploop.failure_analysis.page import (
     Section,
@@ -50,6 +50,8 @@ SIM_TO_SIM: Final = (
     "Sim-to-sim: these takes come from the embedded cell with injected gaps, a stand-in for a "
     "real robot. Nothing here is evidence about a real robot."
 )
+NOTHING_SEEN: Final = 0.99
+"""Mean share of "none seen" above which there is nothing to draw."""
 CARDS: Final = 12
 """Takes shown in full; a report of more lists the clearest."""
 
@@ -114,13 +116,20 @@ def dimension_section(diagnosis: Diagnosis, injected: str = "") -> Section:
         diagnosis: what was found.
         injected: the dimension that was injected, for a demonstration; "" if unknown.
     """
+    title = "Why: gap dimensions"
+    if diagnosis.summary["none"] > NOTHING_SEEN:
+        words_ = (
+            "No channel of these takes tells why: gap dimensions show in joint commands and "
+            "readings, in pictures and in the tracked scene."
+        )
+        return section(title, "", [notice(words_)])
     shares = {**diagnosis.summary["dimensions"], "none seen": diagnosis.summary["none"]}
     caption = (
         "Mean posterior over the diagnosed takes. 'none seen' is the share of failures that no "
         "signal explains."
     )
     bars = figure(figure_png(share_bars(shares, mark=injected)), caption, 720)
-    return section("Why: gap dimensions", "What differs from where the policy works.", [bars])
+    return section(title, "What differs from where the policy works.", [bars])
 
 
 def mode_section(diagnosis: Diagnosis) -> Section:
@@ -130,21 +139,39 @@ def mode_section(diagnosis: Diagnosis) -> Section:
     phases = [p.value for p in Phase if any(phase == p for _, phase in counts)]
     if any(phase == "unknown" for _, phase in counts):
         phases.append("unknown")
+    title = "What and when: failure modes by phase"
+    if phases == ["unknown"]:
+        rows = [(words(mode), diagnosis.summary["modes"][mode]) for mode in modes]
+        return section("What: failure modes", "", [table(("mode", "takes"), rows, numbers=(1,))])
     grid = count_grid(modes, phases, counts, ("phase", "mode"))
     width = 190 + 105 * len(phases)
-    return section(
-        "What and when: failure modes by phase", "", [figure(figure_png(grid), "Takes.", width)]
-    )
+    return section(title, "", [figure(figure_png(grid), "Takes.", width)])
 
 
 def evidence_section(
     diagnosis: Diagnosis, pictures: Mapping[str, Sequence[Image]], most: int = CARDS
 ) -> Section:
     """Return one card per take with its evidence and example frames, clearest first."""
-    ranked = sorted(diagnosis.takes, key=lambda t: (t.abstained, -max(t.dimensions.values())))
-    cards = [_card(take, pictures.get(take.uid, ())) for take in ranked[:most]]
-    lead = f"The {most} clearest of {len(ranked)} takes." if len(ranked) > most else ""
+    shown = _shown(diagnosis.takes, most)
+    cards = [_card(take, pictures.get(take.uid, ())) for take in shown]
+    left = len(diagnosis.takes) > most
+    lead = f"{most} of {len(diagnosis.takes)} takes: of each kind, the clearest." if left else ""
     return section("Evidence, take by take", lead, cards)
+
+
+def _shown(takes: Sequence[TakeDiagnosis], most: int) -> list[TakeDiagnosis]:
+    """Return takes to show: kinds (mode and cause) in turn, the clearest of each first."""
+
+    def clearness(take: TakeDiagnosis) -> tuple[bool, bool, float]:
+        return take.mode == NO_MODE, take.abstained, -max(take.dimensions.values())
+
+    seen = Counter[tuple[str, str]]()
+    ranked = []
+    for take in sorted(takes, key=clearness):
+        kind = (take.mode, take.top)
+        ranked.append((seen[kind], *clearness(take), take.uid, take))
+        seen[kind] += 1
+    return [entry[-1] for entry in sorted(ranked, key=lambda entry: entry[:-1])[:most]]
 
 
 def _card(take: TakeDiagnosis, pictures: Sequence[Image]) -> Markup:
@@ -153,7 +180,7 @@ def _card(take: TakeDiagnosis, pictures: Sequence[Image]) -> Markup:
     ranked = sorted(take.dimensions.items(), key=lambda pair: -pair[1])[:3]
     tags = [f"{words(d)} {share:.0%}" for d, share in ranked if share >= 0.05]
     if take.abstained:
-        tags.insert(0, "abstained")
+        tags.insert(0, "cause not named")
     return take_card(title, tags, [e.says for e in take.evidence[:5]], pictures)
 
 
