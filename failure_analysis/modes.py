@@ -81,7 +81,8 @@ def _stopped(view: View, motion: Motion, _: Measured) -> ModeCall | None:
     if not len(hit) and view.take.outcome != Outcome.INTERRUPTED:
         return None
     when = float(view.take.frames.t_s[hit[0]]) if len(hit) else view.take.duration_s
-    names = SafetyReason(int(flags[hit[0]])).name or "" if len(hit) else ""
+    cause = SafetyReason(int(flags[hit[0]])) if len(hit) else SafetyReason.NONE
+    names = (cause & ~SafetyReason.TRIPPED).name or cause.name or ""
     tripped = f"the safety filter tripped ({names.lower().replace('|', ', ')})"
     why = f"{tripped} at {when:.1f} s" if len(hit) else "the take was cut off"
     return ModeCall(
