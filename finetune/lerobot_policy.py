@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import deque
 from pathlib import Path
@@ -20,6 +21,7 @@ from gaploop.finetune.batches import Batch
 PACKAGED_BASE: Final = Path(__file__).parent / "base"
 """The base policy that ships with gaploop; its README has the command that rebuilds it."""
 PACKAGED_NAMES: Final = ("base", "default")
+NOTES: Final = ("base.json",)
 RUN_PARTS: Final = ("adapter", "policy", "merged")
 
 
@@ -108,8 +110,17 @@ def resolve(path: str | Path) -> Path:
 
 
 def policy_id(path: str | Path) -> str:
-    """Return the hash that names a policy in lineage: `sha256:` and 16 hexadecimal digits."""
-    return f"sha256:{sha256(resolve(path))[:16]}"
+    """Return the hash that names a policy in lineage: `sha256:` and 16 hexadecimal digits.
+
+    It covers what decides how the policy acts (weights, configuration, processors), not the
+    notes beside them.
+    """
+    folder = resolve(path)
+    files = [p for p in folder.rglob("*") if p.suffix in (".safetensors", ".json")]
+    digest = hashlib.sha256()
+    for file in sorted(p for p in files if p.name not in NOTES):
+        digest.update(f"{file.relative_to(folder)} {sha256(file)}\n".encode())
+    return f"sha256:{digest.hexdigest()[:16]}"
 
 
 def _single(observation: Observation, bundle: act.ActBundle) -> Batch:

@@ -13,7 +13,7 @@ from gaploop.core.vocabulary import Domain
 from gaploop.finetune.demonstrations import load_source, save_source, scripted_source
 from gaploop.finetune.evaluate import condition_name, evaluate
 from gaploop.finetune.evaluation import Evaluation
-from gaploop.finetune.lerobot_policy import PACKAGED_BASE, load_policy
+from gaploop.finetune.lerobot_policy import PACKAGED_BASE, load_policy, policy_id
 
 SHORT_S = 0.2
 
@@ -61,6 +61,7 @@ def test_conditions_are_named_by_what_they_set() -> None:
 def test_the_packaged_base_is_small_whole_and_says_how_to_rebuild_it() -> None:
     said = json.loads((PACKAGED_BASE / "base.json").read_text())
     assert said["sha256"] == sha256(PACKAGED_BASE / "model.safetensors")
+    assert said["policy"] == policy_id("base")
     assert said["command"].startswith("gaploop pretrain")
     assert said["evaluation"]["successes"] >= 0.95 * said["evaluation"]["trials"]
     assert said["evaluation"]["trials"] >= 100
