@@ -112,9 +112,9 @@ class Cell:
         options = replace(options, edits=edits + ((add_hand,) if hand else ()))
         self._options = options
         self._model = scene.build_model(options)
+        self._model.actuator("gripper").forcerange[:] = (-GRIPPER_TORQUE_NM, GRIPPER_TORQUE_NM)
         apply_to_model(self._model, self.conditions, self._gaps)
         weaken_servos(self._model, self._gaps)
-        self._model.actuator("gripper").forcerange[:] = (-GRIPPER_TORQUE_NM, GRIPPER_TORQUE_NM)
         self._data = mujoco.MjData(self._model)
         self._hand = Hand(self._model, hand) if hand else None
         self._index_model()

@@ -40,6 +40,7 @@ ARRIVED_RAD = 0.06
 FOLLOWED_M = 0.010  # the arm itself is this near its set point
 PATIENCE_S = 0.6  # waits this long for an arm that lags
 CORRECTION_RATE_HZ = 3.0  # how fast a person corrects a tool that stands elsewhere
+STILL_M_S = 0.02
 LARGEST_CORRECTION_M = 0.04
 
 
@@ -119,6 +120,7 @@ class ScriptedLeader:
         self._motion.reset(self._cell.read().position_rad, self._habits.speed)
         self._held_x_m = 0.0
         self._last_t_s: float | None = None
+        self._last_tool_m: NDArray[np.float64] = np.zeros(3)
         self._grasp: ToolGoal | None = None
         self._enter(Stage.APPROACH)
 
@@ -230,7 +232,9 @@ class ScriptedLeader:
             return False
         self._waited_s += 1.0 / self._cell.fps
         behind_m = float(np.linalg.norm(self._motion.position_m - view.tool_m))
-        return behind_m < FOLLOWED_M or self._waited_s > PATIENCE_S
+        gripping = self._stage in (Stage.CLOSE, Stage.OPEN)
+        settled = behind_m < FOLLOWED_M and not (gripping and view.gripper_moving)
+        return settled or self._waited_s > PATIENCE_S
 
     def _following(self, view: View) -> Stage:
         stage = self._stage
@@ -248,8 +252,10 @@ class ScriptedLeader:
 
     def _correct(self, view: View, period_s: float) -> None:
         """Shift the set point by what the eye sees missing, slowly, once the arm has settled."""
-        if self._waited_s == 0.0:
-            return
+        speed_m_s = float(np.linalg.norm(view.tool_m - self._last_tool_m)) / max(period_s, 1e-3)
+        self._last_tool_m = view.tool_m
+        if self._waited_s == 0.0 or speed_m_s > STILL_M_S:
+            return  # a lagging arm is not a misplaced one
         missing = self._motion.position_m - view.tool_m
         change = CORRECTION_RATE_HZ * period_s * missing
         total = self._motion.correction_m + change

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.types import FollowerState
 from gaploop.sim.cell import Cell
 from gaploop.sim.kinematics import ArmIk, fold_square, from_polar
 from gaploop.sim.motion import nominal_arm
@@ -17,6 +18,7 @@ from gaploop.sim.tracker import Tracker
 
 HAND_CLEARANCE_M = 0.16  # a person waits while a hand is that near the object
 LOST_M = 0.045  # an object this far from the tool is no longer held
+GRIPPER_STILL_RAD_S = 0.2
 EMPTY_GRIPPER_RAD = 0.0  # a gripper that closes further than this holds nothing
 
 
@@ -35,6 +37,7 @@ class View:
         stack_m: height of what it is put on.
         align: its faces must end up along the cell's axes.
         tool_m: where the tool is, shape (3,).
+        gripper_moving: the jaws are still opening or closing.
         hand_near: somebody reaches for the object.
         lost: the object isn't in the gripper.
         placed: the object lies where it should.
@@ -50,6 +53,7 @@ class View:
     stack_m: float
     align: bool
     tool_m: NDArray[np.float64]
+    gripper_moving: bool
     hand_near: bool
     lost: bool
     placed: bool
@@ -100,6 +104,7 @@ class SceneSight:
             stack_m=2.0 * CUBE_HALF_SIZE_M if stacked else 0.0,
             align=float(truth["yaw_tolerance_rad"]) < FULL_SQUARE_RAD - 1e-6,
             tool_m=tool,
+            gripper_moving=_moving(self._cell.read()),
             hand_near=hand is not None
             and float(np.linalg.norm(np.asarray(hand)[:2] - position[:2])) < HAND_CLEARANCE_M,
             lost=float(np.linalg.norm(position - tool)) > LOST_M,
@@ -131,7 +136,8 @@ class TrackerSight:
             self._seen = self._tracker.observe(frame.image, frame.t_capture_s)
             self._seen_t_s = frame.t_capture_s
         seen = self._seen
-        q_rad = self._cell.read().position_rad
+        state = self._cell.read()
+        q_rad = state.position_rad
         tool, _ = self._ik.tcp(q_rad)
         object_xy = from_polar(float(seen[0]), float(seen[1]))
         goal_xy = from_polar(float(seen[3]), float(seen[4]))
@@ -146,7 +152,12 @@ class TrackerSight:
             stack_m=2.0 * CUBE_HALF_SIZE_M if self._cell.task == "stack_cube" else 0.0,
             align=False,
             tool_m=tool,
+            gripper_moving=_moving(state),
             hand_near=False,
             lost=bool(q_rad[5] < EMPTY_GRIPPER_RAD),
             placed=float(np.linalg.norm(object_xy - goal_xy)) < GOAL_TOLERANCE_M,
         )
+
+
+def _moving(state: FollowerState) -> bool:
+    return bool(abs(state.velocity_rad_s[5]) > GRIPPER_STILL_RAD_S)

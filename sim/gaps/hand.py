@@ -151,7 +151,8 @@ class Hand:
         return [(contact, SPEED_M_S, PUSH_HEIGHT_M), (end, PUSH_SPEED_M_S, PUSH_HEIGHT_M)]
 
     def _reach(self, target: NDArray[np.float64], inward: NDArray[np.float64]) -> Knots:
-        return [(target - inward * 0.01, SPEED_M_S, HOVER_HEIGHT_M)]
+        height_m = self._gap.parameters.get("hover_m", HOVER_HEIGHT_M)
+        return [(target - inward * 0.01, SPEED_M_S, height_m)]
 
     def _take(self, target: NDArray[np.float64], inward: NDArray[np.float64]) -> Knots:
         grasp = target - inward * FINGER_REACH_M * 0.6

@@ -45,7 +45,9 @@ def _spread(rng: np.random.Generator) -> float:
 
 
 def _slippery(s: float, rng: np.random.Generator) -> Parameters:
-    return {"friction_factor": float((1.0 - 0.97 * s) * _spread(rng))}
+    # The cube weighs 0.1 N and the jaws press with 16 N, so it slips only when friction is far
+    # lower than that of any real pad; the factor stands for poor pads on a heavier object.
+    return {"friction_factor": float(0.004 ** (s * _spread(rng)))}
 
 
 def _soft(s: float, rng: np.random.Generator) -> Parameters:
@@ -97,7 +99,7 @@ def _torn_frames(s: float, rng: np.random.Generator) -> Parameters:
 
 
 def _coarse_encoder(s: float, rng: np.random.Generator) -> Parameters:
-    return {"step_rad": float(np.radians(5.0) * s * _spread(rng))}
+    return {"step_rad": float(np.radians(3.2) * s * _spread(rng))}
 
 
 def _size(s: float, rng: np.random.Generator) -> Parameters:
@@ -143,7 +145,12 @@ def _clutter(s: float, rng: np.random.Generator) -> Parameters:
 
 
 def _reach_in(s: float, rng: np.random.Generator) -> Parameters:
-    return {"side_rad": _side(rng), "stay_s": 3.2 * s * _spread(rng), "start_s": 0.25}
+    return {
+        "side_rad": _side(rng),
+        "stay_s": 3.2 * s * _spread(rng),
+        "hover_m": 0.085 + 0.09 * (1.0 - s),  # lower is more in the way
+        "start_s": 0.25,
+    }
 
 
 def _nudge(s: float, rng: np.random.Generator) -> Parameters:
@@ -218,7 +225,7 @@ def _alignment(s: float, rng: np.random.Generator) -> Parameters:
 
 G = GapDimension
 MECHANISMS: tuple[Mechanism, ...] = (
-    Mechanism(G.CONTACT_DYNAMICS, "slippery", False, "finger friction 1.0 -> 0.03", _slippery),
+    Mechanism(G.CONTACT_DYNAMICS, "slippery", False, "finger friction / 250", _slippery),
     Mechanism(G.CONTACT_DYNAMICS, "soft", False, "contact time constant x3, creeping grip", _soft),
     Mechanism(G.CONTACT_DYNAMICS, "sticky", True, "finger pads hold on with 4 N", _sticky),
     Mechanism(G.VISUAL_DOMAIN, "exposure", False, "2.0 stops darker or 1.8 brighter", _exposure),
@@ -232,7 +239,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         G.SENSOR_NOISE, "torn_frames", False, "70 % of pictures torn by 20 % of width", _torn_frames
     ),
-    Mechanism(G.SENSOR_NOISE, "coarse_encoder", True, "encoder steps of 5 deg", _coarse_encoder),
+    Mechanism(G.SENSOR_NOISE, "coarse_encoder", True, "encoder steps of 3.2 deg", _coarse_encoder),
     Mechanism(G.OBJECT_PROPERTY, "size", False, "70 % larger or half the size", _size),
     Mechanism(G.OBJECT_PROPERTY, "elongated", False, "85 % longer, 25 % wider", _elongated),
     Mechanism(G.OBJECT_PROPERTY, "tall", False, "220 % taller, 40 % off balance", _tall),
