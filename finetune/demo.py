@@ -16,7 +16,6 @@ import numpy as np
 from gaploop.collect.rig import embedded_rig, scripted_leader
 from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core.files import write_json
-from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.finetune.closed_loop import (
     DEMONSTRATION_S,
@@ -37,9 +36,17 @@ MENDABLE: Final = (
     "object_property.size",
     "object_property.elongated",
 )
-"""Gaps that demonstrations mend in this cell (docs/gaps.md)."""
-OTHERWISE: Final = (GapDimension.ACTUATOR_RESPONSE.value, GapDimension.VISUAL_DOMAIN.value)
-"""Gaps that want calibration, control or perception changes instead."""
+OTHERWISE: Final = (
+    "actuator_response.latency",
+    "actuator_response.backlash",
+    "actuator_response.weak",
+    "visual_domain.exposure",
+    "visual_domain.colour_cast",
+    "visual_domain.blur",
+)
+"""Gaps that demonstrations mend in this cell, and gaps that want another remedy (docs/gaps.md)."""
+SEVERITIES: Final = (0.7, 1.0)
+"""Range that severities are drawn from: enough for the base policy to fail."""
 SIM_SEEDS: Final = 700_000
 """Scenes of the nominal takes that are mixed in begin here."""
 
@@ -124,7 +131,7 @@ def draw_targets(seed: int) -> tuple[TargetCell, TargetCell]:
     rng = np.random.default_rng([seed, 42])
     names = (str(rng.choice(MENDABLE)), str(rng.choice(OTHERWISE)))
     cells = [
-        TargetCell({n: round(float(rng.uniform(0.6, 1.0)), 2)}, int(rng.integers(1_000_000)))
+        TargetCell({n: round(float(rng.uniform(*SEVERITIES)), 2)}, int(rng.integers(1_000_000)))
         for n in names
     ]
     return cells[0], cells[1]

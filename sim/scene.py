@@ -197,8 +197,8 @@ def _add_cameras(spec: mujoco.MjSpec) -> None:
     )
     eye = np.array([0.62, -0.42, 0.42])
     spec.worldbody.add_camera(
-        name=REPORT_CAMERA_NAME, pos=eye, quat=look_at_quat(eye, np.array([0.15, 0.0, 0.06])),
-        fovy=32.0,
+        name=REPORT_CAMERA_NAME, pos=eye, quat=look_at_quat(eye, np.array([0.13, 0.0, 0.085])),
+        fovy=35.0,
     )  # fmt: skip
 
 
