@@ -63,7 +63,7 @@ class FinetuneConfig:
     held_out: list[int] = field(default_factory=list)
     """Episodes of the real datasets to keep aside and measure the action error on."""
     steps: int = 0
-    """Training steps; the preset's unless given."""
+    """Training steps; the preset's (400) unless given."""
     batch_size: int = 64
     """Samples per step."""
     lr: float = 0.0
