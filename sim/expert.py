@@ -122,6 +122,7 @@ class ScriptedLeader:
         self._last_t_s: float | None = None
         self._last_tool_m: NDArray[np.float64] = np.zeros(3)
         self._grasp: ToolGoal | None = None
+        self._grasp_disturbed = False
         self._enter(Stage.APPROACH)
 
     @property
@@ -140,11 +141,21 @@ class ScriptedLeader:
             period_s = float(np.clip(t_s - self._last_t_s, 0.0, 0.1))
         self._last_t_s = t_s
         view = self._sight.look()
+        if view.hand_near and Stage.DESCEND <= self._stage <= Stage.LOWER:
+            return LeaderSample(t_s, self._wait_for_hand())
+        if self._grasp_disturbed:
+            self._grasp_disturbed = False
+            self._enter(Stage.APPROACH)
         self._change_stage(view, period_s)
         goal = self._goal(view)
         if self._sight.corrects:
             self._correct(view, period_s)
         return LeaderSample(t_s, self._motion.step(goal, period_s))
+
+    def _wait_for_hand(self) -> NDArray[np.float64]:
+        """Hold still while a hand is near; a grasp that isn't finished starts over afterwards."""
+        self._grasp_disturbed = self._stage <= Stage.CLOSE
+        return self._motion.hold()
 
     def _draw_habits(self) -> _Habits:
         rng, k = self._rng, self._noise

@@ -112,6 +112,11 @@ class ToolMotion:
         self._q = np.clip(q, before_q - limit_rad, before_q + limit_rad)
         return self._q.copy()
 
+    def hold(self) -> NDArray[np.float64]:
+        """Stop and repeat the last joint command [rad], shape (6,)."""
+        self._rate = np.zeros(5)
+        return self._q.copy()
+
     def left(self, goal: ToolGoal) -> tuple[float, float, float]:
         """Distance [m], turn [rad] and opening [rad] still to go."""
         error = np.abs(self._coordinates(goal) - self._at)

@@ -38,7 +38,7 @@ class View:
         align: its faces must end up along the cell's axes.
         tool_m: where the tool is, shape (3,).
         gripper_moving: the jaws are still opening or closing.
-        hand_near: somebody reaches for the object.
+        hand_near: somebody reaches for the object or the tool.
         lost: the object isn't in the gripper.
         placed: the object lies where it should.
     """
@@ -105,8 +105,7 @@ class SceneSight:
             align=float(truth["yaw_tolerance_rad"]) < FULL_SQUARE_RAD - 1e-6,
             tool_m=tool,
             gripper_moving=_moving(self._cell.read()),
-            hand_near=hand is not None
-            and float(np.linalg.norm(np.asarray(hand)[:2] - position[:2])) < HAND_CLEARANCE_M,
+            hand_near=hand is not None and _near(np.asarray(hand), position, tool),
             lost=float(np.linalg.norm(position - tool)) > LOST_M,
             placed=bool(truth["success"]),
         )
@@ -157,6 +156,13 @@ class TrackerSight:
             lost=bool(q_rad[5] < EMPTY_GRIPPER_RAD),
             placed=float(np.linalg.norm(object_xy - goal_xy)) < GOAL_TOLERANCE_M,
         )
+
+
+def _near(
+    hand_m: NDArray[np.float64], object_m: NDArray[np.float64], tool_m: NDArray[np.float64]
+) -> bool:
+    gaps_m = [np.linalg.norm(hand_m[:2] - place[:2]) for place in (object_m, tool_m)]
+    return bool(min(gaps_m) < HAND_CLEARANCE_M)
 
 
 def _moving(state: FollowerState) -> bool:

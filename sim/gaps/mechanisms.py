@@ -147,7 +147,7 @@ def _clutter(s: float, rng: np.random.Generator) -> Parameters:
 def _reach_in(s: float, rng: np.random.Generator) -> Parameters:
     return {
         "side_rad": _side(rng),
-        "stay_s": 3.2 * s * _spread(rng),
+        "stay_s": 2.2 * s * _spread(rng),
         "hover_m": 0.085 + 0.09 * (1.0 - s),  # lower is more in the way
         "start_s": 0.25,
     }
@@ -262,7 +262,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         _occluder,
     ),
     Mechanism(G.HUMAN_BEHAVIOR, "nudge", False, "pushes the object 65 mm, twice", _nudge),
-    Mechanism(G.HUMAN_BEHAVIOR, "reach_in", False, "a hand over the object for 3.2 s", _reach_in),
+    Mechanism(G.HUMAN_BEHAVIOR, "reach_in", False, "a hand over the object for 2.2 s", _reach_in),
     Mechanism(G.HUMAN_BEHAVIOR, "take", True, "takes the object 14 cm away", _take),
     Mechanism(G.ACTUATOR_RESPONSE, "latency", False, "0.26 s dead time", _latency),
     Mechanism(G.ACTUATOR_RESPONSE, "backlash", False, "5 deg of play per joint", _backlash),

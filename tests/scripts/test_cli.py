@@ -223,7 +223,7 @@ def test_a_file_is_read_and_the_command_line_wins(tmp_path: Path) -> None:
         (["--env.gaps={contact: 0.5}"], "Did you mean 'contact_dynamics'"),
         (["--env.gaps={contact_dynamics: 5}"], "must be in [0, 1]"),
         (["--env.gaps={contact_dynamics: .nan}"], "must be finite"),
-        (["--env.conditions={lighting: disco}"], "bright, day, dim, warm"),
+        (["--env.conditions={lighting: disco}"], "bright, cold, dim, nominal, side, warm"),
         (["--arm.type=shrt"], "Did you mean 'short'"),
         (["--arm.type=short"], "Missing: --arm.port=TEXT"),
         (["--arm.port=x"], "Unknown option --arm.port"),
