@@ -114,12 +114,13 @@ def make_plan(diagnosis: Diagnosis, budget_takes: int) -> Plan:
     wanted = {d: s for d, s in shares.items() if s >= LEAST_SHARE}
     enough = len(attributed) >= LEAST_TAKES
     takes = _allot(wanted, budget_takes if enough else 0)
+    plan = uuid7()
     items = tuple(
-        _item(dimension, share, takes[dimension], diagnosis.takes, attributed, enough)
+        _item(plan, dimension, share, takes[dimension], diagnosis.takes, attributed, enough)
         for dimension, share in sorted(wanted.items(), key=lambda pair: -pair[1])
     )
     total = sum(item.takes for item in items)
-    return Plan(uuid7(), diagnosis.id, items, round(MINUTES_PER_TAKE * total, 1))
+    return Plan(plan, diagnosis.id, items, round(MINUTES_PER_TAKE * total, 1))
 
 
 def _shares(takes: Sequence[TakeDiagnosis]) -> dict[GapDimension, float]:
@@ -144,6 +145,7 @@ def _allot(shares: Mapping[GapDimension, float], budget: int) -> dict[GapDimensi
 
 
 def _item(
+    plan: str,
     dimension: GapDimension,
     share: float,
     takes: int,
@@ -153,7 +155,7 @@ def _item(
 ) -> PlanItem:
     remedy = REMEDIES[dimension]
     return PlanItem(
-        id=f"{dimension.value}-{remedy.remedy}",
+        id=f"{plan}:{dimension.value}",  # takes carry it, and it leads them back to the plan
         dimension=dimension,
         takes=takes,
         remedy=remedy.remedy,

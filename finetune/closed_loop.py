@@ -141,7 +141,12 @@ def close_the_gap(
     failed = _roll_out(target, folder, base, budget.diagnosed, say)
     diagnosis = _diagnose(failed, folder, say)
     plan = _plan(diagnosis, folder, budget.takes)
-    lineage = {"base": policy_id(base), "diagnosis": diagnosis.id, "plan": plan.id}
+    lineage: dict[str, Any] = {
+        "base": policy_id(base),
+        "failed": [take.uid for take in diagnosis.takes],
+        "diagnosis": diagnosis.id,
+        "plan": plan.id,
+    }
     if not plan.takes:
         return LoopResult(target, folder, diagnosis, plan, before, None, None, None, None, lineage)
     takes = _collect(target, plan, folder, say)
@@ -152,9 +157,10 @@ def close_the_gap(
     after = measured(folder / "after.json", adapter, target, n, "adapted", say)
     kept = measured(folder / "nominal_after.json", adapter, None, nominal.trials, "adapted", say)
     verdict = compare(before, after, retention_before=nominal, retention_after=kept)
-    write_json(folder / "verdict.json", verdict.to_json())
+    lineage = lineage | ids
+    write_json(folder / "verdict.json", verdict.to_json() | {"lineage": lineage})
     return LoopResult(
-        target, folder, diagnosis, plan, before, after, nominal, kept, verdict, lineage | ids
+        target, folder, diagnosis, plan, before, after, nominal, kept, verdict, lineage
     )
 
 
@@ -202,9 +208,7 @@ def _roll_out(target: TargetCell, folder: Path, base: str | Path, n: int, say: S
         policy=policy_id(base),
         resume=True,
     )
-    _record(
-        "Recording rollouts of the base policy, target cell", spec, [Quota(n)], target, leader, say
-    )
+    _record("Recording rollouts of the base policy", spec, [Quota(n)], target, leader, say)
     return journal
 
 
@@ -264,8 +268,8 @@ def _record(
 
 def _adapt(
     base: str | Path, takes: Path, sim: Sequence[Path], folder: Path, spec: TrainSpec, say: Say
-) -> tuple[Path, dict[str, str]]:
-    """Adapt the base; return the adapter's folder and its ids."""
+) -> tuple[Path, dict[str, Any]]:
+    """Adapt the base; return the adapter's folder and what it came from, by id."""
     run = folder / "run"
     done = run / "run.json"
     if not done.exists():
@@ -274,4 +278,8 @@ def _adapt(
             lambda step, steps, _loss: say("Adapting with LoRA", step, steps),
         )
     record = read_json(done)
-    return run / ADAPTER, {"run": record["id"], "adapter": record["result"]["policy"]}
+    return run / ADAPTER, {
+        "demonstrations": record["inputs"][0]["uids"],
+        "run": record["id"],
+        "adapter": record["result"]["policy"],
+    }

@@ -111,15 +111,15 @@ def run_demo(folder: Path, seed: int, *, base: str, quick: bool, say: Say) -> De
     loops = tuple(
         close_the_gap(
             target,
-            folder / name,
+            folder / f"cell_{name.lower()}",
             base=base,
             sim=[sim],
             nominal=nominal,
             budget=size.budget,
             seed=seed,
-            say=say,
+            say=_within(f"Cell {name}", say),
         )
-        for name, target in zip(("cell_a", "cell_b"), draw_targets(seed), strict=True)
+        for name, target in zip("AB", draw_targets(seed), strict=True)
     )
     result = DemoResult(seed, base, nominal, loops, tuple(_sweep(folder, seed, base, size, say)))
     write_json(folder / "demo.json", result.to_json())
@@ -135,6 +135,10 @@ def draw_targets(seed: int) -> tuple[TargetCell, TargetCell]:
         for n in names
     ]
     return cells[0], cells[1]
+
+
+def _within(cell: str, say: Say) -> Say:
+    return lambda stage, done, total: say(f"{cell}: {stage[0].lower()}{stage[1:]}", done, total)
 
 
 def _sim_takes(folder: Path, n: int, say: Say) -> Path:

@@ -212,25 +212,43 @@ def _attribution(results: Sequence[DrawResult], folder: Path) -> Section:
 
 
 def _lineage(result: DemoResult) -> Section:
-    rows = []
-    for name, loop in _named(result):
-        failed = ", ".join(t.uid[-8:] for t in loop.diagnosis.takes[:6])
-        more = f" and {len(loop.diagnosis.takes) - 6} more" if len(loop.diagnosis.takes) > 6 else ""
-        rows.append((name, "failed takes", failed + more, "rollouts/"))
-        rows += [(name, stage, text, where) for stage, text, where in _stages(loop)]
+    rows = [(name, *stage) for name, loop in _named(result) for stage in _stages(loop)]
     lead = "Each stage names the one before by id; the files lie beside this page."
     head = ("cell", "stage", "id", "file")
     return section("Lineage", lead, [table(head, rows)])
 
 
+STAGES: Final = {
+    "failed": ("failed takes", "rollouts/"),
+    "diagnosis": ("diagnosis", "diagnosis.json"),
+    "plan": ("plan", "plan.yaml"),
+    "demonstrations": ("demonstrations", "takes/"),
+    "run": ("training run", "run/run.json"),
+    "adapter": ("adapter", "run/adapter/"),
+}
+"""Entry of a loop's lineage: what it is called, and where it lies in the loop's folder."""
+SHOWN_IDS: Final = 4
+
+
 def _stages(loop: LoopResult) -> list[tuple[str, str, str]]:
-    where = {
-        "diagnosis": "diagnosis.json",
-        "plan": "plan.yaml",
-        "run": "run/run.json",
-        "adapter": "run/adapter/",
-    }
-    return [(s, str(loop.lineage[s]), f) for s, f in where.items() if s in loop.lineage]
+    """Return (stage, ids, path) of every stage that the loop went through."""
+    rows = [
+        (stage, _ids(loop.lineage[key]), f"{loop.folder.name}/{path}")
+        for key, (stage, path) in STAGES.items()
+        if key in loop.lineage
+    ]
+    if loop.verdict:
+        answer = f"{loop.verdict.verdict.value}: names all of the above"
+        rows.append(("verdict", answer, f"{loop.folder.name}/verdict.json"))
+    return rows
+
+
+def _ids(value: str | Sequence[str]) -> str:
+    """Return an id, or the ends of the first few of many: all of them are in the file."""
+    if isinstance(value, str):
+        return value
+    more = f" and {len(value) - SHOWN_IDS} more" if len(value) > SHOWN_IDS else ""
+    return ", ".join(f"…{uid[-12:]}" for uid in value[:SHOWN_IDS]) + more
 
 
 def _limits(result: DemoResult) -> Section:

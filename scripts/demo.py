@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gaploop.scripts import options
 
@@ -119,24 +119,28 @@ def _print_table(result: DemoResult, report: Path, minutes: float) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"Sim-to-sim, seed {result.seed}, {minutes:.1f} min")
-    for column in ("injected gap", "diagnosed", "plan", "before", "after", "verdict"):
-        table.add_column(column)
-    for loop in result.loops:
-        table.add_row(*_row(loop))
+    table = Table(title=f"Sim-to-sim, seed {result.seed}, {minutes:.1f} min", show_lines=True)
+    table.add_column("")
+    for name in "AB":
+        table.add_column(f"cell {name}")
+    rows = ("injected", "diagnosed", "plan", "before", "after", "nominal sim after", "verdict")
+    for head, *cells in zip(rows, *(_column(loop) for loop in result.loops), strict=True):
+        table.add_row(head, *cells)
     console = Console()
     console.print(table)
-    console.print(f"Report: {report}", soft_wrap=True, highlight=False)
+    answer = "The adapted policy is better." if result.better else "Not shown to be better."
+    console.print(f"{answer} Report: {report}", soft_wrap=True, highlight=False)
 
 
-def _row(loop: LoopResult) -> tuple[Any, ...]:
-    from gaploop.finetune.loop_report import diagnosed_words, plan_words, rate_words
+def _column(loop: LoopResult) -> tuple[str, ...]:
+    from gaploop.finetune import loop_report
 
     return (
-        ", ".join(f"{d} {s:.2f}" for d, s in loop.target.gaps.items()),
-        diagnosed_words(loop),
-        plan_words(loop),
-        rate_words(loop.before),
-        rate_words(loop.after) if loop.after else "—",
+        loop_report.injected_words(loop),
+        loop_report.diagnosed_words(loop),
+        loop_report.plan_words(loop),
+        loop_report.rate_words(loop.before),
+        loop_report.rate_words(loop.after) if loop.after else "—",
+        loop_report.rate_words(loop.nominal_after) if loop.nominal_after else "—",
         loop.verdict.verdict.value if loop.verdict else "nothing collected",
     )

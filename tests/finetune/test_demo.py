@@ -108,4 +108,4 @@ def test_stages_that_are_there_are_not_run_again(demo: DemoResult, folder: Path)
 
     again = run_demo(folder, SEED, base="base", quick=True, say=say)
     assert again.to_json() == demo.to_json()
-    assert not [s for s in stages if s.startswith(("Rolling out", "Adapting", "Diagnosing"))]
+    assert not [s for s in stages if "olling out" in s or "dapting" in s or "iagnosing" in s]
