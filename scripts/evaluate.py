@@ -76,7 +76,12 @@ def run(config: EvaluateConfig) -> int:
 
 
 def _text(result: Evaluation) -> str:
-    from gaploop.finetune.evaluation import evidence
+    from gaploop.finetune.evaluation import NOMINAL, evidence
 
-    lines = [f"{name}: {rate}" for name, rate in result.by_condition.items()]
+    gaps = ", ".join(f"{name} {severity:g}" for name, severity in result.gaps.items())
+    cell = f"cell with {gaps} (gap_seed {result.gap_seed})" if gaps else "nominal cell"
+    lines = [
+        f"{cell if name == NOMINAL else f'{cell}, {name}'}: {rate}"
+        for name, rate in result.by_condition.items()
+    ]
     return "\n".join([*lines, f"Evidence: {evidence(result.domain)}."])
