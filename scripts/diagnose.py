@@ -30,7 +30,7 @@ class DiagnoseConfig:
     of --reference, say what is usual. Writes diagnosis.json, report.html and run.json.
     """
 
-    dataset: options.DatasetOptions = field(default_factory=options.DatasetOptions)
+    dataset: options.DatasetEpisodes = field(default_factory=options.DatasetEpisodes)
     reference: Path | None = None
     """What is usual: a reference file, or a folder of takes that went well."""
     save_reference: Path | None = None

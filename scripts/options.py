@@ -53,11 +53,34 @@ class DatasetFolder:
 
 
 @dataclass
-class DatasetOptions(DatasetFolder):
-    """Which dataset, and what to record into it."""
+class DatasetEpisodes(DatasetFolder):
+    """Which dataset, and which episodes of it."""
+
+    episodes: list[int] | None = None
+    """Only these episodes, such as '[0, 3]'."""
+
+
+@dataclass
+class DatasetTarget(DatasetFolder):
+    """Which dataset to publish to."""
 
     repo_id: str = "local/gaploop"
     """Name on the Hub, such as me/pick_place."""
+    push_to_hub: bool = False
+    """Pushing isn't built in yet: true is refused, with the command that uploads."""
+
+    def __post_init__(self) -> None:
+        if self.push_to_hub:
+            raise UnusableInputError(
+                "--dataset.push_to_hub=true: gaploop can't push yet. Publish without it, then: "
+                f"hf upload {self.repo_id} DIR --repo-type=dataset"
+            )
+
+
+@dataclass
+class DatasetOptions(DatasetTarget):
+    """Which dataset, and what to record into it."""
+
     single_task: str = ""
     """The instruction, in words."""
     num_episodes: int = 20
@@ -66,10 +89,6 @@ class DatasetOptions(DatasetFolder):
     """Longest time of one take [s]."""
     fps: float | None = None
     """Frames a second; the robot's own rate unless given [Hz]."""
-    episodes: list[int] | None = None
-    """Only these episodes, such as '[0, 3]'."""
-    push_to_hub: bool = False
-    """Upload when done. Off unless asked for."""
 
 
 @dataclass
@@ -77,7 +96,7 @@ class PolicyOptions:
     """Which policy."""
 
     path: str = ""
-    """Folder of a policy or an adapter, or its name on the Hub."""
+    """Folder of a policy or an adapter; base names the one that ships with gaploop."""
 
     def required(self) -> str:
         """Return `path`.

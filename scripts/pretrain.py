@@ -24,7 +24,7 @@ class PretrainConfig:
     checkpoint; the same command with --resume goes on from it.
     """
 
-    dataset: options.DatasetOptions = field(default_factory=options.DatasetOptions)
+    dataset: options.DatasetEpisodes = field(default_factory=options.DatasetEpisodes)
     sim: list[Path] = field(default_factory=list)
     """Datasets to train on."""
     takes: int = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.scripts.options import DatasetOptions, emit, progress
+from gaploop.scripts.options import DatasetTarget, emit, progress
 
 if TYPE_CHECKING:
     from gaploop.datasets.lerobot_publish import PublishReport
@@ -24,7 +24,7 @@ class PublishConfig:
 
     journal: Path | None = None
     """Folder of recorded takes."""
-    dataset: DatasetOptions = field(default_factory=DatasetOptions)
+    dataset: DatasetTarget = field(default_factory=DatasetTarget)
     json: bool = False
     """Print {"published", "present", "skipped", "refused", "labels"}."""
 
