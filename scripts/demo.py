@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,7 +51,8 @@ def run(config: DemoConfig) -> int:
     from gaploop.finetune.loop_report import write_report
 
     folder = writable_folder(config.output_dir)
-    seed = _seed(config.seed, folder)
+    seed = _settle(config, folder)
+    print(f"Sim-to-sim demo, seed {seed}, in {folder}", file=sys.stderr)
     start_s = time.monotonic()
     with _stages() as say:
         result = run_demo(folder, seed, base=config.policy.required(), quick=config.quick, say=say)
@@ -62,21 +64,29 @@ def run(config: DemoConfig) -> int:
     return 0 if result.better else 1
 
 
-def _seed(given: int, folder: Path) -> int:
-    """Return the seed given, or the one of the demo already in `folder`, or a new one."""
+def _settle(config: DemoConfig, folder: Path) -> int:
+    """Return the seed: as given, or of the demo that `folder` holds already, or a new one.
+
+    Raises:
+        UnusableInputError: the folder holds a demo with other settings; mixing them would lie.
+    """
     from gaploop.core.errors import UnusableInputError
     from gaploop.core.files import read_json, write_json
+    from gaploop.finetune.lerobot_policy import policy_id
 
-    path = folder / "seed.json"
+    path = folder / "settings.json"
+    wanted = {"quick": config.quick, "policy": policy_id(config.policy.required())}
     if path.exists():
-        stored = int(read_json(path)["seed"])
-        if given not in (-1, stored):
+        stored = read_json(path)
+        seed = int(stored["seed"])
+        if stored != {**wanted, "seed": seed} or config.seed not in (-1, seed):
             raise UnusableInputError(
-                f"{folder} holds a demo with seed {stored}. Name another --output_dir."
+                f"{folder} holds a demo with other settings (seed {seed}, quick "
+                f"{stored['quick']}, policy {stored['policy']}). Name another --output_dir."
             )
-        return stored
-    seed = secrets.randbelow(1000) if given == -1 else given
-    write_json(path, {"seed": seed})
+        return seed
+    seed = secrets.randbelow(1000) if config.seed == -1 else config.seed
+    write_json(path, {**wanted, "seed": seed})
     return seed
 
 
