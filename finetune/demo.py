@@ -42,10 +42,9 @@ OTHERWISE: Final = (
     "actuator_response.weak",
     "visual_domain.exposure",
     "visual_domain.colour_cast",
-    "visual_domain.blur",
 )
 """Gaps that demonstrations mend in this cell, and gaps that want another remedy (docs/gaps.md)."""
-SEVERITIES: Final = (0.7, 1.0)
+SEVERITIES: Final = (0.85, 1.0)
 """Range that severities are drawn from: enough for the base policy to fail."""
 SIM_SEEDS: Final = 700_000
 """Scenes of the nominal takes that are mixed in begin here."""

@@ -72,7 +72,7 @@ def _cast(s: float, rng: np.random.Generator) -> Parameters:
 
 
 def _blur(s: float, rng: np.random.Generator) -> Parameters:
-    return {"defocus_fraction": 0.040 * s * _spread(rng)}
+    return {"defocus_fraction": 0.055 * s * _spread(rng)}
 
 
 def _vignette(s: float, rng: np.random.Generator) -> Parameters:
@@ -230,7 +230,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(G.CONTACT_DYNAMICS, "sticky", True, "finger pads hold on with 4 N", _sticky),
     Mechanism(G.VISUAL_DOMAIN, "exposure", False, "2.0 stops darker or 1.8 brighter", _exposure),
     Mechanism(G.VISUAL_DOMAIN, "colour_cast", False, "cast of 45 %, veil of 25 %", _cast),
-    Mechanism(G.VISUAL_DOMAIN, "blur", False, "defocus, sigma 4 % of image width", _blur),
+    Mechanism(G.VISUAL_DOMAIN, "blur", False, "defocus, sigma 5.5 % of image width", _blur),
     Mechanism(G.VISUAL_DOMAIN, "lens", True, "corners 75 % darker, 45 % distortion", _vignette),
     Mechanism(G.SENSOR_NOISE, "encoder_drift", False, "3 deg drift, 0.5 deg noise", _encoder_drift),
     Mechanism(
