@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 
 from gaploop.core.errors import GaploopError
 
@@ -61,16 +60,3 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 
 def _use_one_thread() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # read by torch, which is not imported yet
-
-
-@contextmanager
-def single_threaded() -> Iterator[None]:
-    """Let processes that are started inside the block use one thread each."""
-    before = os.environ.get("OMP_NUM_THREADS")
-    _use_one_thread()
-    try:
-        yield
-    finally:
-        os.environ.pop("OMP_NUM_THREADS")
-        if before is not None:
-            os.environ["OMP_NUM_THREADS"] = before
