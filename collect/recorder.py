@@ -62,7 +62,7 @@ class Recorder:
         joints[:, 7] = state.temperature_c
         joints[:, 8] = state.voltage_v
         joints[:, 9] = state.status
-        self._row[-2], self._row[-1] = tick.period_s, tick.lateness_s
+        self._row[-4:] = tick.period_s, tick.lateness_s, tick.latency_s, tick.overruns
         return self._row
 
     def _frame(self, tick: Tick) -> FrameRow:

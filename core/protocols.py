@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gaploop.core.take import Take
 from gaploop.core.types import (
     CameraFrame,
@@ -19,7 +22,10 @@ from gaploop.core.types import (
 
 
 class Leader(Protocol):
-    """A command source: a leader arm, a script, a policy."""
+    """A command source: a leader arm, a script, a policy.
+
+    One that holds a device also has `close()`, safe to call twice.
+    """
 
     def reset(self) -> None:
         """Get ready for a new take."""
@@ -75,6 +81,22 @@ class Follower(Protocol):
         """Set the goal positions to `command.sent_rad`."""
         ...
 
+    def torque_on(self) -> None:
+        """Hold the arm where it is: set the goals to the measured positions, then torque on.
+
+        Raises:
+            DeviceError: a servo doesn't take it.
+        """
+        ...
+
+    def torque_off(self) -> None:
+        """Take torque off every servo that can be reached; safe to call at any time, and twice.
+
+        Raises:
+            DeviceError: names the servos that didn't confirm it, after all have been tried.
+        """
+        ...
+
     def to_units(self, q_rad: FloatArray) -> FloatArray:
         """Convert joint angles [rad], shape (n_joints,), to the robot's LeRobot units."""
         ...
@@ -95,6 +117,10 @@ class Plant(Protocol):
 
     def command(self, q_rad: FloatArray) -> None:
         """Set the goal position of every joint [rad], shape (n_joints,)."""
+        ...
+
+    def power(self, on: NDArray[np.bool_]) -> None:
+        """Say which motors hold their goal, shape (n_joints,); the others are limp."""
         ...
 
     def advance(self, duration_s: float) -> None:

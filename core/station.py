@@ -28,6 +28,7 @@ class SafetyLimits:
         stall_current_a: current above this, held for `stall_s`, trips [A].
         stall_s: how long [s].
         torque_off_s: after a trip the arm holds this long, then torque goes off [s].
+        lost_servo_s: a servo that is silent for longer than this trips [s].
     """
 
     velocity_rad_s: float = 3.0
@@ -36,7 +37,8 @@ class SafetyLimits:
     temperature_c: float = 65.0
     stall_current_a: float = 2.5
     stall_s: float = 0.5
-    torque_off_s: float = 5.0
+    torque_off_s: float = 0.1
+    lost_servo_s: float = 0.1
 
 
 _LIMIT_RANGES: Final[dict[str, tuple[float, float]]] = {
@@ -47,6 +49,7 @@ _LIMIT_RANGES: Final[dict[str, tuple[float, float]]] = {
     "stall_current_a": (0.05, 20.0),
     "stall_s": (0.02, 10.0),
     "torque_off_s": (0.0, 60.0),
+    "lost_servo_s": (0.01, 2.0),
 }
 
 
@@ -102,6 +105,8 @@ SIM_STATION: Final = Station(
         ),
         "human": ("none", "reach_in", "nudge", "take"),
     },
+    # Nothing can be hurt in simulation, so a trip is held long enough to be seen in the record.
+    safety=SafetyLimits(torque_off_s=5.0),
 )
 """The embedded cell; `--station=FILE` names another."""
 

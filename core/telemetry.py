@@ -1,8 +1,9 @@
 """The control-rate record: which columns it has, in which units, on disk and in memory.
 
 Columns: `t_ns`; per joint `<arm>.<joint>.<quantity>`; sensors as `<name>.fx_n`, `<name>.tx_nm`
-or `<name>.<channel>`; loop timing as `loop.period_s` and `loop.lateness_s`. What a device lacks
-is null on disk and NaN in memory.
+or `<name>.<channel>`; loop timing as `loop.period_s`, `loop.lateness_s`, `loop.latency_s` (from
+the leader's sample to the goals sent) and `loop.overruns` (turns skipped just before). What a
+device lacks is null on disk and NaN in memory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ JOINT_QUANTITIES: Final[dict[str, str]] = {
 }
 """Quantity, which is the last part of a joint column's name, to unit."""
 
-LOOP_CHANNELS: Final[dict[str, str]] = {"loop.period_s": "s", "loop.lateness_s": "s"}
+LOOP_CHANNELS: Final[dict[str, str]] = {
+    "loop.period_s": "s",
+    "loop.lateness_s": "s",
+    "loop.latency_s": "s",
+    "loop.overruns": "turns",
+}
 
 
 def joint_columns(arm: str, joints: Iterable[str]) -> dict[str, str]:

@@ -6,9 +6,11 @@ what goes into a dataset or a policy is in the robot's own LeRobot units (see `F
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntFlag
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,10 @@ from numpy.typing import NDArray
 type FloatArray = NDArray[np.float64]
 type Image = NDArray[np.uint8]
 """RGB image, shape (height, width, 3)."""
+
+NO_REPLY: Final = 1 << 15
+"""Bit of `FollowerState.status`: the servo didn't answer this turn. Its position is then the last
+one heard and its other readings are NaN. A servo's own status register has 8 bits, below it."""
 
 
 class SafetyReason(IntFlag):
@@ -34,6 +40,33 @@ class SafetyReason(IntFlag):
     ESTOP = 512
     TRIPPED = 1024
     """A latched trip holds the arm until the operator clears it."""
+    LOST_SERVO = 2048
+    """A servo hasn't answered for too long."""
+
+
+@dataclass(frozen=True)
+class FollowerState:
+    """What an arm's servos report; every array has shape (n_joints,), NaN where lacking.
+
+    Attributes:
+        t_s: when it was read, on the loop's clock [s].
+        position_rad: joint positions [rad].
+        velocity_rad_s: joint velocities [rad/s].
+        current_a: motor currents [A].
+        load_pct: drive duty or load [% of stall].
+        temperature_c: motor temperatures [°C].
+        voltage_v: supply voltages [V].
+        status: hardware error bits, 0 where all is well; `NO_REPLY` where none came.
+    """
+
+    t_s: float
+    position_rad: FloatArray
+    velocity_rad_s: FloatArray
+    current_a: FloatArray
+    load_pct: FloatArray
+    temperature_c: FloatArray
+    voltage_v: FloatArray
+    status: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -44,11 +77,13 @@ class LeaderSample:
         t_s: when it was sampled, on the loop's clock [s].
         q_rad: requested joint positions [rad], shape (n_joints,).
         intervention: a person has taken over from a policy.
+        state: what the leader's own servos report, where it has any.
     """
 
     t_s: float
     q_rad: FloatArray
     intervention: bool = False
+    state: FollowerState | None = None
 
 
 @dataclass(frozen=True)
@@ -64,31 +99,6 @@ class SafeCommand:
     requested_rad: FloatArray
     sent_rad: FloatArray
     reasons: SafetyReason = SafetyReason.NONE
-
-
-@dataclass(frozen=True)
-class FollowerState:
-    """What the follower's servos report; every array has shape (n_joints,), NaN where lacking.
-
-    Attributes:
-        t_s: when it was read, on the loop's clock [s].
-        position_rad: joint positions [rad].
-        velocity_rad_s: joint velocities [rad/s].
-        current_a: motor currents [A].
-        load_pct: drive duty or load [% of stall].
-        temperature_c: motor temperatures [°C].
-        voltage_v: supply voltages [V].
-        status: hardware error bits, 0 where all is well.
-    """
-
-    t_s: float
-    position_rad: FloatArray
-    velocity_rad_s: FloatArray
-    current_a: FloatArray
-    load_pct: FloatArray
-    temperature_c: FloatArray
-    voltage_v: FloatArray
-    status: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -119,6 +129,8 @@ class Tick:
         frames: newest picture of each camera; empty on turns that are not policy frames.
         environment_state: tracked scene, shape (m,), or None where nothing tracks.
         policy_frame: this turn is a policy frame, with or without cameras.
+        latency_s: from the leader's sample to the goals' last byte handed to the follower [s].
+        overruns: turns skipped just before this one because the loop ran late.
     """
 
     index: int
@@ -131,6 +143,8 @@ class Tick:
     frames: Mapping[str, CameraFrame]
     environment_state: FloatArray | None = None
     policy_frame: bool = False
+    latency_s: float = math.nan
+    overruns: int = 0
 
 
 @dataclass(frozen=True)

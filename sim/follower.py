@@ -31,6 +31,12 @@ class CellFollower:
         """Set the servos' goal positions."""
         self._cell.command(command.sent_rad)
 
+    def torque_on(self) -> None:
+        """Do nothing: the simulated arm always holds its goal."""
+
+    def torque_off(self) -> None:
+        """Do nothing: a simulated arm can't hurt anybody."""
+
     def to_units(self, q_rad: FloatArray) -> FloatArray:
         """Convert joint angles [rad], shape (6,), to LeRobot's degrees and gripper percent."""
         return to_degrees(q_rad)

@@ -52,6 +52,12 @@ class FakeArm:
     def from_units(self, values: FloatArray) -> FloatArray:
         return np.radians(values)
 
+    def torque_on(self) -> None:
+        pass
+
+    def torque_off(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
