@@ -12,7 +12,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import draccus
 import yaml
@@ -217,14 +217,16 @@ def _readable(
         return ours
     path = error.key_path if isinstance(error, DecodingError) else ()
     said = error.message if isinstance(error, DecodingError) else ""
+    fits = next(
+        (o for n in range(len(path), 0, -1) if (o := options.get(".".join(path[:n])))), None
+    )
     missing = re.findall(r"`(\w+)`", said) if "required field" in said else []
+    if fits is not None and (missing or "choice class" in said):
+        return _inside(fits, path, said, missing, causes)
     if missing:
         names = [".".join((*path, name)) for name in missing]
         shown = (f"--{n}={options[n].metavar}" if n in options else f"--{n}.type" for n in names)
         return UnusableInputError(f"Missing: {', '.join(shown)}")
-    fits = next(
-        (o for n in range(len(path), 0, -1) if (o := options.get(".".join(path[:n])))), None
-    )
     if fits is not None:
         value = _get(nested, fits.name)
         return UnusableInputError(
@@ -232,3 +234,30 @@ def _readable(
         )
     place = f"--{'.'.join(path)}: " if path else ""
     return UnusableInputError(f"{place}{causes[-1]}")
+
+
+def _inside(
+    option: Option,
+    path: Sequence[str],
+    said: str,
+    missing: Sequence[str],
+    causes: Sequence[BaseException],
+) -> GaploopError:
+    """Return what is wrong within an option's value, such as one camera of `--robot.cameras`."""
+    entry = ".".join(path[option.name.count(".") + 1 :])
+    where = f"--{option.name}"
+    if missing:
+        return UnusableInputError(f"{where}: '{entry}' lacks {', '.join(missing)}.")
+    given = next((c.args[0] for c in causes if isinstance(c, KeyError) and c.args), "")
+    known = next((t for t in _choice_types(option.kind)), None)
+    if known is None:
+        return UnusableInputError(f"{where}: '{entry}': {said}")
+    return unknown_choice("type", given, known.get_known_choices(), f"{where}, '{entry}'")
+
+
+def _choice_types(kind: Any) -> Iterator[Any]:
+    """Yield the registries of types that a type such as `dict[str, CameraConfig]` names."""
+    if isinstance(kind, type) and issubclass(kind, draccus.ChoiceRegistry):
+        yield kind
+    for part in get_args(kind):
+        yield from _choice_types(part)

@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import functools
 import inspect
-import itertools
 import textwrap
 import types
 import typing
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from draccus.utils import is_choice_type
-from draccus.wrappers.docstring import get_attribute_docstring, get_preferred_help_text
 
 _TYPE_WORDS: Final = {bool: "true|false", int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
@@ -124,28 +122,67 @@ def _choices(kind: Any) -> tuple[str, ...]:
 
 
 def _help(config_class: type, name: str) -> str:
-    """Return the docstring under a field, or else LeRobot's way, the comment beside it."""
+    """Return what the class that defines a field says about it."""
     for owner in config_class.__mro__:
         if name in inspect.get_annotations(owner):
-            doc = _field_docstrings(owner).get(name)
-            if doc is None:
-                doc = get_preferred_help_text(get_attribute_docstring(owner, name))
-            return " ".join((doc or "").split())
+            return " ".join(_field_docs(owner).get(name, "").split())
     return ""
 
 
 @functools.cache
-def _field_docstrings(owner: type) -> dict[str, str]:
-    """Return field to docstring. (Draccus's reader loses that of the first field.)"""
+def _field_docs(owner: type) -> dict[str, str]:
+    """Return field to its docstring, else LeRobot's ways: a comment, an entry of "Attributes:".
+
+    (Draccus's reader loses the docstring of the first field and fails on "Attributes:".)
+    """
+    found = _attributes_section(inspect.getdoc(owner) or "")
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
+        source = textwrap.dedent(inspect.getsource(owner))
+        tree = ast.parse(source)
     except (OSError, TypeError, SyntaxError):  # made at run time, or indented beyond repair
-        return {}
+        return found
+    lines = source.splitlines()
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-    found = {}
-    for spec, after in itertools.pairwise(body):
-        if isinstance(spec, ast.AnnAssign) and isinstance(after, ast.Expr):
-            name, doc = spec.target, after.value
-            if isinstance(name, ast.Name) and isinstance(doc, ast.Constant):
-                found[name.id] = str(doc.value)
+    for place, spec in enumerate(body):
+        if isinstance(spec, ast.AnnAssign) and isinstance(spec.target, ast.Name):
+            after = body[place + 1] if place + 1 < len(body) else None
+            said = _docstring(after) or _comment(lines, spec)
+            if said:
+                found[spec.target.id] = said
+    return found
+
+
+def _docstring(statement: ast.stmt | None) -> str:
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        return str(statement.value.value)
+    return ""
+
+
+def _comment(lines: list[str], spec: ast.AnnAssign) -> str:
+    """Return the comment above a field, or else the one beside it."""
+    above: list[str] = []
+    for line in reversed(lines[: spec.lineno - 1]):
+        if not line.lstrip().startswith("#"):
+            break
+        above.insert(0, line.strip().lstrip("#").strip())
+    if above:
+        return " ".join(above)
+    rest = lines[(spec.end_lineno or spec.lineno) - 1][spec.end_col_offset or 0 :].strip()
+    return rest.lstrip("#").strip() if rest.startswith("#") else ""
+
+
+def _attributes_section(doc: str) -> dict[str, str]:
+    """Return the entries of a docstring's "Attributes:" section."""
+    _, _, section = doc.partition("Attributes:\n")
+    found: dict[str, str] = {}
+    name = ""
+    for line in section.splitlines():
+        if not line.strip():
+            break
+        head, colon, rest = line.strip().partition(":")
+        if colon and line.startswith("    ") and not line.startswith("     "):
+            name = head.split()[0]
+            found[name] = rest.strip()
+        elif name:
+            found[name] += f" {line.strip()}"
     return found
