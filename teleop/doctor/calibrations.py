@@ -1,0 +1,63 @@
+"""Calibration files: LeRobot's of the arms, with their age."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from gaploop.teleop.doctor.finding import Finding, Level
+
+AREA: Final = "calibration"
+OLD_DAYS: Final = 90.0
+"""Screws loosen and horns slip; LeRobot's users saw 17° of drift in a few months [days]."""
+_DAY_S: Final = 86400.0
+
+
+def folder() -> Path:
+    """Return where LeRobot keeps arm calibrations, by the same variables as LeRobot."""
+    cache = Path(os.environ.get("HF_HOME", "~/.cache/huggingface"))
+    home = Path(os.environ.get("HF_LEROBOT_HOME", cache / "lerobot"))
+    return Path(os.environ.get("HF_LEROBOT_CALIBRATION", home / "calibration")).expanduser()
+
+
+def look(where: Path, now_s: float | None = None) -> list[Finding]:
+    """Return every arm calibration under `where` with its age.
+
+    Args:
+        where: LeRobot's calibration folder: `robots/<type>/<id>.json`, `teleoperators/…`.
+        now_s: the time now [s since 1970].
+    """
+    now_s = time.time() if now_s is None else now_s
+    found = [_one(file, now_s) for file in sorted(where.glob("*/*/*.json"))]
+    if found:
+        return found
+    mend = (
+        "Before an arm is used: lerobot-calibrate --robot.type=so101_follower --robot.port=PORT "
+        "--robot.id=NAME (a leader: --teleop.type=so101_leader …)"
+    )
+    return [Finding(AREA, "arms", Level.WARN, f"none in {where}", mend)]
+
+
+def _one(file: Path, now_s: float) -> Finding:
+    kind, arm = file.parent.parent.name, file.parent.name
+    name = f"{arm} '{file.stem}'"
+    flag = "robot" if kind == "robots" else "teleop"
+    again = f"lerobot-calibrate --{flag}.type={arm} --{flag}.port=PORT --{flag}.id={file.stem}"
+    try:
+        motors = json.loads(file.read_text())
+        days = max(0.0, now_s - file.stat().st_mtime) / _DAY_S
+        flat = [m for m, c in motors.items() if not c["range_min"] < c["range_max"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Finding(AREA, name, Level.FAIL, f"{file} can't be read", f"Run again: {again}")
+    data = {"file": str(file), "age_days": days, "motors": len(motors)}
+    if flat:
+        found = f"empty range of {', '.join(flat)} in {file}"
+        return Finding(AREA, name, Level.FAIL, found, f"Run again: {again}", data)
+    age = f"{days:.0f} days" if days >= 1 else f"{days * 24:.1f} h"
+    found = f"{len(motors)} motors, {age} old ({file})"
+    old = days > OLD_DAYS
+    mend = f"Screws loosen in such a time. Check it, or run again: {again}" if old else ""
+    return Finding(AREA, name, Level.WARN if old else Level.OK, found, mend, data)
