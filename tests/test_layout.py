@@ -84,8 +84,10 @@ def test_layers(path: Path) -> None:
 
 @pytest.mark.parametrize("path", modules("core"), ids=lambda p: p.name)
 def test_core_imports_nothing_heavy(path: Path) -> None:
-    found = {name.split(".")[0] for name, _ in imports(ast.parse(path.read_text()))}
-    assert not found & HEAVY
+    """Kinematics needs MuJoCo, inside functions, so that importing core stays light."""
+    for name, inside in imports(ast.parse(path.read_text())):
+        root = name.split(".")[0]
+        assert root not in HEAVY or (root == "mujoco" and inside), f"{path} imports {name}"
 
 
 @pytest.mark.parametrize("path", ALL_MODULES, ids=lambda p: str(p.relative_to(ROOT)))
