@@ -1,0 +1,165 @@
+"""Pictures of boards with known truth: every pixel's ray is traced to the printed plane.
+
+Nothing here uses the code under test but the description of the board and of the camera.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.types import FloatArray, Image
+from gaploop.teleop.calibration.board import Board, charuco
+from gaploop.teleop.calibration.camera_model import Intrinsics
+
+SUPERSAMPLES = 3
+SQUARE_PX = 80  # 21/28 of it are a whole number of pixels, and each module of a marker too
+
+CHARUCO = Board()
+CHESSBOARD = Board(kind="chessboard", columns=9, rows=6, square_m=0.025)
+
+
+def camera(width: int = 640, height: int = 480, focal_px: float = 0.0) -> Intrinsics:
+    """A webcam whose axes, centre and distortion are all off."""
+    focal_px = focal_px or 0.85 * width
+    centre = width * 0.512, height * 0.481
+    matrix = np.array(
+        [[focal_px, 0, centre[0]], [0, focal_px * 1.006, centre[1]], [0, 0, 1]]
+    )
+    return Intrinsics(width, height, matrix, np.array([-0.24, 0.10, 0.0009, -0.0007, -0.015]))
+
+
+@dataclass(frozen=True)
+class Picture:
+    """How a picture is taken: lens blur and noise in grey levels."""
+
+    blur_px: float = 0.6
+    noise: float = 2.0
+    seed: int = 0
+
+
+def render(
+    board: Board, lens: Intrinsics, T_camera_board: FloatArray, how: Picture | None = None
+) -> Image:
+    """Return an RGB picture of `board`, shape (height, width, 3)."""
+    how = how or Picture()
+    rng = np.random.default_rng(how.seed)
+    grey = np.full((lens.height, lens.width), 110.0, dtype=np.float32)
+    grey += np.linspace(-25, 25, lens.width, dtype=np.float32)  # a wall, lit from one side
+    box = _box(board, lens, T_camera_board)
+    if box is not None:
+        x0, y0, x1, y1 = box
+        shades, seen = _trace(board, lens, T_camera_board, box)
+        grey[y0:y1, x0:x1] = grey[y0:y1, x0:x1] * (1 - seen) + shades * seen
+    if how.blur_px > 0:
+        grey = cv2.GaussianBlur(grey, (0, 0), how.blur_px)
+    grey = grey + rng.normal(0, how.noise, grey.shape)
+    return np.repeat(np.clip(np.rint(grey), 0, 255).astype(np.uint8)[..., None], 3, axis=2)
+
+
+def look_at(eye_m: FloatArray, target_m: FloatArray, roll_rad: float = 0.0) -> FloatArray:
+    """Return T_world_camera of a camera at `eye_m` whose optical axis meets `target_m`."""
+    forward = np.asarray(target_m, float) - eye_m
+    forward /= np.linalg.norm(forward)
+    side = np.cross(forward, (0.0, 0.0, 1.0) if abs(forward[2]) < 0.95 else (1.0, 0.0, 0.0))
+    side /= np.linalg.norm(side)
+    down = np.cross(forward, side)
+    T = np.eye(4)
+    T[:3, :3] = np.stack([side, down, forward], axis=1)
+    T[:3, 3] = eye_m
+    c, s = np.cos(roll_rad), np.sin(roll_rad)
+    T[:3, :3] = T[:3, :3] @ np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
+    return T
+
+
+def spread_poses(board: Board, lens: Intrinsics, n: int, seed: int = 0) -> list[FloatArray]:
+    """Return T_camera_board of a board held about the picture, tilted every way."""
+    rng = np.random.default_rng(seed)
+    made: list[FloatArray] = []
+    size_m = board.columns * board.square_m
+    places = [(x, y) for y in (-1, 0, 1) for x in (-1, 0, 1)]
+    for i in range(n):
+        x, y = places[i % 9]
+        width_share = rng.uniform(0.42, 0.62)  # of the picture's width that the board covers
+        z = lens.focal_px * size_m / (width_share * lens.width)
+        reach_x = 0.5 * (1 - width_share) * 1.02
+        reach_y = 0.5 * (1 - width_share * lens.width / lens.height * board.rows / board.columns)
+        centre = np.array(
+            [x * reach_x * lens.width, y * max(reach_y, 0.0) * 1.02 * lens.height]
+        ) * z / lens.focal_px
+        direction = i * 2.399963 + 0.3  # the golden angle: tilts go round
+        tilt = np.deg2rad(rng.uniform(12, 38)) * np.array([np.cos(direction), np.sin(direction), 0])
+        R = cv2.Rodrigues(tilt)[0] @ cv2.Rodrigues(np.array([0, 0, rng.uniform(-0.4, 0.4)]))[0]
+        T = np.eye(4)
+        T[:3, :3] = R
+        T[:3, 3] = np.array([*centre, z]) - R @ board.centre_m
+        made.append(T)
+    return made
+
+
+@functools.lru_cache(maxsize=8)
+def texture(board: Board) -> NDArray[np.float32]:
+    """Return the printed sheet with half a square of white about it, SQUARE_PX a square."""
+    wide, high = board.columns * SQUARE_PX, board.rows * SQUARE_PX
+    if board.kind == "charuco":
+        sheet = charuco(board).generateImage((wide, high))
+    else:
+        parity = np.add.outer(np.arange(board.rows), np.arange(board.columns)) % 2
+        sheet = np.kron(parity * 255, np.ones((SQUARE_PX, SQUARE_PX))).astype(np.uint8)
+    edge = SQUARE_PX // 2
+    framed = cv2.copyMakeBorder(sheet, edge, edge, edge, edge, cv2.BORDER_CONSTANT, value=255)
+    return np.asarray(15 + 220 * (framed / 255.0), dtype=np.float32)
+
+
+def _box(board: Board, lens: Intrinsics, T: FloatArray) -> tuple[int, int, int, int] | None:
+    """Return the part of the picture that the sheet may cover."""
+    edge = board.square_m / 2
+    x = np.linspace(-edge, board.columns * board.square_m + edge, 15)
+    y = np.linspace(-edge, board.rows * board.square_m + edge, 15)
+    points = np.array([(a, b, 0.0) for a in x for b in y])
+    if ((points @ T[:3, :3].T + T[:3, 3])[:, 2] < 0.02).any():
+        return None
+    pixels = lens.project(T, points)
+    low = np.maximum(np.floor(pixels.min(axis=0)) - 2, 0).astype(int)
+    high = np.minimum(np.ceil(pixels.max(axis=0)) + 3, (lens.width, lens.height)).astype(int)
+    return None if (high <= low).any() else (low[0], low[1], high[0], high[1])
+
+
+@functools.lru_cache(maxsize=8)
+def _rays(key: tuple[float, ...], width: int, height: int) -> NDArray[np.float32]:
+    """Return the ray (x/z, y/z) of every subpixel, shape (height * s, width * s, 2)."""
+    matrix, lens = np.array(key[:9]).reshape(3, 3), np.array(key[9:])
+    s = SUPERSAMPLES
+    u = (np.arange(width * s) + 0.5) / s - 0.5
+    v = (np.arange(height * s) + 0.5) / s - 0.5
+    grid = np.stack(np.meshgrid(u, v), axis=-1).reshape(-1, 1, 2)
+    criteria = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 40, 1e-9)
+    rays = cv2.undistortPointsIter(grid, matrix, lens, None, None, criteria)
+    return rays.reshape(height * s, width * s, 2).astype(np.float32)
+
+
+def _trace(
+    board: Board, lens: Intrinsics, T: FloatArray, box: tuple[int, int, int, int]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return shade and coverage of the pixels in `box`, from a ray through every subpixel."""
+    x0, y0, x1, y1 = box
+    s = SUPERSAMPLES
+    key = (*lens.camera_matrix.ravel(), *lens.distortion.ravel())
+    rays = _rays(key, lens.width, lens.height)[y0 * s : y1 * s, x0 * s : x1 * s]
+    H = np.linalg.inv(np.stack([T[:3, 0], T[:3, 1], T[:3, 3]], axis=1)).astype(np.float32)
+    plane = rays @ H[:, :2].T + H[:, 2]
+    scale = SQUARE_PX / board.square_m
+    at = (plane[..., :2] / plane[..., 2:]) * np.float32(scale) + np.float32(SQUARE_PX // 2 - 0.5)
+    sheet = texture(board)
+    shades = cv2.remap(sheet, at[..., 0], at[..., 1], cv2.INTER_LINEAR)
+    inside = (at > -0.5).all(axis=-1) & (at[..., 0] < sheet.shape[1] - 0.5)
+    inside &= at[..., 1] < sheet.shape[0] - 0.5
+    seen = inside.astype(np.float32)
+    size = (x1 - x0, y1 - y0)
+    total = cv2.resize(seen, size, interpolation=cv2.INTER_AREA)
+    shade = cv2.resize(shades * seen, size, interpolation=cv2.INTER_AREA)
+    return shade / np.maximum(total, 1e-6), total
