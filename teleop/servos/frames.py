@@ -1,0 +1,108 @@
+"""What both wire protocols share: a frame, and how a stream of bytes is cut into frames.
+
+Every byte that comes in ends up either in a frame that is handed on or in `rejected_bytes`, so
+that nothing a bus does goes unnoticed. A frame with a wrong checksum is given up one byte at a
+time: a reply that lost its tail must not take the next servo's reply with it.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+
+BROADCAST_ID = 0xFE
+"""The id that every servo listens to, in both protocols."""
+MAX_ID = 0xFC
+"""Highest id of a Dynamixel servo (Protocol 2.0); Feetech's is 0xFD."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One packet without its header, length and checksum.
+
+    Attributes:
+        id: the servo it is for or from.
+        code: instruction; in a reply, 0x55 (Dynamixel) or the error byte (Feetech).
+        params: what follows, without byte stuffing. A Dynamixel reply begins with the error byte.
+    """
+
+    id: int
+    code: int
+    params: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What one servo answered.
+
+    Attributes:
+        id: the servo.
+        error: its error byte, 0 where all is well.
+        data: the bytes read, if any were asked for.
+    """
+
+    id: int
+    error: int
+    data: bytes
+
+
+class FrameParser(abc.ABC):
+    """Cuts a stream of bytes into frames.
+
+    Attributes:
+        received_bytes: how many came in.
+        accepted_bytes: how many of them were part of a frame that was handed on.
+        rejected_bytes: how many weren't: noise, or part of a broken frame.
+        corrupt_ids: the id of each frame whose checksum was wrong, as far as it can be known.
+    """
+
+    def __init__(self, max_frame_bytes: int = 1024) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self.received_bytes = 0
+        self.accepted_bytes = 0
+        self.rejected_bytes = 0
+        self.corrupt_ids: list[int] = []
+        self._buffer = bytearray()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that may still become part of a frame."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take bytes in and return the frames that are complete now."""
+        self.received_bytes += len(data)
+        self._buffer += data
+        return self._cut()
+
+    def flush(self) -> list[Frame]:
+        """Nothing more is coming: return what can be saved and reject the rest."""
+        frames: list[Frame] = []
+        while self._buffer:
+            frames += self._salvage() or self._reject(1) or []
+            frames += self._cut()
+        return frames
+
+    def _cut(self) -> list[Frame]:
+        frames: list[Frame] = []
+        while True:
+            frame = self._next()
+            if frame is None:
+                return frames
+            frames += frame
+
+    def _accept(self, length: int) -> None:
+        del self._buffer[:length]
+        self.accepted_bytes += length
+
+    def _reject(self, length: int) -> None:
+        del self._buffer[:length]
+        self.rejected_bytes += length
+
+    def _salvage(self) -> list[Frame]:
+        """Return what an incomplete frame at the buffer's start still tells."""
+        return []
+
+    @abc.abstractmethod
+    def _next(self) -> list[Frame] | None:
+        """Return the frames at the buffer's start, [] after a rejection, None to wait for more."""

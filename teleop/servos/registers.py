@@ -1,0 +1,189 @@
+"""Where each servo keeps what, and what one step of it is worth.
+
+Sources: ROBOTIS e-manual, pages XL330-M077-T, XL330-M288-T, XL430-W250-T, XM430-W350, XC330
+("Control Table of RAM Area" and "of EEPROM Area"); Feetech, "Magnetic encoder STS servo, memory
+table analysis". Names are the manuals'.
+
+The whole state of a Dynamixel lies in registers 126 to 146, on every X model alike. The indirect
+block would be 7 bytes shorter, but begins at 208 on the XL330 (20 bytes long) and at 224 on the
+XL430, so a bus with both, such as a Koch arm's, would need two transactions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+TICKS_PER_TURN: Final = 4096
+"""Both makers' encoders (e-manual "Resolution"; Feetech: 0.087° a step)."""
+RAD_PER_TICK: Final = 2.0 * math.pi / TICKS_PER_TURN
+
+
+class Protocol(StrEnum):
+    """How a bus talks."""
+
+    DYNAMIXEL = "dynamixel"
+    FEETECH = "feetech"
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """One entry of a control table: first byte's address and number of bytes."""
+
+    address: int
+    size: int
+
+
+DYNAMIXEL: Final[Mapping[str, Register]] = {
+    "Model_Number": Register(0, 2),
+    "Firmware_Version": Register(6, 1),
+    "ID": Register(7, 1),
+    "Baud_Rate": Register(8, 1),
+    "Return_Delay_Time": Register(9, 1),
+    "Drive_Mode": Register(10, 1),
+    "Operating_Mode": Register(11, 1),
+    "Homing_Offset": Register(20, 4),
+    "Current_Limit": Register(38, 2),
+    "Max_Position_Limit": Register(48, 4),
+    "Min_Position_Limit": Register(52, 4),
+    "Torque_Enable": Register(64, 1),
+    "Hardware_Error_Status": Register(70, 1),
+    "Goal_PWM": Register(100, 2),
+    "Goal_Current": Register(102, 2),
+    "Goal_Velocity": Register(104, 4),
+    "Profile_Acceleration": Register(108, 4),
+    "Profile_Velocity": Register(112, 4),
+    "Goal_Position": Register(116, 4),
+    "Present_PWM": Register(124, 2),
+    "Present_Current": Register(126, 2),
+    "Present_Velocity": Register(128, 4),
+    "Present_Position": Register(132, 4),
+    "Present_Input_Voltage": Register(144, 2),
+    "Present_Temperature": Register(146, 1),
+}
+"""X series. On the XL430 and XC430, 126 is Present Load and 38 and 102 don't exist."""
+
+FEETECH: Final[Mapping[str, Register]] = {
+    "Firmware_Major_Version": Register(0, 1),
+    "Firmware_Minor_Version": Register(1, 1),
+    "Model_Number": Register(3, 2),
+    "ID": Register(5, 1),
+    "Baud_Rate": Register(6, 1),
+    "Return_Delay_Time": Register(7, 1),
+    "Min_Position_Limit": Register(9, 2),
+    "Max_Position_Limit": Register(11, 2),
+    "Phase": Register(18, 1),
+    "Homing_Offset": Register(31, 2),
+    "Operating_Mode": Register(33, 1),
+    "Torque_Enable": Register(40, 1),
+    "Acceleration": Register(41, 1),
+    "Goal_Position": Register(42, 2),
+    "Goal_Velocity": Register(46, 2),
+    "Torque_Limit": Register(48, 2),
+    "Lock": Register(55, 1),
+    "Present_Position": Register(56, 2),
+    "Present_Velocity": Register(58, 2),
+    "Present_Load": Register(60, 2),
+    "Present_Voltage": Register(62, 1),
+    "Present_Temperature": Register(63, 1),
+    "Status": Register(65, 1),
+    "Moving": Register(66, 1),
+    "Present_Current": Register(69, 2),
+}
+"""STS and SMS series."""
+
+TABLES: Final[Mapping[Protocol, Mapping[str, Register]]] = {
+    Protocol.DYNAMIXEL: DYNAMIXEL,
+    Protocol.FEETECH: FEETECH,
+}
+
+STATE_SPAN: Final[Mapping[Protocol, Register]] = {
+    Protocol.DYNAMIXEL: Register(126, 21),
+    Protocol.FEETECH: Register(56, 15),
+}
+"""The registers that hold all of a servo's state but, on a Dynamixel, its hardware error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One servo model.
+
+    Attributes:
+        name: as LeRobot writes it.
+        number: what its Model Number register holds.
+        protocol: what it speaks.
+        current_step_a: worth of one step of Present Current [A]; NaN where 126 is a load.
+    """
+
+    name: str
+    number: int
+    protocol: Protocol
+    current_step_a: float
+
+    @property
+    def has_current(self) -> bool:
+        """Say whether it measures its current."""
+        return math.isfinite(self.current_step_a)
+
+
+_DXL, _STS = Protocol.DYNAMIXEL, Protocol.FEETECH
+MODELS: Final[Mapping[str, Model]] = {
+    model.name: model
+    for model in (
+        Model("xl330-m077", 1190, _DXL, 0.001),
+        Model("xl330-m288", 1200, _DXL, 0.001),
+        Model("xc330-t181", 1210, _DXL, 0.001),
+        Model("xc330-t288", 1220, _DXL, 0.001),
+        Model("xl430-w250", 1060, _DXL, math.nan),
+        Model("xc430-w150", 1070, _DXL, math.nan),
+        Model("xm430-w350", 1020, _DXL, 0.00269),
+        Model("xm540-w270", 1120, _DXL, 0.00269),
+        Model("xh540-w150", 1110, _DXL, 0.00269),
+        Model("sts3215", 777, _STS, 0.0065),
+        Model("sts3250", 2825, _STS, 0.0065),
+        Model("sm8512bl", 11272, _STS, 0.0065),
+    )
+}
+"""Models whose state block is known, by name."""
+
+MODEL_NAMES: Final[Mapping[int, str]] = {model.number: name for name, model in MODELS.items()}
+
+DYNAMIXEL_VELOCITY_RAD_S: Final = 0.229 * 2.0 * math.pi / 60.0
+"""One step of Present Velocity: 0.229 rev/min, every X model."""
+FEETECH_SLOW_TICKS_S: Final = 1.0
+FEETECH_FAST_TICKS_S: Final = 50.0
+"""One step of Present Velocity [ticks/s]: 0.0146 rev/min where bit 2 of Phase is set, as it leaves
+the factory on an STS3215 (Phase 28 or 12), and 0.732 rev/min where it isn't."""
+FEETECH_PHASE_FINE_SPEED: Final = 0x04
+LOAD_STEP_PCT: Final = 0.1
+VOLTAGE_STEP_V: Final = 0.1
+FEETECH_STATUS_BITS: Final = 0b0010_1111
+"""Bits of register 65 that mean something: voltage, encoder, temperature, current, overload."""
+
+DYNAMIXEL_ERRORS: Final[Mapping[int, str]] = {
+    0x01: "input voltage",
+    0x04: "overheating",
+    0x08: "motor encoder",
+    0x10: "electrical shock",
+    0x20: "overload",
+}
+"""Bits of register 70, e-manual "Hardware Error Status"."""
+FEETECH_ERRORS: Final[Mapping[int, str]] = {
+    0x01: "supply voltage",
+    0x02: "magnetic encoder",
+    0x04: "overheating",
+    0x08: "overcurrent",
+    0x20: "overload",
+}
+"""Bits of register 65, memory table "Servo Status"."""
+
+
+def describe_error(protocol: Protocol, bits: int) -> str:
+    """Return the hardware errors in a status byte in words, such as `overheating, overload`."""
+    names = DYNAMIXEL_ERRORS if protocol is Protocol.DYNAMIXEL else FEETECH_ERRORS
+    words = [name for bit, name in names.items() if bits & bit]
+    unknown = bits & ~sum(names)
+    return ", ".join(words + ([f"0x{unknown:02x}"] if unknown else [])) or "none"
