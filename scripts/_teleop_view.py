@@ -1,0 +1,284 @@
+"""What `gaploop teleoperate` shows: the live terminal view, and one line a second without one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gaploop.core.station import SafetyLimits
+from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, SafetyReason, Tick
+from gaploop.teleop.advice import WHAT, say_reasons, say_status, say_to_do
+from gaploop.teleop.statistics import Figures, Spread
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+NEAR: Final = 0.8
+"""A reading above this share of its limit is shown in yellow."""
+OFF_DEG: Final = 5.0
+"""A joint further than this from its goal is shown in yellow [°]."""
+
+
+class Mode(StrEnum):
+    """What the program is doing, as its user sees it."""
+
+    CONNECTING = "CONNECTING"
+    RUNNING = "RUNNING"
+    TRIPPED = "TRIPPED"
+    """The arm holds; torque goes off in an instant, or is off already."""
+    LOST = "LOST"
+    """A cable or its power is out: waiting for it."""
+    READY = "READY AGAIN"
+    """What was lost is back; the operator's word is waited for."""
+    STOPPING = "STOPPING"
+
+
+_COLOURS: Final = {
+    Mode.RUNNING: "black on green",
+    Mode.TRIPPED: "white on red",
+    Mode.LOST: "white on red",
+    Mode.READY: "black on yellow",
+}
+
+HELP: Final = (
+    "space: emergency stop, the arm holds and goes limp · c, twice: clear a trip and go on; "
+    "hold the leader still near the follower's pose · q: stop, torque off, leave · h: this line"
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """All that one frame of the view shows.
+
+    Attributes:
+        title: which arms.
+        mode: what the program is doing.
+        units: the follower's LeRobot units, such as `deg`.
+        to_units: from joint angles [rad] to them.
+        joints: names of the follower's joints.
+        protocol: `feetech`, `dynamixel` or empty, for the names of status bits.
+        limits: the safety filter's.
+        tick: the newest turn, if there was one.
+        rate_hz: turns a second over the last seconds [Hz].
+        period_error: over the last seconds.
+        latency: over the last seconds.
+        figures: since the start.
+        torque: whether the follower's motors hold.
+        real_time: real-time rights: granted, or how to grant them.
+        bus_faults: fault such as "follower timeouts" to how often it happened.
+        lost: which arm or servo is missing, in words.
+        note: a line for the operator, such as what a pressed key does next.
+        help: show what keys do.
+    """
+
+    title: str
+    mode: Mode
+    units: str
+    to_units: Callable[[FloatArray], FloatArray]
+    joints: tuple[str, ...]
+    protocol: str
+    limits: SafetyLimits
+    tick: Tick | None
+    rate_hz: float
+    period_error: Spread
+    latency: Spread
+    figures: Figures
+    torque: bool = True
+    real_time: str = ""
+    bus_faults: Mapping[str, int] = field(default_factory=dict)
+    lost: str = ""
+    note: str = ""
+    help: bool = False
+
+
+def line(picture: Picture) -> str:
+    """Return the view as one line, for logs and pipes."""
+    figures = picture.figures
+    parts = [
+        f"{picture.mode.value.lower()}: {picture.rate_hz:.1f} Hz",
+        f"period error p99 {_ms(picture.period_error.p99_s)}",
+        f"latency p50 {_ms(picture.latency.p50_s)}",
+        f"missed {figures.missed}",
+    ]
+    if picture.tick is not None:
+        state = picture.tick.state
+        parts += [
+            words
+            for words in (
+                _largest(state.current_a, picture.joints, "A", 2),
+                _largest(state.temperature_c, picture.joints, "°C", 0),
+            )
+            if words
+        ]
+    parts += [f"{name} {count}" for name, count in picture.bus_faults.items() if count]
+    parts += [words for words in (_trouble(picture), picture.note) if words]
+    return " · ".join(parts)
+
+
+def render(picture: Picture) -> RenderableType:
+    """Return the view for Rich."""
+    from rich.console import Group
+    from rich.text import Text
+
+    lines: list[RenderableType] = [_head(picture), _timing(picture)]
+    if picture.tick is not None:
+        lines.append(_joint_table(picture, picture.tick))
+    lines += [Text(words, style=style) for words, style in _lines(picture)]
+    keys = HELP if picture.help else "space e-stop · c c clear · q quit · h help"
+    lines.append(Text(keys, style="reverse" if picture.help else "dim"))
+    return Group(*lines)
+
+
+def _head(picture: Picture) -> Text:
+    from rich.text import Text
+
+    head = Text()
+    head.append(f" {picture.mode.value} ", style=_COLOURS.get(picture.mode, "reverse"))
+    head.append(f" {picture.title}", style="bold")
+    seconds = 0.0 if math.isnan(picture.figures.duration_s) else picture.figures.duration_s
+    head.append(f"  {int(seconds) // 60}:{int(seconds) % 60:02d}")
+    if not picture.torque:
+        head.append("  torque off", style="yellow")
+    return head
+
+
+def _timing(picture: Picture) -> Text:
+    from rich.text import Text
+
+    error, latency = picture.period_error, picture.latency
+    text = Text(f"{picture.rate_hz:6.1f} Hz · period error p50 {_ms(error.p50_s)} ")
+    text.append(f"p99 {_ms(error.p99_s)}", style="" if _small(error.p99_s) else "yellow")
+    text.append(
+        f" · leader to follower p50 {_ms(latency.p50_s)} p99 {_ms(latency.p99_s)} · missed "
+    )
+    missed = picture.figures.missed
+    text.append(str(missed), style="yellow" if missed else "")
+    return text
+
+
+def _small(seconds: float) -> bool:
+    return not seconds > 1e-3
+
+
+def _joint_table(picture: Picture, tick: Tick) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    table.add_column("joint")
+    for name in _columns(tick.state, picture.units):
+        table.add_column(name, justify="right")
+    table.add_column("status")
+    for row in _rows(picture, tick):
+        table.add_row(*row)
+    return table
+
+
+def _columns(state: FollowerState, units: str) -> list[str]:
+    names = [f"leader {units}", "sent", "position", "error"]
+    given = ((state.current_a, "A"), (state.load_pct, "load %"), (state.temperature_c, "°C"))
+    names += [name for values, name in (*given, (state.voltage_v, "V")) if _has(values)]
+    return names
+
+
+def _has(values: FloatArray) -> bool:
+    return bool(np.isfinite(values).any())
+
+
+def _rows(picture: Picture, tick: Tick) -> Iterator[list[str]]:
+    state, command, limits = tick.state, tick.command, picture.limits
+    asked = command.requested_rad
+    if asked.shape != command.sent_rad.shape:
+        asked = np.full(len(picture.joints), np.nan)
+    leader, sent, position = (
+        picture.to_units(q) for q in (asked, command.sent_rad, state.position_rad)
+    )
+    off_deg = np.degrees(command.sent_rad - state.position_rad)
+    for n, joint in enumerate(picture.joints):
+        row = [joint, f"{leader[n]:.1f}", f"{sent[n]:.1f}", f"{position[n]:.1f}"]
+        row.append(_marked(f"{sent[n] - position[n]:.1f}", abs(off_deg[n]), OFF_DEG))
+        if _has(state.current_a):
+            row.append(_reading(state.current_a[n], 2, limits.stall_current_a))
+        if _has(state.load_pct):
+            row.append(_reading(state.load_pct[n], 0, 100.0))
+        if _has(state.temperature_c):
+            row.append(_reading(state.temperature_c[n], 0, limits.temperature_c))
+        if _has(state.voltage_v):
+            row.append(_reading(state.voltage_v[n], 1, math.inf))
+        bits = int(state.status[n])
+        words = say_status(bits, picture.protocol)
+        row.append(f"[red]{words}[/]" if words else "ok")
+        yield row
+
+
+def _reading(value: float, digits: int, limit: float) -> str:
+    if not math.isfinite(value):
+        return "–"
+    return _marked(f"{value:.{digits}f}", abs(value), NEAR * limit, limit)
+
+
+def _marked(text: str, size: float, yellow: float, red: float = math.inf) -> str:
+    if size > red:
+        return f"[red]{text}[/]"
+    return f"[yellow]{text}[/]" if size > yellow else text
+
+
+def _lines(picture: Picture) -> Iterator[tuple[str, str]]:
+    """Yield what stands under the table, with its style."""
+    trouble = _trouble(picture)
+    if trouble:
+        yield trouble, "bold red"
+    if picture.note:
+        yield picture.note, "bold yellow"
+    changes = ", ".join(
+        f"{WHAT[reason]} {picture.figures.changes[name]}×"
+        for reason in WHAT
+        if (name := str(reason.name).lower()) in picture.figures.changes
+    )
+    if changes:
+        yield f"safety, turns changed: {changes}", ""
+    faults = ", ".join(f"{name} {count}" for name, count in picture.bus_faults.items() if count)
+    silent = ", ".join(f"{joint} {count}×" for joint, count in picture.figures.silent.items())
+    counted = "; ".join(filter(None, (faults, silent and f"silent: {silent}")))
+    yield f"bus faults: {counted or 'none'}", "yellow" if counted else "dim"
+    if picture.real_time:
+        yield f"real-time: {picture.real_time}", "dim"
+
+
+def _trouble(picture: Picture) -> str:
+    """Return what is wrong and what to do, in one line, or nothing."""
+    if picture.mode in (Mode.LOST, Mode.READY):
+        return picture.lost
+    if picture.mode is Mode.TRIPPED and picture.figures.trips:
+        trip = picture.figures.trips[-1]
+        return say_trip(trip.reason, trip.joints)
+    return ""
+
+
+def say_trip(reason: SafetyReason, joints: tuple[str, ...]) -> str:
+    """Return why the filter tripped, which joints show it, and what to do, in one line."""
+    who = f" ({', '.join(joints)})" if joints else ""
+    return f"{say_reasons(reason)}{who}. To go on: {say_to_do(reason) or 'see to it'}; then c, c"
+
+
+def _largest(values: FloatArray, joints: tuple[str, ...], unit: str, digits: int) -> str:
+    if not _has(values):
+        return ""
+    place = int(np.nanargmax(np.abs(values)))
+    return f"{joints[place]} {values[place]:.{digits}f} {unit}"
+
+
+def _ms(seconds: float) -> str:
+    return "–" if math.isnan(seconds) else f"{seconds * 1e3:.2f} ms"
+
+
+def silent_joints(state: FollowerState, joints: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the joints whose servos didn't answer."""
+    return tuple(j for j, bits in zip(joints, state.status, strict=True) if bits & NO_REPLY)

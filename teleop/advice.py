@@ -1,0 +1,73 @@
+"""Safety reasons and servo status bits in words, with what a person does about them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gaploop.core.types import NO_REPLY, SafetyReason
+
+WHAT: Final[dict[SafetyReason, str]] = {
+    SafetyReason.NON_FINITE: "the leader asked for NaN or infinity",
+    SafetyReason.JOINT_LIMIT: "asked beyond a joint's end",
+    SafetyReason.VELOCITY: "asked faster than the velocity limit",
+    SafetyReason.ACCELERATION: "asked to speed up faster than the limit",
+    SafetyReason.WORKSPACE: "asked outside the workspace box",
+    SafetyReason.STALL: "a motor pushed against something",
+    SafetyReason.STALE_LEADER: "the leader stopped answering",
+    SafetyReason.HARDWARE_ERROR: "a servo reports an error",
+    SafetyReason.OVER_TEMPERATURE: "a motor is too hot",
+    SafetyReason.ESTOP: "emergency stop",
+    SafetyReason.LOST_SERVO: "a servo stopped answering",
+}
+"""What each reason means."""
+
+TO_DO: Final[dict[SafetyReason, str]] = {
+    SafetyReason.STALL: "free the arm, bring the leader to the follower's pose",
+    SafetyReason.STALE_LEADER: "check the leader's cable and power",
+    SafetyReason.HARDWARE_ERROR: "read the servo's status in the table; cut its power for 5 s",
+    SafetyReason.OVER_TEMPERATURE: "let it cool for some minutes",
+    SafetyReason.ESTOP: "make sure that nobody is in the arm's way",
+    SafetyReason.LOST_SERVO: "check that servo's cable and the power supply",
+}
+"""What to do after a trip before it is cleared."""
+
+_FEETECH_BITS: Final[dict[int, str]] = {
+    0: "voltage",
+    1: "encoder",
+    2: "too hot",
+    3: "over-current",
+    5: "overload",
+}
+"""Status register (65) of the STS series: the makers' memory table of the STS3215."""
+_DYNAMIXEL_BITS: Final[dict[int, str]] = {
+    0: "voltage",
+    2: "too hot",
+    3: "encoder",
+    4: "electric shock",
+    5: "overload",
+}
+"""Hardware Error Status (70) of the X series: ROBOTIS e-Manual, XL330 and XL430."""
+
+
+def say_reasons(reasons: SafetyReason) -> str:
+    """Return every reason in words, joined by semicolons."""
+    return "; ".join(WHAT[reason] for reason in reasons if reason in WHAT)
+
+
+def say_to_do(reasons: SafetyReason) -> str:
+    """Return what to do about a trip, in one line."""
+    return "; ".join(TO_DO[reason] for reason in reasons if reason in TO_DO)
+
+
+def say_status(bits: int, protocol: str = "") -> str:
+    """Return a servo's status bits in words; empty where all is well.
+
+    Args:
+        bits: as in `FollowerState.status`.
+        protocol: `feetech` or `dynamixel`; bits of others are given by number.
+    """
+    if bits & NO_REPLY:
+        return "silent"
+    names = {"feetech": _FEETECH_BITS, "dynamixel": _DYNAMIXEL_BITS}.get(protocol, {})
+    set_bits = [n for n in range(15) if bits >> n & 1]
+    return ", ".join(names.get(n, f"bit {n}") for n in set_bits)
