@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import secrets
+import stat
 import tempfile
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gaploop.core.errors import UnusableInputError
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
+def write_atomically(path: Path, content: bytes | str, mode: int = 0o644) -> None:
     """Write `content` so that a kill leaves the old file or the new one, never a part.
 
-    The bytes are on disk (fsync) before the name points to them.
+    The bytes are on disk (fsync) before the name points to them, and never readable by more
+    people than `mode` says.
     """
     data = content.encode() if isinstance(content, str) else content
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -28,7 +32,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(name, 0o644)
+        os.chmod(name, mode)
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -63,8 +67,7 @@ def append_line(path: Path, line: str) -> None:
     What a kill left of a line before is cut off first: otherwise the two would run together
     and neither could be read.
     """
-    with path.open("a+b", buffering=0) as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+    with _locked_stream(path) as stream:
         length = stream.seek(0, os.SEEK_END)
         stream.seek(max(length - 1, 0))
         if stream.read(1) not in (b"", b"\n"):
@@ -72,6 +75,50 @@ def append_line(path: Path, line: str) -> None:
             stream.truncate(stream.read().rfind(b"\n") + 1)
         stream.write((line.rstrip("\n") + "\n").encode())
         os.fsync(stream.fileno())
+
+
+def remove_lines(path: Path, unwanted: Callable[[str], bool]) -> int:
+    """Remove lines from a file that others append to, and return how many; 0 without a file.
+
+    The new file takes the old one's name at once; appenders wait and then write to the new one.
+
+    Args:
+        path: a file that is only written by `append_line`.
+        unwanted: says which lines go.
+    """
+    if not path.exists():
+        return 0
+    with _locked_stream(path) as stream:
+        stream.seek(0)
+        lines = stream.read().decode().splitlines()
+        kept = [line for line in lines if not unwanted(line)]
+        if len(kept) != len(lines):
+            mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+            write_atomically(path, "".join(f"{line}\n" for line in kept), mode)
+        return len(lines) - len(kept)
+
+
+@contextlib.contextmanager
+def locked_file(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on `path`, an empty file made for that."""
+    with path.open("a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _locked_stream(path: Path) -> Iterator[BinaryIO]:
+    """Open `path` for appending and hold its lock, also where it was replaced meanwhile."""
+    while True:
+        with path.open("a+b", buffering=0) as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            try:
+                current = os.stat(path).st_ino == os.fstat(stream.fileno()).st_ino
+            except FileNotFoundError:
+                current = False
+            if current:
+                yield stream  # type: ignore[misc]  # FileIO reads and writes bytes as BinaryIO does
+                return
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,0 +1,189 @@
+"""The consent register on disk, and the names beside it that never leave this computer.
+
+consents.jsonl   events {"event": "add" | "withdraw" | "place", "id", "at", …}, appended only
+names.json       id to whatever tells the team who it is; mode 0600, optional
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.consent import Consent, Place, Register, Use, check_day, check_id, check_scope
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import append_line, locked_file, read_json, write_atomically
+
+REGISTER: Final = "consents.jsonl"
+NAMES: Final = "names.json"
+ENVIRONMENT: Final = "GAPLOOP_CONSENTS"
+EVENTS: Final = ("add", "withdraw", "place")
+PLACES: Final = ("journal", "dataset", "hub")
+_PRIVATE: Final = 0o600
+
+
+def default_register() -> Path:
+    """Return where the register lies unless an option says otherwise.
+
+    `$GAPLOOP_CONSENTS`, or `gaploop/consents.jsonl` in `$XDG_DATA_HOME` (XDG Base Directory
+    Specification), which is `~/.local/share`.
+    """
+    named = os.environ.get(ENVIRONMENT)
+    if named:
+        return Path(named).expanduser()
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data).expanduser() / "gaploop" / REGISTER
+
+
+def load_register(path: Path | None = None) -> Register:
+    """Read the register; an empty one where there is no file, so that nobody is assumed to agree.
+
+    Args:
+        path: the register; `default_register()` unless given.
+
+    Raises:
+        UnusableInputError: a line that can't be read. A torn last line is passed over.
+    """
+    path = path or default_register()
+    consents: dict[str, Consent] = {}
+    places: dict[str, list[Place]] = {}
+    for event in _events(path):
+        id_ = event["id"]
+        if event["event"] == "place":
+            place = Place(event["what"], event["where"])
+            if place not in places.setdefault(id_, []):
+                places[id_].append(place)
+            continue
+        _apply(consents, event)
+    return Register(consents, {k: tuple(v) for k, v in places.items()}, str(path))
+
+
+def add(path: Path, id_: str, expires: date, scope: frozenset[Use]) -> Consent:
+    """Record that a participant agrees, anew or with another term or scope.
+
+    Raises:
+        UnusableInputError: the consent was withdrawn, which is final, or the file can't be written.
+    """
+    known = load_register(path).consents.get(check_id(id_))
+    if known is not None and known.withdrawn:
+        raise UnusableInputError(
+            f"Consent {id_} was withdrawn on {known.withdrawn[:10]}, which is final. If the person "
+            "agrees again, make a new id: gaploop consent add"
+        )
+    scoped = sorted(scope, key=list(Use).index)
+    at = _append(path, "add", id_, expires=expires.isoformat(), scope=scoped)
+    return Consent(id_, expires, scope, at)
+
+
+def withdraw(path: Path, id_: str) -> Consent:
+    """Record that a participant withdraws; nothing more is recorded, published or pushed then.
+
+    Raises:
+        UnusableInputError: no such consent.
+    """
+    known = get(load_register(path), id_)
+    if not known.withdrawn:
+        _append(path, "withdraw", id_)
+    return get(load_register(path), id_)
+
+
+def get(register: Register, id_: str) -> Consent:
+    """Return one consent, or raise UnusableInputError with those there are."""
+    if check_id(id_) not in register.consents:
+        where = register.name
+        raise unknown_choice("consent", id_, register.consents or ("(none yet)",), where)
+    return register.consents[id_]
+
+
+def add_place(path: Path, id_: str, what: str, where: str) -> None:
+    """Remember where takes of a participant are put, before they are put there.
+
+    Withdrawing finds them by it. What is known already isn't written again.
+    """
+    place = Place(what, where)
+    if place not in load_register(path).places.get(id_, ()):
+        _append(path, "place", id_, what=what, where=where)
+
+
+def read_names(path: Path) -> dict[str, str]:
+    """Return id to name from `names.json` beside the register; empty where nobody keeps any."""
+    names = path.parent / NAMES
+    if not names.exists():
+        return {}
+    value = read_json(names)
+    if not isinstance(value, dict):
+        raise UnusableInputError(f"{names} must map ids to names. Restore or delete it.")
+    return {str(k): str(v) for k, v in value.items()}
+
+
+def set_name(path: Path, id_: str, name: str | None) -> None:
+    """Keep a name for an id in `names.json` (mode 0600), or forget it where `name` is None."""
+    _make_folder(path.parent)
+    names = path.parent / NAMES
+    if name is None and not names.exists():
+        return
+    with locked_file(path.parent / f".{NAMES}.lock"):
+        known = read_names(path)
+        known.pop(id_, None)
+        if name is not None:
+            known[id_] = name
+        write_atomically(names, json.dumps(known, indent=1, ensure_ascii=False) + "\n", _PRIVATE)
+
+
+def _append(path: Path, event: str, id_: str, **details: Any) -> str:
+    at = datetime.now(UTC).isoformat()
+    _make_folder(path.parent)
+    append_line(path, json.dumps({"event": event, "id": id_, "at": at, **details}))
+    return at
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UnusableInputError(
+            f"{folder} can't be made ({error.strerror}). Name another register with --consents."
+        ) from None
+
+
+def _apply(consents: dict[str, Consent], event: dict[str, Any]) -> None:
+    id_, known = event["id"], consents.get(event["id"])
+    if event["event"] == "add":
+        if known is None or not known.withdrawn:
+            consents[id_] = Consent(id_, event["expires"], event["scope"], event["at"])
+    elif known is not None and not known.withdrawn:
+        consents[id_] = Consent(id_, known.expires, known.scope, known.at, event["at"])
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    lines = path.read_text().split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield _checked(json.loads(line), f"{path}, line {number}")
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            if number == len(lines):
+                return  # torn by a kill: append_line cuts it off
+            raise UnusableInputError(
+                f"{path}, line {number}: not a consent event ({error}). Mend or remove that line."
+            ) from None
+
+
+def _checked(event: dict[str, Any], where: str) -> dict[str, Any]:
+    if event["event"] not in EVENTS:
+        raise unknown_choice("consent event", event["event"], EVENTS, where)
+    found = {"event": event["event"], "id": check_id(event["id"]), "at": str(event["at"])}
+    if event["event"] == "add":
+        scope = check_scope(event["scope"], f"{where}: scope")
+        found |= {"expires": check_day(event["expires"], f"{where}: expires"), "scope": scope}
+    elif event["event"] == "place":
+        if event["what"] not in PLACES:
+            raise unknown_choice("place", event["what"], PLACES, where)
+        found |= {"what": event["what"], "where": str(event["where"])}
+    return found
