@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gaploop.core.types import NO_REPLY, SafetyReason
+from gaploop.teleop.servos.registers import Protocol, describe_error
 
 WHAT: Final[dict[SafetyReason, str]] = {
     SafetyReason.NON_FINITE: "the leader asked for NaN or infinity",
@@ -31,23 +32,6 @@ TO_DO: Final[dict[SafetyReason, str]] = {
 }
 """What to do after a trip before it is cleared."""
 
-_FEETECH_BITS: Final[dict[int, str]] = {
-    0: "voltage",
-    1: "encoder",
-    2: "too hot",
-    3: "over-current",
-    5: "overload",
-}
-"""Status register (65) of the STS series: the makers' memory table of the STS3215."""
-_DYNAMIXEL_BITS: Final[dict[int, str]] = {
-    0: "voltage",
-    2: "too hot",
-    3: "encoder",
-    4: "electric shock",
-    5: "overload",
-}
-"""Hardware Error Status (70) of the X series: ROBOTIS e-Manual, XL330 and XL430."""
-
 
 def say_reasons(reasons: SafetyReason) -> str:
     """Return every reason in words, joined by semicolons."""
@@ -68,6 +52,8 @@ def say_status(bits: int, protocol: str = "") -> str:
     """
     if bits & NO_REPLY:
         return "silent"
-    names = {"feetech": _FEETECH_BITS, "dynamixel": _DYNAMIXEL_BITS}.get(protocol, {})
-    set_bits = [n for n in range(15) if bits >> n & 1]
-    return ", ".join(names.get(n, f"bit {n}") for n in set_bits)
+    if not bits:
+        return ""
+    if protocol in list(Protocol):
+        return describe_error(Protocol(protocol), bits)
+    return ", ".join(f"bit {n}" for n in range(bits.bit_length()) if bits >> n & 1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import grp
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -84,6 +85,17 @@ def look(port: Port, root: Path = Path("/"), access: Access = os.access) -> list
     return findings + list(_latency_timer(port, root))
 
 
+def none_found() -> Finding:
+    """Return what is said where no serial port is found."""
+    mend = "Plug in the arm's adapter and its power supply, or name a port: --port=./follower"
+    return Finding(AREA, "none", Level.WARN, "no USB serial port at this machine", mend)
+
+
+def unusable(findings: list[Finding]) -> bool:
+    """Say whether a port is better left alone."""
+    return any(finding.level is Level.FAIL for finding in findings)
+
+
 def trouble(port: str, access: Access = os.access) -> tuple[str, str] | None:
     """Return why a port can't be opened and how to mend it, or None where it can."""
     path = Path(port)
@@ -114,26 +126,51 @@ def permission_mend(port: str, gid: int) -> str:
 
 
 def holder(port: str, root: Path = Path("/")) -> tuple[int, str] | None:
-    """Return process id and name of another program that has `port` open, if one can be seen."""
+    """Return process id and name of another program that has `port` open, if one can be seen.
+
+    A program that holds both ends of a pseudo-terminal is the emulated device itself.
+    """
     device = os.path.realpath(port)
-    for link in _open_files(root):
-        pid = int(link.parts[-3])
-        if pid == os.getpid():
+    for process in (root / "proc").glob("[0-9]*"):
+        if int(process.name) == os.getpid():
             continue
-        try:
-            if os.readlink(link) == device:
-                return pid, (root / "proc" / str(pid) / "comm").read_text().strip()
-        except OSError:  # it has ended, or belongs to somebody else
-            continue
+        targets = {link: _target(link) for link in _open_files(process)}
+        if device in targets.values() and not _is_master(device, targets):
+            return int(process.name), _name(process)
     return None
 
 
-def _open_files(root: Path) -> Iterator[Path]:
-    for process in (root / "proc").glob("[0-9]*"):
-        try:
-            yield from (process / "fd").iterdir()
-        except OSError:
-            continue
+def _open_files(process: Path) -> list[Path]:
+    try:
+        return list((process / "fd").iterdir())
+    except OSError:  # it has ended, or belongs to somebody else
+        return []
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
+
+
+def _is_master(device: str, targets: Mapping[Path, str]) -> bool:
+    """Say whether one of a process's open files is the other end of a pseudo-terminal."""
+    wanted = f"tty-index:\t{Path(device).name}"
+    for link, target in targets.items():
+        if target.endswith("/ptmx"):
+            info = link.parent.parent / "fdinfo" / link.name
+            with contextlib.suppress(OSError):
+                if wanted in info.read_text().splitlines():
+                    return True
+    return False
+
+
+def _name(process: Path) -> str:
+    try:
+        return (process / "comm").read_text().strip()
+    except OSError:
+        return "a program that has ended"
 
 
 def _latency_timer(port: Port, root: Path) -> Iterator[Finding]:

@@ -126,8 +126,8 @@ def test_what_is_lost_and_the_next_key_are_said() -> None:
     [
         (0, "feetech", ""),
         (0b100000, "feetech", "overload"),
-        (0b100100, "dynamixel", "too hot, overload"),
-        (0b1000000, "dynamixel", "bit 6"),
+        (0b100100, "dynamixel", "overheating, overload"),
+        (0b1000000, "dynamixel", "0x40"),
         (NO_REPLY | 1, "feetech", "silent"),
         (1, "", "bit 0"),
     ],

@@ -1,0 +1,104 @@
+"""The command `gaploop doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    from gaploop.teleop.doctor.finding import Finding
+
+EXAMPLE: Final = """\
+gaploop doctor
+gaploop doctor --port=/dev/ttyACM0 --port=/dev/ttyACM1
+gaploop doctor ./follower ./leader --json | jq '.findings[] | select(.level == "fail")'
+"""
+
+POSITIONAL: Final = "port"
+
+_COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+@dataclass
+class DoctorConfig:
+    """Say what is connected, what is in the way, and how to mend it.
+
+    Looks at this machine, its serial ports and the servos on them, cameras and calibrations. It
+    only asks: nothing moves and no setting is changed. Without --port it talks to ports whose
+    adapter is known to carry servo buses; a port that another program holds is left alone. Exit
+    code 0 where all is well or could be better, 1 where something can't be used as it is.
+    """
+
+    port: list[Path] = field(default_factory=list)
+    """Talk to these serial ports (or pseudo-terminals of gaploop emulate) only."""
+    cameras: bool = True
+    """Open every camera for about a second."""
+    journal: Path = Path("recordings")
+    """Folder that takes would be written to, for the space left there."""
+    calibration_dir: Path | None = None
+    """LeRobot's calibration folder, if it is not the usual one."""
+    output_dir: Path | None = None
+    """Where doctor.json goes, if it is to be kept."""
+    json: bool = False
+    """Print {"ok", "findings": [{"area", "name", "level", "found", "mend", "data"}]}."""
+
+
+def run(config: DoctorConfig) -> int:
+    """Look at everything; 1 if something can't be used as it is."""
+    from gaploop.core.files import writable_folder, write_json
+    from gaploop.teleop.doctor.finding import failed
+
+    with options.progress("Looking") as advance:
+        findings = []
+        for finding in _look(config):
+            findings.append(finding)
+            advance()
+    bad = failed(findings)
+    answer = {"ok": not bad, "findings": [asdict(finding) for finding in findings]}
+    if config.output_dir is not None:
+        folder = writable_folder(config.output_dir)
+        write_json(folder / "doctor.json", options.jsonable(answer))
+    options.emit(config.json, answer)
+    if not config.json:
+        _show(findings)
+    return int(bad)
+
+
+def _look(config: DoctorConfig) -> Iterator[Finding]:
+    from gaploop.collect.streams import CODEC
+    from gaploop.teleop.doctor import calibrations, cameras, host, ports, servos
+
+    yield from host.look(config.journal, CODEC)
+    yield from ports.modem_manager()
+    found = [ports.Port(str(path)) for path in config.port] or ports.find()
+    if not found:
+        yield ports.none_found()
+    for port in found:
+        findings = ports.look(port)
+        yield from findings
+        if not ports.unusable(findings) and (config.port or port.is_servo_adapter):
+            yield from servos.look(port.path)
+    if config.cameras:
+        yield from cameras.look()
+    yield from calibrations.look(config.calibration_dir or calibrations.folder())
+
+
+def _show(findings: list[Finding]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for column in ("", "what", "found"):
+        table.add_column(column, overflow="fold")
+    for finding in findings:
+        level = f"[{_COLOURS[finding.level]}]{finding.level}[/]"
+        name = escape(f"{finding.area}: {finding.name}")
+        mend = f"\n[{_COLOURS[finding.level]}]→[/] {escape(finding.mend)}" if finding.mend else ""
+        table.add_row(level, name, escape(finding.found) + mend)
+    Console().print(table, highlight=False)

@@ -1,0 +1,278 @@
+"""Servos on a serial port: who answers, at which speed, in which state. Only asks, never writes.
+
+Every packet sent here is a ping or a read. The other protocol's servos don't take them for
+anything: a Feetech servo finds no valid length in a Dynamixel packet, and the other way round.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gaploop.teleop.doctor.finding import Finding, Level
+from gaploop.teleop.servos import dynamixel, feetech
+from gaploop.teleop.servos.frames import BROADCAST_ID, FrameParser, Reply
+from gaploop.teleop.servos.registers import (
+    MODEL_NAMES,
+    STATE_SPAN,
+    TABLES,
+    VOLTAGE_STEP_V,
+    Protocol,
+    Register,
+    describe_error,
+)
+
+AREA: Final = "servos"
+
+BAUDS: Final[dict[Protocol, tuple[int, ...]]] = {
+    Protocol.FEETECH: (1_000_000, 500_000, 115_200, 57_600, 38_400),
+    Protocol.DYNAMIXEL: (1_000_000, 57_600, 115_200, 2_000_000, 3_000_000, 4_000_000),
+}
+"""Speeds to try [baud], LeRobot's and the factory's first."""
+QUIET_S: Final = 0.06
+"""An answer to all is over when nothing has come for this long [s]: a Dynamixel with id n waits
+for n answers of 3 ms (e-manual, Protocol 2.0, "Ping")."""
+LONGEST_S: Final = 1.0
+HOT_C: Final = 65.0
+TURNS: Final = 20
+"""The speed of a bus is the median of so many reads of all servos."""
+SLOW_S: Final = 0.004
+"""A bus that needs longer for one read of all servos [s] doesn't reach 200 Hz with writing."""
+
+
+@dataclass(frozen=True)
+class Servo:
+    """One servo as it answers.
+
+    Attributes:
+        id: its id.
+        model: its name, or its model number where it isn't known.
+        firmware: its version.
+        voltage_v: supply voltage [V].
+        temperature_c: motor temperature [°C].
+        torque: whether it holds.
+        error: hardware errors in words, or `none`.
+    """
+
+    id: int
+    model: str
+    firmware: str
+    voltage_v: float
+    temperature_c: int
+    torque: bool
+    error: str
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What the two makers call the same thing."""
+
+    firmware: tuple[str, ...]
+    voltage: str
+    error: str
+
+
+_NAMES: Final = {
+    Protocol.FEETECH: _Names(
+        ("Firmware_Major_Version", "Firmware_Minor_Version"), "Present_Voltage", "Status"
+    ),
+    Protocol.DYNAMIXEL: _Names(
+        ("Firmware_Version",), "Present_Input_Voltage", "Hardware_Error_Status"
+    ),
+}
+_HEAD: Final = Register(0, 7)
+"""Model and firmware of either maker."""
+
+
+class _Bus:
+    """A port opened at one speed, talking one protocol."""
+
+    def __init__(self, port: Any, protocol: Protocol) -> None:
+        self._port, self.protocol = port, protocol
+        self._wire = feetech if protocol is Protocol.FEETECH else dynamixel
+
+    def ask(self, packet: bytes, replies: int, quiet_s: float) -> list[Reply]:
+        """Send a packet; return its replies when there are enough or it stays quiet [s]."""
+        parser: FrameParser = self._wire.Parser()
+        self._port.reset_input_buffer()
+        self._port.write(packet)
+        self._port.timeout = quiet_s
+        found: list[Reply] = []
+        until_s = time.monotonic() + LONGEST_S
+        while len(found) < replies and time.monotonic() < until_s:
+            data = self._port.read(max(1, self._port.in_waiting))
+            frames = parser.feed(data) if data else parser.flush()
+            said = (self._wire.reply_of(frame) for frame in frames)
+            found += [reply for reply in said if reply is not None and reply.id < BROADCAST_ID]
+            if not data:
+                break
+        return found
+
+    def ids(self) -> list[int]:
+        """Return the id of every answer to a ping of all, twice where two servos share it."""
+        packet = self._wire.ping(BROADCAST_ID)
+        return [reply.id for reply in self.ask(packet, 2 * BROADCAST_ID, QUIET_S)]
+
+    def read(self, servo_id: int, span: Register) -> bytes:
+        """Return registers of one servo, or nothing where it doesn't answer."""
+        packet = self._wire.read(servo_id, span.address, span.size)
+        for _ in range(3):
+            for reply in self.ask(packet, 1, QUIET_S):
+                if reply.id == servo_id and len(reply.data) == span.size:
+                    return reply.data
+        return b""
+
+    def seconds_per_turn(self, ids: Sequence[int]) -> float:
+        """Return how long one read of all servos' state takes [s], or NaN where none is whole."""
+        span = STATE_SPAN[self.protocol]
+        packet = self._wire.sync_read(span.address, span.size, ids)
+        spent_s = []
+        for _ in range(TURNS):
+            start_s = time.perf_counter()
+            if len(self.ask(packet, len(ids), QUIET_S)) == len(ids):
+                spent_s.append(time.perf_counter() - start_s)
+        return statistics.median(spent_s) if spent_s else float("nan")
+
+    def servo(self, servo_id: int) -> Servo | None:
+        """Return how a servo is, or None where it stops answering."""
+        table, state = TABLES[self.protocol], STATE_SPAN[self.protocol]
+        head = self.read(servo_id, _HEAD)
+        now = self.read(servo_id, state)
+        torque = self.read(servo_id, table["Torque_Enable"])
+        error = self.read(servo_id, table[_NAMES[self.protocol].error])
+        if not (head and now and torque and error):
+            return None
+        names = _NAMES[self.protocol]
+        firmware = [str(_at(table[name], head, 0)) for name in names.firmware]
+        number = _at(table["Model_Number"], head, 0)
+        return Servo(
+            servo_id,
+            MODEL_NAMES.get(number, f"model {number}"),
+            ".".join(firmware),
+            _at(table[names.voltage], now, state.address) * VOLTAGE_STEP_V,
+            _at(table["Present_Temperature"], now, state.address),
+            bool(torque[0]),
+            describe_error(self.protocol, error[0]),
+        )
+
+
+def _at(register: Register, data: bytes, start: int) -> int:
+    """Return a register's value from bytes that were read from address `start` on."""
+    place = register.address - start
+    return int.from_bytes(data[place : place + register.size], "little")
+
+
+def look(port: str) -> Iterator[Finding]:
+    """Yield which servos answer on `port` and how they are."""
+    import serial
+
+    try:
+        with serial.Serial(port, exclusive=True) as opened:
+            yield from _scan(opened, port)
+    except (serial.SerialException, OSError) as error:
+        words = " ".join(str(error).split())
+        yield Finding(AREA, port, Level.FAIL, words, "Unplug it, plug it in again.")
+
+
+def _scan(opened: Any, port: str) -> Iterator[Finding]:
+    rates = {protocol: list(bauds) for protocol, bauds in BAUDS.items()}
+    tries = [(p, baud) for p, bauds in rates.items() for baud in bauds[:1]]
+    tries += [(p, baud) for p, bauds in rates.items() for baud in bauds[1:]]
+    for protocol, baud in tries:
+        opened.baudrate = baud
+        bus = _Bus(opened, protocol)
+        ids = bus.ids()
+        if ids:
+            yield from _report(bus, ids, port, baud)
+            return
+    mend = (
+        "Check the power supply and the three-wire cable to the first servo. New servos: "
+        "lerobot-setup-motors"
+    )
+    yield Finding(AREA, port, Level.FAIL, "no servo answers, at any speed", mend)
+
+
+def _report(bus: _Bus, ids: Sequence[int], port: str, baud: int) -> Iterator[Finding]:
+    unique = sorted(set(ids))
+    asked = {servo_id: bus.servo(servo_id) for servo_id in unique}
+    servos = [servo for servo in asked.values() if servo is not None]
+    volts, heat = [s.voltage_v for s in servos], [s.temperature_c for s in servos]
+    models = ", ".join(f"{n}× {model}" for model, n in Counter(s.model for s in servos).items())
+    found = f"{bus.protocol} at {baud} baud: ids {_spans(unique)}; {models}"
+    if servos:
+        found += f"; {min(volts):.1f} to {max(volts):.1f} V; {min(heat)} to {max(heat)} °C"
+    found += "; torque on" if any(s.torque for s in servos) else ""
+    data = {"protocol": bus.protocol.value, "baud": baud, "ids": unique}
+    data["servos"] = [vars(servo) for servo in servos]
+    yield Finding(AREA, port, Level.OK, found, data=data)
+    yield from _doubled(ids, port)
+    yield from _half_dead(asked, port)
+    yield from _mixed(servos, port)
+    yield from _unwell(servos, port)
+    yield _speed(bus, unique, port)
+
+
+def _spans(ids: Sequence[int]) -> str:
+    if list(ids) == list(range(ids[0], ids[-1] + 1)) and len(ids) > 2:
+        return f"{ids[0]} to {ids[-1]}"
+    return ", ".join(map(str, ids))
+
+
+def _doubled(ids: Sequence[int], port: str) -> Iterator[Finding]:
+    twice = sorted(servo_id for servo_id, count in Counter(ids).items() if count > 1)
+    if twice:
+        found = f"several servos answer to id {', '.join(map(str, twice))}"
+        mend = "Give each its own, one servo plugged in at a time: lerobot-setup-motors"
+        yield Finding(AREA, port, Level.FAIL, found, mend, {"doubled": twice})
+
+
+def _half_dead(asked: dict[int, Servo | None], port: str) -> Iterator[Finding]:
+    lost = [servo_id for servo_id, servo in asked.items() if servo is None]
+    if lost:
+        found = f"id {', '.join(map(str, lost))} answers a ping but can't be read"
+        mend = "Two servos may share that id (lerobot-setup-motors), or its cable is loose."
+        yield Finding(AREA, port, Level.FAIL, found, mend, {"unreadable": lost})
+
+
+def _mixed(servos: Sequence[Servo], port: str) -> Iterator[Finding]:
+    for model in sorted({s.model for s in servos}):
+        versions: dict[str, list[int]] = {}
+        for servo in servos:
+            if servo.model == model:
+                versions.setdefault(servo.firmware, []).append(servo.id)
+        if len(versions) > 1:
+            words = "; ".join(f"{v}: id {', '.join(map(str, i))}" for v, i in versions.items())
+            mend = "Bring all to one version with the maker's program (Feetech FD, or Wizard 2)."
+            found = f"{model} with different firmware ({words}); LeRobot refuses that"
+            level = Level.FAIL if model.startswith("st") else Level.WARN
+            yield Finding(AREA, port, level, found, mend, {"firmware": versions})
+
+
+def _unwell(servos: Sequence[Servo], port: str) -> Iterator[Finding]:
+    for servo in servos:
+        data = {"id": servo.id, "error": servo.error, "temperature_c": servo.temperature_c}
+        if servo.error != "none":
+            found = f"id {servo.id} reports: {servo.error}"
+            mend = "See to its cause, then cut the power for 5 s: the servo forgets it so."
+            yield Finding(AREA, port, Level.FAIL, found, mend, data)
+        elif servo.temperature_c > HOT_C:
+            found = f"id {servo.id} is at {servo.temperature_c} °C"
+            yield Finding(AREA, port, Level.WARN, found, "Let it cool for some minutes.", data)
+
+
+def _speed(bus: _Bus, ids: Sequence[int], port: str) -> Finding:
+    turn_s = bus.seconds_per_turn(ids)
+    data = {"read_all_s": turn_s}
+    if turn_s != turn_s:
+        found = "reads of all servos at once are never whole"
+        mend = "Check cables and that every id is there once; set Return Delay Time to 0."
+        return Finding(AREA, port, Level.FAIL, found, mend, data)
+    found = f"all servos read in {turn_s * 1e3:.2f} ms"
+    if turn_s <= SLOW_S:
+        return Finding(AREA, port, Level.OK, found, data=data)
+    mend = "For 200 Hz: 1 Mbaud, latency timer 1 ms, Return Delay Time 0; or a lower --fps."
+    return Finding(AREA, port, Level.WARN, found, mend, data)
