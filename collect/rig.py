@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gaploop.collect.recorder import channels
-from gaploop.collect.streams import CODEC
-from gaploop.core.clock import Clock, utc_ns
+from gaploop.collect.video_stream import CODEC
+from gaploop.core.clock import Clock, MonotonicClock, utc_ns
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader
-from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker
+from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, SensorSource
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
@@ -21,7 +21,7 @@ from gaploop.sim.expert import ScriptedLeader
 from gaploop.sim.follower import CellCamera, CellClock, CellFollower
 from gaploop.sim.tracker import Tracker
 from gaploop.teleop.loop import Rates
-from gaploop.teleop.safety import SafetyFilter
+from gaploop.teleop.safety import SafetyFilter, make_safety
 
 EMBEDDED_CALIBRATION: Final = "nominal"
 
@@ -36,6 +36,7 @@ class Rig:
         fps: policy frames per second [Hz].
         conditions: what is set up, by the names of `vocabulary.CONDITIONS`.
         calibration: names the calibration in use.
+        sensors: what else is measured, such as forces at the wrist.
         reset: set up the scene for a seed, bring the arm to its start, and clear the filter.
         judge: how the take stands now, or None where only a person can tell.
         truth: what was injected, for `truth.jsonl` only, or None.
@@ -57,6 +58,12 @@ class Rig:
     close: Callable[[], None]
     conditions: Mapping[str, Any] = field(default_factory=dict)
     calibration: str = ""
+    sensors: tuple[SensorSource, ...] = ()
+
+    @property
+    def is_real_time(self) -> bool:
+        """Whether time passes by itself, so that nobody may wait for a slow encoder."""
+        return isinstance(self.clock, MonotonicClock)
 
     @property
     def rates(self) -> Rates:
@@ -73,6 +80,7 @@ class Rig:
         policy: str = "",
         session: str = "",
         operator: str = "",
+        leader: Leader | None = None,
     ) -> TakeHeader:
         """Return the header of a new take, with a new uid. Looks at one picture of each camera.
 
@@ -84,6 +92,7 @@ class Rig:
             policy: id of the policy that drives.
             session: names the run of the program.
             operator: who records.
+            leader: who drives; its own servos are recorded too, where it has any.
         """
         info = TakeInfo(
             uid=uuid7(),
@@ -105,7 +114,8 @@ class Rig:
             t0_ns=utc_ns(),
         )
         names = self.tracker.names if self.tracker is not None else ()
-        return TakeHeader(info, tuple(names), self._camera_specs(), channels(self.follower))
+        columns = channels(self.follower, self.sensors, leader)
+        return TakeHeader(info, tuple(names), self._camera_specs(), columns)
 
     def _camera_specs(self) -> dict[str, dict[str, Any]]:
         specs: dict[str, dict[str, Any]] = {}
@@ -158,14 +168,15 @@ def embedded_rig(
     rates = Rates(cell.control_hz, cell.fps if fps is None else fps)
     is_target = bool(conditions) or any(severity > 0 for severity in (gaps or {}).values())
     domain = Domain.SIM_TARGET if is_target else Domain.SIM
-    safety = SafetyFilter(SIM_STATION.safety, cell.joint_limits_rad, rates.period_s)
+    follower = CellFollower(cell)
+    safety = make_safety(SIM_STATION, follower, rates.period_s)
 
     def reset(seed: int) -> None:
         cell.reset(seed)
         safety.clear()  # in the embedded cell, setting up the scene anew is the operator's word
 
     return EmbeddedRig(
-        follower=CellFollower(cell),
+        follower=follower,
         cameras=(CellCamera(cell),),
         tracker=Tracker.nominal(cell.image_size, domain=float(is_target), task=task),
         clock=CellClock(cell),

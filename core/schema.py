@@ -42,6 +42,22 @@ def check_keys(
             raise UnusableInputError(f"{where}: '{key}' is missing. Needed: {', '.join(need)}.")
 
 
+def mapping(value: object, where: str, form: str) -> dict[str, Any]:
+    """Return `value` if it is a mapping, and an empty one if nothing was written.
+
+    Args:
+        form: how an entry looks, such as "limit: number".
+
+    Raises:
+        UnusableInputError: it is neither.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UnusableInputError(f"{where} must be a mapping of {form}, got {value!r}.")
+    return value
+
+
 def number(value: Any, where: str, low: float, high: float) -> float:
     """Return `value` as a float if it is a number within [low, high].
 

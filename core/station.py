@@ -1,56 +1,35 @@
-"""`station.yaml`: what a cell is called, what can be set up in it, and the arm's limits."""
+"""`station.yaml`: what a cell is called, what can be set up in it, and the arm's limits.
+
+A limit is always a finite number within a range: "no limit" can't be said.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.schema import check_keys, load_yaml, number
+from gaploop.core.limits import (
+    Interval,
+    SafetyLimits,
+    Workspace,
+    parse_joint_limits,
+    parse_safety,
+    parse_workspace,
+)
+from gaploop.core.schema import check_keys, load_yaml, mapping, number
+from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import CONDITIONS, Domain
+
+__all__ = ["SIM_STATION", "SafetyLimits", "Station", "Workspace", "load_station"]
 
 NAMED_CONDITIONS: Final = ("background", "lighting", "object", "human")
 """Conditions whose values are names that the station file defines."""
-
-
-@dataclass(frozen=True)
-class SafetyLimits:
-    """Limits of the safety filter. There is no way to say "no limit".
-
-    Attributes:
-        velocity_rad_s: fastest change of any joint's command [rad/s].
-        acceleration_rad_s2: fastest change of that velocity [rad/s²].
-        stale_leader_s: a leader older than this trips [s].
-        temperature_c: a motor hotter than this trips [°C]; 70 is the STS3215's own cut-off.
-        stall_current_a: current above this, held for `stall_s`, trips [A].
-        stall_s: how long [s].
-        torque_off_s: after a trip the arm holds this long, then torque goes off [s].
-        lost_servo_s: a servo that is silent for longer than this trips [s].
-    """
-
-    velocity_rad_s: float = 3.0
-    acceleration_rad_s2: float = 60.0
-    stale_leader_s: float = 0.2
-    temperature_c: float = 65.0
-    stall_current_a: float = 2.5
-    stall_s: float = 0.5
-    torque_off_s: float = 0.1
-    lost_servo_s: float = 0.1
-
-
-_LIMIT_RANGES: Final[dict[str, tuple[float, float]]] = {
-    "velocity_rad_s": (0.01, 20.0),
-    "acceleration_rad_s2": (0.1, 1000.0),
-    "stale_leader_s": (0.005, 5.0),
-    "temperature_c": (20.0, 90.0),
-    "stall_current_a": (0.05, 20.0),
-    "stall_s": (0.02, 10.0),
-    "torque_off_s": (0.0, 60.0),
-    "lost_servo_s": (0.01, 2.0),
-}
 
 
 @dataclass(frozen=True)
@@ -60,13 +39,48 @@ class Station:
     Attributes:
         conditions: for each of `NAMED_CONDITIONS`, the names that can be set up here.
         grid: rows and columns of the placement grid.
+        robot_model: name of an arm model or path of an MJCF file; "" for the robot type's own.
+        workspace: box that the arm stays in; None for the arm model's own box.
+        joint_limits_rad: joint to [lower, upper] [rad], within the robot's own limits.
+        where: the file it was read from, for messages.
     """
 
     name: str
     domain: Domain = Domain.REAL
     conditions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     grid: tuple[int, int] = (3, 3)
-    safety: SafetyLimits = SafetyLimits()
+    safety: SafetyLimits = field(default_factory=SafetyLimits)
+    robot_model: str = ""
+    workspace: Workspace | None = None
+    joint_limits_rad: Mapping[str, Interval] = field(default_factory=dict)
+    where: str = "the station"
+
+    def joint_limits(self, joint_names: Sequence[str], own_rad: FloatArray) -> FloatArray:
+        """Return the robot's own joint limits, narrowed where the station says so.
+
+        Args:
+            joint_names: the robot's joints.
+            own_rad: the robot's own lower and upper limits [rad], shape (n_joints, 2).
+
+        Returns:
+            Lower and upper limits [rad], shape (n_joints, 2).
+
+        Raises:
+            UnusableInputError: a joint that the robot hasn't got, or a limit outside its own.
+        """
+        limits = np.array(own_rad, dtype=np.float64)
+        for name, (low, high) in self.joint_limits_rad.items():
+            place = f"{self.where}: joint_limits_rad"
+            if name not in joint_names:
+                raise unknown_choice("joint", name, joint_names, place)
+            own_low, own_high = limits[joint_names.index(name)].tolist()
+            if low < own_low or high > own_high:
+                raise UnusableInputError(
+                    f"{place}: {name}: [{low:g}, {high:g}] reaches outside the robot's own range "
+                    f"[{own_low:.4g}, {own_high:.4g}] rad. A station may only narrow it."
+                )
+            limits[joint_names.index(name)] = low, high
+        return limits
 
     def check_conditions(self, conditions: Mapping[str, Any], where: str) -> None:
         """Check that every condition can be set up here. Free keys hold any text or number.
@@ -105,45 +119,81 @@ SIM_STATION: Final = Station(
         ),
         "human": ("none", "reach_in", "nudge", "take"),
     },
-    # Nothing can be hurt in simulation, so a trip is held long enough to be seen in the record.
-    safety=SafetyLimits(torque_off_s=5.0),
+    # Nothing can be hurt in simulation: a trip is held long enough to be seen in the record, an
+    # arm far from its leader needn't creep, and the box holds all that the arm can reach.
+    safety=SafetyLimits(torque_off_s=5.0, align_velocity_rad_s=3.0, stall_current_a=2.5),
+    workspace=Workspace((-0.6, 0.6), (-0.6, 0.6), (-0.6, 0.8)),
 )
 """The embedded cell; `--station=FILE` names another."""
+
+
+_KEYS: Final = (
+    "name",
+    "domain",
+    "conditions",
+    "grid",
+    "safety",
+    "robot_model",
+    "workspace",
+    "joint_limits_rad",
+)
 
 
 def load_station(path: Path) -> Station:
     """Read and check a station file.
 
+    What only the robot knows, such as its own joint limits, is checked by `Station.joint_limits`.
+
     Raises:
         UnusableInputError: what is wrong in it, where, and what is valid.
     """
     value, where = load_yaml(path, "Station file"), str(path)
-    check_keys(value, ("name", "domain", "conditions", "grid", "safety"), where, ("name",))
+    check_keys(value, _KEYS, where, ("name",))
     domain = value.get("domain", "real")
     if domain not in list(Domain):
         raise unknown_choice("domain", domain, [d.value for d in Domain], where)
-    conditions = value.get("conditions") or {}
-    check_keys(conditions, NAMED_CONDITIONS, f"{where}: conditions")
-    for name, names in conditions.items():
-        if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-            raise UnusableInputError(f"{where}: conditions: {name} must be a list of names.")
-    grid = value.get("grid", [3, 3])
-    if (
-        not isinstance(grid, list)
-        or len(grid) != 2
-        or not all(isinstance(n, int) and n > 0 for n in grid)
-    ):
-        raise UnusableInputError(f"{where}: grid must be [rows, columns], got {grid!r}.")
-    limits = value.get("safety") or {}
-    check_keys(limits, _LIMIT_RANGES, f"{where}: safety")
-    checked = {k: number(v, f"{where}: safety: {k}", *_LIMIT_RANGES[k]) for k, v in limits.items()}
+    model = value.get("robot_model", "")
+    if not isinstance(model, str) or ("robot_model" in value and not model.strip()):
+        raise UnusableInputError(
+            f"{where}: robot_model must be the name of an arm model or the path of an MJCF file, "
+            f"got {model!r}."
+        )
     return Station(
         str(value["name"]),
         Domain(domain),
-        {k: tuple(v) for k, v in conditions.items()},
-        (grid[0], grid[1]),
-        SafetyLimits(**checked),
+        _conditions(value.get("conditions"), where),
+        _grid(value.get("grid", [3, 3]), where),
+        parse_safety(value.get("safety"), where),
+        _beside(path, model),
+        parse_workspace(value["workspace"], where) if "workspace" in value else None,
+        parse_joint_limits(value["joint_limits_rad"], where) if "joint_limits_rad" in value else {},
+        where,
     )
+
+
+def _beside(path: Path, model: str) -> str:
+    """Return `model`, as a path beside the station file where such a file exists."""
+    beside = path.parent / model
+    return str(beside) if model and beside.is_file() else model
+
+
+def _conditions(value: object, where: str) -> dict[str, tuple[str, ...]]:
+    value = mapping(value, f"{where}: conditions", "condition: [name, …]")
+    check_keys(value, NAMED_CONDITIONS, f"{where}: conditions")
+    for name, names in value.items():
+        if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+            raise UnusableInputError(f"{where}: conditions: {name} must be a list of names.")
+    return {k: tuple(v) for k, v in value.items()}
+
+
+def _grid(value: Any, where: str) -> tuple[int, int]:
+    if (
+        not isinstance(value, list)
+        or len(value) != 2
+        or not all(isinstance(n, int) and n > 0 for n in value)
+    ):
+        raise UnusableInputError(f"{where}: grid must be [rows, columns], got {value!r}.")
+    return value[0], value[1]
 
 
 def _check_condition(name: str, value: Any, grid: tuple[int, int], place: str) -> None:

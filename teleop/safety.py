@@ -1,29 +1,68 @@
 """The safety filter: between every command source and every follower, and never switched off.
 
-It looks at each request in this order: non-finite values hold the arm; the request is clamped
-to the joint limits; the step towards it is clamped to the velocity limit; and the speed may
-only grow as the acceleration limit allows. Slowing down is never delayed: a filter that may
-not stop at once overshoots what was asked, and at a joint's end that is the worse evil. So
-position stands above velocity and velocity above acceleration.
+It looks at each request in this order: what isn't finite holds the arm; the request is clamped
+to the joint limits; the step towards it is clamped to the velocity limit; the speed may only
+grow as the acceleration limit allows; and what is left of the step is shortened until the
+arm's points stay in the workspace box. The box comes last because the clamps before it bend
+the path, and what was inside the box before them needn't be after; shortening a step breaks
+none of the limits before it. Slowing down is never delayed: a filter that may not stop at once
+overshoots what was asked, and at a joint's end that is the worse evil.
 
-Stall current, a stale leader, a servo's hardware error, heat and the e-stop trip it. A trip
-latches: the arm holds, torque is due to go off after a delay, and only `clear`, which is the
-operator's word, ends it. A workspace box needs kinematics and is not part of this filter yet.
+An arm that stands outside its limits at the start isn't yanked back: it may move towards them,
+within the velocity limit, and never further out.
+
+A trip latches: the arm holds, torque is due to go off after a delay, and only `clear`, which
+is the operator's word, ends it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.core.station import SafetyLimits
+from gaploop.core.kinematics import model_of
+from gaploop.core.protocols import Follower
+from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafeCommand, SafetyReason
+from gaploop.teleop.trips import TripWatch
+from gaploop.teleop.workspace import WorkspaceGuard, guards_for
 
 CHANGED_RAD: Final = 1e-9
 """A command that differs from the request by less than this was not changed [rad]."""
+CAUGHT_UP_RAD: Final = 0.05
+"""The arm has caught up with its leader when no joint is further from it than this [rad]: 3°."""
+OUTSIDE_MAX_RAD: Final = math.pi
+"""A joint that stands further than this outside its limits has no valid calibration [rad]."""
+_ON_TIME: Final = 1e-6
+"""A turn that is early or late by less than this part of a period is on time: rounding."""
+
+STALL_CURRENT_A: Final = {"so101": 2.5, "koch": 1.3, "openmanipulator": 1.3}
+"""No stall limit is higher than this [A], by arm model, or it would be no limit. Stall currents
+from the makers' sheets: STS3215 2.7 A at 12 V (Feetech), XL330 1.47 A at 5 V (ROBOTIS)."""
+
+
+def make_safety(station: Station, follower: Follower, period_s: float) -> SafetyFilter:
+    """Return the filter of an arm in its cell.
+
+    Args:
+        station: limits, arm model and box.
+        follower: the arm; its own joint limits are narrowed by the station's.
+        period_s: time between two commands [s].
+
+    Raises:
+        UnusableInputError: what the station says doesn't fit the robot.
+    """
+    joint_limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
+    guards = guards_for(station, follower)
+    highest_a = STALL_CURRENT_A.get(model_of(follower.robot_type) or "", math.inf)
+    stall_a = min(station.safety.stall_current_a, highest_a)
+    limits = replace(station.safety, stall_current_a=stall_a)
+    return SafetyFilter(limits, joint_limits_rad, period_s, guards)
 
 
 class SafetyFilter:
@@ -33,35 +72,52 @@ class SafetyFilter:
         limits: velocity and acceleration limits and what trips.
         joint_limits_rad: lower and upper limit [rad], shape (n_joints, 2), finite.
         period_s: time between two commands [s].
+        guards: workspace boxes, one per arm; none where no arm model is known.
 
     Raises:
         UnusableInputError: limits that are not finite or not in order, or a period of 0.
     """
 
-    def __init__(self, limits: SafetyLimits, joint_limits_rad: FloatArray, period_s: float) -> None:
+    def __init__(
+        self,
+        limits: SafetyLimits,
+        joint_limits_rad: FloatArray,
+        period_s: float,
+        guards: Sequence[WorkspaceGuard] = (),
+    ) -> None:
         bounds = np.array(joint_limits_rad, dtype=np.float64)
         if bounds.ndim != 2 or bounds.shape[1] != 2 or not np.isfinite(bounds).all():
             raise UnusableInputError(
                 f"Joint limits must be finite and of shape (n_joints, 2), got {bounds.tolist()}."
             )
-        if (bounds[:, 0] > bounds[:, 1]).any() or not period_s > 0:
+        if (bounds[:, 0] > bounds[:, 1]).any() or not 0 < period_s < math.inf:
             raise UnusableInputError(
                 "Joint limits must be [lower, upper] and the control period above 0 s, got "
                 f"{bounds.tolist()} and {period_s} s."
             )
-        self.limits = limits
+        self.limits, self.guards = limits, tuple(guards)
         self._low, self._high = bounds[:, 0].copy(), bounds[:, 1].copy()
-        self._step_rad = limits.velocity_rad_s * period_s
+        self._period_s = period_s
+        self._full_rad = limits.velocity_rad_s * period_s
+        self._align_rad = min(limits.align_velocity_rad_s, limits.velocity_rad_s) * period_s
         self._gain_rad = limits.acceleration_rad_s2 * period_s**2
-        self._sent: FloatArray = np.clip(np.zeros(len(bounds)), self._low, self._high)
-        self._last_step: FloatArray = np.zeros(len(bounds))
-        self._stalled_since_s = np.full(len(bounds), np.nan)
-        self._any_stalled = False
-        self._estop = False
+        self._watch = TripWatch(limits, len(bounds))
         self._trip = SafetyReason.NONE
         self._tripped_at_s = math.nan
-        self._now_s = -math.inf
-        self._hold: FloatArray = self._sent
+        self._now_s = math.nan
+        self._intervention = False
+        self._begin(np.clip(np.zeros(len(bounds)), self._low, self._high))
+
+    def _begin(self, q: FloatArray) -> None:
+        """Be at rest at `q`, with the leader still to be caught up with."""
+        q.setflags(write=False)  # who is handed a command can't change what was sent
+        self._sent = self._hold = q
+        self._last_step: FloatArray = np.zeros(len(q))
+        self._is_outside = bool((q < self._low).any() or (q > self._high).any())
+        self._caught_up = False
+        self._now_s = math.nan
+        for guard in self.guards:
+            guard.start(q[guard.joints])
 
     @property
     def sent_rad(self) -> FloatArray:
@@ -74,6 +130,11 @@ class SafetyFilter:
         return self._trip
 
     @property
+    def catching_up(self) -> bool:
+        """Say whether the arm still creeps towards its leader at `align_velocity_rad_s`."""
+        return not self._caught_up
+
+    @property
     def torque_off_due(self) -> bool:
         """Say whether a trip has been held for as long as it should be."""
         return bool(self._trip) and self._now_s - self._tripped_at_s >= self.limits.torque_off_s
@@ -84,104 +145,149 @@ class SafetyFilter:
         A latched trip stays latched.
 
         Raises:
-            DeviceError: a position isn't finite.
+            DeviceError: a position isn't finite, or is far outside the joint limits.
         """
-        q = np.asarray(q_rad, dtype=np.float64)
+        q = np.array(q_rad, dtype=np.float64)
         if q.shape != self._low.shape or not np.isfinite(q).all():
             raise DeviceError(
                 f"The follower reports {q.tolist()} as joint positions; {len(self._low)} finite "
                 "angles are needed to start. Check its bus and calibration."
             )
-        self._sent = np.clip(q, self._low, self._high)
-        self._hold = self._sent
-        self._last_step = np.zeros(len(q))
-        self._stalled_since_s[:] = np.nan
-        self._any_stalled = False
+        outside = np.maximum(self._low - q, q - self._high)
+        worst = int(outside.argmax())
+        if outside[worst] > OUTSIDE_MAX_RAD:
+            raise DeviceError(
+                f"Joint {worst + 1} of the follower reports {q[worst]:.3g} rad, far outside its "
+                f"limits [{self._low[worst]:.3g}, {self._high[worst]:.3g}]. Calibrate the arm."
+            )
+        self._begin(q)
+        self._watch.reset()
 
     def estop(self) -> None:
         """Trip at the next turn. Safe to call from a signal handler or another thread."""
-        self._estop = True
+        self._watch.estop()
 
     def clear(self) -> None:
         """End a trip: the operator has seen to its cause. The arm stays where it was sent."""
-        self._estop = False
+        self._watch.clear()
         self._trip = SafetyReason.NONE
         self._tripped_at_s = math.nan
-        self._stalled_since_s[:] = np.nan
-        self._any_stalled = False
         self._last_step = np.zeros_like(self._sent)
+        self._caught_up = False
+
+    def hold(self) -> SafeCommand:
+        """Return the command that keeps the arm where it was sent last."""
+        return SafeCommand(self._sent, self._sent, self._trip)
 
     def filter(self, sample: LeaderSample, state: FollowerState, now_s: float) -> SafeCommand:
         """Return what may be sent now.
 
         Args:
-            sample: what the leader asks for; may hold NaN or infinities.
+            sample: what the leader asks for; may hold anything.
             state: what the follower reported just before.
             now_s: time on the loop's clock [s].
         """
-        self._now_s = now_s
-        requested = np.asarray(sample.q_rad, dtype=np.float64)
-        self._look_for_trip(sample, state, now_s)
+        part = self._part_of_period(now_s)
+        requested = self._request(sample)
+        cause = self._watch.cause(sample, state, now_s)
+        if cause:
+            self._latch(cause, state, now_s)
         if self._trip:
-            sent, _ = self._towards(self._hold)
+            sent, _ = self._towards(self._hold, part)
             return SafeCommand(requested, sent, SafetyReason.TRIPPED | self._trip)
-        if requested.shape != self._sent.shape or not np.isfinite(requested).all():
+        if not np.isfinite(requested).all():
             self._last_step = np.zeros_like(self._sent)
             return SafeCommand(requested, self._sent, SafetyReason.NON_FINITE)
-        sent, reasons = self._towards(requested)
-        return SafeCommand(requested, sent, reasons)
-
-    def _towards(self, requested: FloatArray) -> tuple[FloatArray, SafetyReason]:
-        """Step towards `requested` within position, velocity and acceleration limits."""
-        reasons = SafetyReason.NONE
+        if sample.intervention != self._intervention:  # somebody else drives, from elsewhere
+            self._intervention, self._caught_up = sample.intervention, False
         target = np.minimum(np.maximum(requested, self._low), self._high)
-        wanted = target - self._sent
-        step = np.minimum(np.maximum(wanted, -self._step_rad), self._step_rad)
-        # Growing speed is limited, in the direction of motion; stopping and reversing start at 0.
-        moving = np.where(self._last_step * step > 0, np.abs(self._last_step), 0.0) + self._gain_rad
-        eased = np.minimum(np.maximum(step, -moving), moving)
-        sent = np.minimum(np.maximum(self._sent + eased, self._low), self._high)
+        sent, reasons = self._towards(target, part)
         if np.abs(sent - requested).max() > CHANGED_RAD:
             reasons |= _why(requested - target, SafetyReason.JOINT_LIMIT)
-            reasons |= _why(wanted - step, SafetyReason.VELOCITY)
-            reasons |= _why(step - eased, SafetyReason.ACCELERATION)
-        self._last_step = sent - self._sent
-        self._sent = sent
-        return sent, reasons
+            return SafeCommand(requested, sent, reasons)
+        return SafeCommand(requested, sent)
 
-    def _look_for_trip(self, sample: LeaderSample, state: FollowerState, now_s: float) -> None:
-        cause = SafetyReason.ESTOP if self._estop else SafetyReason.NONE
-        if not now_s - sample.t_s <= self.limits.stale_leader_s:
-            cause |= SafetyReason.STALE_LEADER
-        if state.status.any():
-            cause |= SafetyReason.HARDWARE_ERROR
-        if (state.temperature_c > self.limits.temperature_c).any():
-            cause |= SafetyReason.OVER_TEMPERATURE
-        if self._stalls(state.current_a, now_s):
-            cause |= SafetyReason.STALL
-        if not cause:
-            return
+    def _request(self, sample: LeaderSample) -> FloatArray:
+        """Return what was asked [rad], NaN where that isn't an angle for every joint."""
+        try:
+            requested = np.asarray(sample.q_rad, dtype=np.float64)
+        except (TypeError, ValueError):
+            return np.full(len(self._sent), np.nan)
+        return (
+            requested if requested.shape == self._sent.shape else np.full(len(self._sent), np.nan)
+        )
+
+    def _part_of_period(self, now_s: float) -> float:
+        """Return the time since the turn before, in periods.
+
+        A turn that follows a late one comes early: a whole step would then be too fast.
+        """
+        part = (now_s - self._now_s) / self._period_s
+        self._now_s = now_s
+        if math.isnan(part) or abs(part - 1.0) < _ON_TIME:
+            return 1.0
+        return max(part, 0.0)
+
+    def _latch(self, cause: SafetyReason, state: FollowerState, now_s: float) -> None:
         if not self._trip:
             self._tripped_at_s = now_s
-            # A stalled arm is held where it is, not where it was told to push to.
-            measured = state.position_rad
-            at_place = bool(cause & SafetyReason.STALL) and np.isfinite(measured).all()
-            self._hold = np.asarray(measured if at_place else self._sent, dtype=np.float64)
+            self._hold = self._sent
+            if cause & SafetyReason.STALL and self._is_plausible(state.position_rad):
+                # A stalled arm is held where it is, not where it was told to push to.
+                self._hold = np.clip(state.position_rad, self._low, self._high)
         self._trip |= cause
 
-    def _stalls(self, current_a: FloatArray, now_s: float) -> bool:
-        """Say whether any motor has drawn more than the stall current for long enough."""
-        over = np.abs(current_a) > self.limits.stall_current_a
-        if not over.any():
-            if self._any_stalled:
-                self._stalled_since_s[:] = np.nan
-                self._any_stalled = False
-            return False
-        self._any_stalled = True
-        new = over & np.isnan(self._stalled_since_s)
-        self._stalled_since_s[new] = now_s
-        self._stalled_since_s[~over] = np.nan
-        return bool((now_s - self._stalled_since_s >= self.limits.stall_s).any())
+    def _is_plausible(self, q: FloatArray) -> bool:
+        within = (q > self._low - CAUGHT_UP_RAD) & (q < self._high + CAUGHT_UP_RAD)
+        return q.shape == self._low.shape and bool(within.all())
+
+    def _towards(self, target: FloatArray, part: float) -> tuple[FloatArray, SafetyReason]:
+        """Step towards `target` within every limit; return also what shortened the step."""
+        step_rad = self._full_rad if self._caught_up else self._align_rad
+        gain_rad, last_step = self._gain_rad, self._last_step
+        if part != 1.0:
+            # `last_step` counts whole periods. A longer turn moves no further than a period's.
+            short = min(part, 1.0)
+            step_rad, last_step = step_rad * short, last_step * short
+            gain_rad *= short * short
+        wanted = target - self._sent
+        step = np.minimum(np.maximum(wanted, -step_rad), step_rad)
+        # Growing speed is limited, in the direction of motion; stopping and reversing start at 0.
+        moving = np.where(last_step * step > 0, np.abs(last_step), 0.0) + gain_rad
+        eased = np.minimum(np.maximum(step, -moving), moving)
+        sent = self._sent + eased
+        if not self._is_outside:  # an arm that stands outside comes back step by step
+            sent = np.minimum(np.maximum(sent, self._low), self._high)
+        reasons = SafetyReason.NONE
+        if np.abs(target - sent).max() > CHANGED_RAD:
+            reasons = _why(wanted - step, SafetyReason.VELOCITY)
+            reasons |= _why(step - eased, SafetyReason.ACCELERATION)
+        if self.guards:
+            reasons |= self._stay_in_box(sent)
+        self._moved_to(sent, target, part)
+        return sent, reasons
+
+    def _stay_in_box(self, sent: FloatArray) -> SafetyReason:
+        """Shorten the step to `sent`, in place."""
+        reasons = SafetyReason.NONE
+        for guard in self.guards:
+            wanted = sent[guard.joints]
+            reached = guard.limit(self._sent[guard.joints], wanted)
+            if reached is not wanted:
+                sent[guard.joints] = reached
+                reasons = SafetyReason.WORKSPACE
+        return reasons
+
+    def _moved_to(self, sent: FloatArray, target: FloatArray, part: float) -> None:
+        sent.setflags(write=False)
+        self._last_step = sent - self._sent
+        if part != 1.0:
+            self._last_step = self._last_step / part if part > 0 else np.zeros_like(sent)
+        if self._is_outside:
+            self._is_outside = bool((sent < self._low).any() or (sent > self._high).any())
+        if not self._caught_up:
+            self._caught_up = bool(np.abs(target - sent).max() <= CAUGHT_UP_RAD)
+        self._sent = sent
 
 
 def _why(difference_rad: FloatArray, reason: SafetyReason) -> SafetyReason:

@@ -1,0 +1,158 @@
+"""The workspace box: an arm's guarded points stay inside it, through forward kinematics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.kinematics import ARM_MODELS, ArmModel, model_of
+from gaploop.core.protocols import Follower
+from gaploop.core.station import Station, Workspace
+from gaploop.core.types import FloatArray
+
+HALVINGS: Final = 5
+"""A step that would leave the box is let through to 1/32 of its length: half a milliradian."""
+
+ARM_PREFIXES: Final = (("",), ("left_", "right_"))
+"""How joints of one arm and of a pair are told apart; the pair's as in LeRobot."""
+
+
+class WorkspaceGuard:
+    """Keeps one arm's points in a box.
+
+    Where the arm stands outside already, the box reaches out to where each point stands and
+    shrinks as it comes back: no point ever gets further out on any axis.
+
+    Args:
+        box: where the points may be.
+        points_m: joint positions [rad] to guarded points [m], shape (k, 3), in the box's frame.
+        joints: which of the follower's joints this arm's are, in the order `points_m` wants.
+    """
+
+    def __init__(
+        self,
+        box: Workspace,
+        points_m: Callable[[FloatArray], FloatArray],
+        joints: NDArray[np.intp],
+    ) -> None:
+        self.box, self.joints = box, joints
+        self._points_m = points_m
+        self._box_low, self._box_high = box.bounds_m()
+        self._low: FloatArray = self._box_low
+        self._high: FloatArray = self._box_high
+        self._is_outside = False
+
+    def start(self, q_rad: FloatArray) -> None:
+        """Take note of where the arm stands; `q_rad` [rad] as `points_m` wants it."""
+        self._reach_out(self._points_m(q_rad))
+
+    def limit(self, start_rad: FloatArray, wanted_rad: FloatArray) -> FloatArray:
+        """Return where the arm may be sent: `wanted_rad`, or as far towards it as the box lets.
+
+        First the largest part of the whole step, then what single joints can still do, so that
+        an arm pressed against a face slides along it. Every joint ends between its start and
+        what was wanted.
+
+        Args:
+            start_rad: where it was sent last [rad].
+            wanted_rad: where it should go [rad].
+        """
+        points = self._points_m(wanted_rad)
+        if self._holds(points):
+            reached = wanted_rad
+        else:
+            reached, points = self._slide(self._shorten(start_rad, wanted_rad), wanted_rad)
+        if self._is_outside:
+            self._reach_out(points)
+        return reached
+
+    def _holds(self, points: FloatArray) -> bool:
+        return bool((points >= self._low).all() and (points <= self._high).all())
+
+    def _reach_out(self, points: FloatArray) -> None:
+        self._low = np.minimum(self._box_low, points)
+        self._high = np.maximum(self._box_high, points)
+        self._is_outside = bool((self._low < self._box_low).any()) or bool(
+            (self._high > self._box_high).any()
+        )
+
+    def _shorten(self, start_rad: FloatArray, wanted_rad: FloatArray) -> FloatArray:
+        least, most = np.minimum(start_rad, wanted_rad), np.maximum(start_rad, wanted_rad)
+        step, part, size = wanted_rad - start_rad, 0.0, 0.5
+        reached = start_rad
+        for _ in range(HALVINGS):
+            tried = np.minimum(np.maximum(start_rad + (part + size) * step, least), most)
+            if self._holds(self._points_m(tried)):
+                part, reached = part + size, tried
+            size /= 2.0
+        return reached
+
+    def _slide(
+        self, reached_rad: FloatArray, wanted_rad: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return how far single joints can still go, and where the points then are."""
+        reached, points = reached_rad.copy(), self._points_m(reached_rad)
+        for joint in np.flatnonzero(reached != wanted_rad):
+            before = reached[joint]
+            reached[joint] = wanted_rad[joint]
+            tried = self._points_m(reached)
+            if self._holds(tried):
+                points = tried
+            else:
+                reached[joint] = before
+        return reached, points
+
+
+def guards_for(station: Station, follower: Follower) -> tuple[WorkspaceGuard, ...]:
+    """Return a guard for every arm of `follower`: two for a pair, none for an unknown arm.
+
+    The model is the station's, else the robot type's; the box is the station's, else the
+    model's own. Both arms of a pair have the same box, each in its own base frame.
+
+    Raises:
+        UnusableInputError: a model that doesn't fit the robot, or a box without a model.
+    """
+    name = station.robot_model or model_of(follower.robot_type)
+    if not name:
+        if station.workspace is not None:
+            raise UnusableInputError(
+                f"{station.where}: workspace needs an arm model, and none is known for "
+                f"{follower.robot_type}. Name one: robot_model: {', '.join(ARM_MODELS)}, or "
+                "the path of an MJCF file."
+            )
+        return ()
+    model = ArmModel.load(name)
+    box = station.workspace or _default_box(name, station)
+    return tuple(
+        WorkspaceGuard(box, model.points_m, joints) for joints in _arms(model, follower, station)
+    )
+
+
+def _default_box(name: str, station: Station) -> Workspace:
+    spec = ARM_MODELS.get(name)
+    if spec is None:
+        raise UnusableInputError(
+            f"{station.where}: the arm model {name} has no workspace of its own. Add one in m: "
+            "workspace: {x: [lower, upper], y: [lower, upper], z: [lower, upper]}."
+        )
+    return Workspace(*spec.workspace_m)
+
+
+def _arms(model: ArmModel, follower: Follower, station: Station) -> Sequence[NDArray[np.intp]]:
+    """Return, arm by arm, where the model's joints are among the follower's."""
+    own = list(follower.joint_names)
+    for prefixes in ARM_PREFIXES:
+        if all(f"{prefix}{joint}" in own for prefix in prefixes for joint in model.joint_names):
+            return [
+                np.array([own.index(f"{prefix}{joint}") for joint in model.joint_names], np.intp)
+                for prefix in prefixes
+            ]
+    raise UnusableInputError(
+        f"{station.where}: robot_model {model.name} has the joints "
+        f"{', '.join(model.joint_names)}, but the {follower.robot_type} has {', '.join(own)}. "
+        f"Name the model that fits: {', '.join(ARM_MODELS)}, or the path of an MJCF file."
+    )
