@@ -8,8 +8,7 @@ the first square, x along the columns, y along the rows, z away from whoever loo
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import cv2
@@ -166,23 +165,6 @@ def find_board(board: Board, image: Image, name: str = "") -> BoardView | None:
     return BoardView(ids, corners, width, height, name, _sharpness(grey, corners))
 
 
-def why_not_found(board: Board, images: Iterable[Image]) -> str:
-    """Say what else is in pictures where `board` wasn't found: another size, another dictionary.
-
-    Returns:
-        a sentence with the option that mends it, or advice where nothing was recognised.
-    """
-    for image in images:
-        grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.ndim == 3 else image
-        seen = _other_markers(board, grey) or _other_chessboard(board, grey)
-        if seen:
-            return seen
-    return (
-        "No board of any kind was recognised: is it wholly lit, sharp, flat, and with a white "
-        "edge around it?"
-    )
-
-
 @functools.lru_cache(maxsize=32)
 def charuco(board: Board) -> Any:
     """Return OpenCV's object for a ChArUco board."""
@@ -218,7 +200,7 @@ def _find_charuco(board: Board, grey: Image) -> tuple[NDArray[np.int64], FloatAr
 
 def _find_chessboard(board: Board, grey: Image) -> tuple[NDArray[np.int64], FloatArray] | None:
     wide, high = board.columns - 1, board.rows - 1
-    grid = _any_chessboard(grey, (wide, high))
+    grid = any_chessboard(grey, (wide, high))
     if grid is None or sorted(grid.shape[:2]) != sorted((wide, high)):
         return None
     if grid.shape[:2] != (high, wide):
@@ -227,7 +209,7 @@ def _find_chessboard(board: Board, grey: Image) -> tuple[NDArray[np.int64], Floa
     return np.arange(wide * high, dtype=np.int64), grid.reshape(-1, 2)
 
 
-def _any_chessboard(grey: Image, at_least: tuple[int, int]) -> FloatArray | None:
+def any_chessboard(grey: Image, at_least: tuple[int, int]) -> FloatArray | None:
     """Return the corners of a chessboard of that size or larger, shape (rows, columns, 2)."""
     # Without LARGER, OpenCV takes a part of a larger board for the whole.
     flags = cv2.CALIB_CB_LARGER | cv2.CALIB_CB_ACCURACY | cv2.CALIB_CB_NORMALIZE_IMAGE
@@ -253,9 +235,7 @@ def _canonical(grid: FloatArray, grey: Image) -> FloatArray:
     return np.ascontiguousarray(grid)
 
 
-def _refined(
-    board: Board, grey: Image, ids: NDArray[np.int64], corners: FloatArray
-) -> FloatArray:
+def _refined(board: Board, grey: Image, ids: NDArray[np.int64], corners: FloatArray) -> FloatArray:
     """Refine corners by their gradients: both detectors leave some tenths of a pixel of bias."""
     gap = board.square_m - board.marker_m if board.kind == "charuco" else board.square_m
     # A window that reaches into a marker or to the next corner pulls the corner away.
@@ -287,56 +267,3 @@ def _sharpness(grey: Image, corners: FloatArray) -> float:
     steep = cv2.dilate(cv2.magnitude(dx, dy), np.ones((9, 9), np.uint8))
     at = corners.reshape(-1, 1, 2).astype(np.float32)
     return float(np.median(cv2.remap(steep, at, None, cv2.INTER_LINEAR)))
-
-
-def _other_chessboard(board: Board, grey: Image) -> str:
-    grid = _any_chessboard(grey, (3, 3))
-    if grid is None:
-        return ""
-    rows, columns = grid.shape[0] + 1, grid.shape[1] + 1
-    if board.kind == "chessboard" and sorted((rows, columns)) == sorted((board.rows, board.columns)):
-        return ""
-    shape = f"{columns} x {rows} squares ({columns - 1} x {rows - 1} inner corners)"
-    return (
-        f"A chessboard of {shape} is there instead: "
-        f"--board.kind=chessboard --board.columns={columns} --board.rows={rows}. "
-        "Columns and rows count squares, not inner corners."
-    )
-
-
-def _other_markers(board: Board, grey: Image) -> str:
-    counts = {}
-    for name in ("4X4_1000", "5X5_1000", "6X6_1000", "7X7_1000"):
-        _, ids, _ = cv2.aruco.ArucoDetector(dictionary(name)).detectMarkers(grey)
-        counts[name] = np.unique(ids) if ids is not None else np.empty(0, dtype=np.int32)
-    name, ids = max(counts.items(), key=lambda item: len(item[1]))
-    if len(ids) < 4:
-        return ""
-    bits, last = name.partition("_")[0], int(ids.max())
-    if board.kind == "chessboard" or not board.dictionary.startswith(bits):
-        least = next(n for n in (50, 100, 250, 1000) if last < n)
-        return (
-            f"Markers of another dictionary are there instead: --board.kind=charuco "
-            f"--board.dictionary={bits}_{least}, or a larger one of that family."
-        )
-    if last >= board.columns * board.rows // 2:
-        return (
-            f"Marker {last} is there, and {board.columns} x {board.rows} squares end at marker "
-            f"{board.columns * board.rows // 2 - 1}: the board has more squares. Count them again."
-        )
-    other = _other_layout(board, grey)
-    if other is not None:
-        return f"The board has another layout: {other.options}"
-    return (
-        f"Markers {ids.min()} to {last} are there, but not laid out as a {board.words}. Count the "
-        "squares again: --board.columns and --board.rows."
-    )
-
-
-def _other_layout(board: Board, grey: Image) -> Board | None:
-    """Return the layout with the same markers that is in the picture, if there is one."""
-    turned = replace(board, columns=board.rows, rows=board.columns)
-    for other in (replace(board, legacy=not board.legacy), turned):
-        if _find_charuco(other, grey) is not None:
-            return other
-    return None

@@ -73,7 +73,9 @@ class Intrinsics:
         error = self.project(T, points) - view.corners_px
         return T, float(np.sqrt((error**2).sum(axis=1).mean()))
 
-    def _nearest_pose(self, points: FloatArray, pixels: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _nearest_pose(
+        self, points: FloatArray, pixels: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
         centred = points - points.mean(axis=0)
         matrix, lens = self.camera_matrix, self.distortion
         _, turns, shifts, errors = cv2.solvePnPGeneric(

@@ -96,7 +96,8 @@ class IntrinsicsResult:
         said = []
         if self.rms_px > MAX_RMS_PX:
             said.append(
-                f"RMS reprojection error is {self.rms_px:.2f} px, above {MAX_RMS_PX:g}. {self._mend()}"
+                f"RMS reprojection error is {self.rms_px:.2f} px, above {MAX_RMS_PX:g}. "
+                f"{self._mend()}"
             )
         focal = self.intrinsics.focal_px
         share = max(self.std["fx"], self.std["fy"]) / focal
@@ -198,7 +199,7 @@ def _calibrate_once(board: Board, views: Sequence[BoardView], lens: str) -> Intr
         _rms(np.concatenate(fit.errors)),
         float(np.sqrt((weights * np.square(held_out)).sum() / weights.sum())),
         images,
-        _hurting(board, views, lens, fit, images),
+        _hurting(board, views, lens, images),
         coverage(board, views, fit.intrinsics),
     )
 
@@ -248,7 +249,6 @@ def _hurting(
     board: Board,
     views: Sequence[BoardView],
     lens: str,
-    fit: _Fit,
     images: Sequence[ImageError],
 ) -> tuple[HurtingImage, ...]:
     """Suspect pictures by their errors, and convict those that the others don't bear out."""

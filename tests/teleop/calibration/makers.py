@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.kinematics import ArmModel
 from gaploop.core.types import FloatArray, Image
 from gaploop.teleop.calibration.board import Board, charuco
 from gaploop.teleop.calibration.camera_model import Intrinsics
@@ -27,9 +28,7 @@ def camera(width: int = 640, height: int = 480, focal_px: float = 0.0) -> Intrin
     """A webcam whose axes, centre and distortion are all off."""
     focal_px = focal_px or 0.85 * width
     centre = width * 0.512, height * 0.481
-    matrix = np.array(
-        [[focal_px, 0, centre[0]], [0, focal_px * 1.006, centre[1]], [0, 0, 1]]
-    )
+    matrix = np.array([[focal_px, 0, centre[0]], [0, focal_px * 1.006, centre[1]], [0, 0, 1]])
     return Intrinsics(width, height, matrix, np.array([-0.24, 0.10, 0.0009, -0.0007, -0.015]))
 
 
@@ -88,9 +87,11 @@ def spread_poses(board: Board, lens: Intrinsics, n: int, seed: int = 0) -> list[
         z = lens.focal_px * size_m / (width_share * lens.width)
         reach_x = 0.5 * (1 - width_share) * 1.02
         reach_y = 0.5 * (1 - width_share * lens.width / lens.height * board.rows / board.columns)
-        centre = np.array(
-            [x * reach_x * lens.width, y * max(reach_y, 0.0) * 1.02 * lens.height]
-        ) * z / lens.focal_px
+        centre = (
+            np.array([x * reach_x * lens.width, y * max(reach_y, 0.0) * 1.02 * lens.height])
+            * z
+            / lens.focal_px
+        )
         direction = i * 2.399963 + 0.3  # the golden angle: tilts go round
         tilt = np.deg2rad(rng.uniform(12, 38)) * np.array([np.cos(direction), np.sin(direction), 0])
         R = cv2.Rodrigues(tilt)[0] @ cv2.Rodrigues(np.array([0, 0, rng.uniform(-0.4, 0.4)]))[0]
@@ -163,3 +164,80 @@ def _trace(
     total = cv2.resize(seen, size, interpolation=cv2.INTER_AREA)
     shade = cv2.resize(shades * seen, size, interpolation=cv2.INTER_AREA)
     return shade / np.maximum(total, 1e-6), total
+
+
+SMALL_CHARUCO = Board(columns=7, rows=5, square_m=0.016, marker_m=0.012)
+SMALL_CHESSBOARD = Board(kind="chessboard", columns=8, rows=5, square_m=0.014)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An SO-101, a camera and a board, all of known place."""
+
+    setup: str
+    board: Board
+    lens: Intrinsics
+    T_mount_camera: FloatArray
+    T_far_board: FloatArray
+
+    def T_camera_board(self, q_rad: FloatArray) -> FloatArray:  # noqa: N802
+        """Return where the board is for the camera at joint positions [rad]."""
+        T = arm().T_base_tcp(q_rad)
+        far_mount = T if self.setup == "eye_in_hand" else np.linalg.inv(T)
+        return np.linalg.inv(far_mount @ self.T_mount_camera) @ self.T_far_board
+
+    def picture(self, q_rad: FloatArray, how: Picture | None = None) -> Image:
+        """Return what the camera sees at joint positions [rad]."""
+        return render(self.board, self.lens, self.T_camera_board(q_rad), how)
+
+
+def scene(setup: str, board: Board) -> Scene:
+    """Return a camera on the gripper over a board on the table, or beside an arm holding one."""
+    if setup == "eye_in_hand":
+        T_tcp_camera = np.eye(4)
+        tilt = cv2.Rodrigues(np.array([0.35, 0.02, -0.03]))[0]
+        T_tcp_camera[:3, :3] = cv2.Rodrigues(np.array([0.0, 0.0, np.pi / 2]))[0] @ tilt
+        T_tcp_camera[:3, 3] = (0.055, 0.004, -0.075)
+        T_base_board = np.array(
+            [[0, -1, 0, 0.29], [-1, 0, 0, 0.05], [0, 0, -1, 0.002], [0, 0, 0, 1.0]]
+        )
+        return Scene(setup, board, camera(focal_px=480), T_tcp_camera, T_base_board)
+    T_base_camera = look_at(np.array([0.62, 0.18, 0.33]), np.array([0.22, 0.0, 0.20]), 0.1)
+    T_tcp_board = np.eye(4)
+    # Held by its edge, facing away from the gripper.
+    T_tcp_board[:3, :3] = cv2.Rodrigues(np.array([np.pi - 0.2, 0.0, 0.1]))[0]
+    T_tcp_board[:3, 3] = (-0.05, 0.04, 0.02)
+    return Scene(setup, board, camera(focal_px=760), T_base_camera, T_tcp_board)
+
+
+@functools.lru_cache(maxsize=1)
+def arm() -> ArmModel:
+    """Return the SO-101's kinematics."""
+    return ArmModel.load("so101")
+
+
+def arm_poses(where: Scene, n: int, seed: int = 0, spread_rad: float = 0.5) -> list[FloatArray]:
+    """Return joint positions [rad] from which the camera sees the whole board."""
+    rng = np.random.default_rng(seed)
+    home = np.array([0.0, -0.5, 0.4, 1.2, 0.0, 0.1])
+    if where.setup == "eye_to_hand":
+        home = np.array([0.1, -0.3, 0.3, 0.0, 0.0, 0.1])
+    low, high = arm().joint_limits_rad.T
+    found: list[FloatArray] = []
+    for _ in range(200_000):
+        step = spread_rad * np.array([0.8, 1.0, 1.0, 1.2, 1.6, 0])
+        q = np.clip(home + rng.uniform(-1, 1, 6) * step, low, high)
+        T = where.T_camera_board(q)
+        corners = where.board.corners_m @ T[:3, :3].T + T[:3, 3]
+        facing = T[:3, 2] @ (T[:3, :3] @ where.board.centre_m + T[:3, 3])
+        if corners[:, 2].min() < 0.06 or facing < 0.5 * np.linalg.norm(corners.mean(axis=0)):
+            continue
+        pixels = where.lens.project(T, where.board.corners_m)
+        edge = 0.04 * where.lens.width
+        size = np.array([where.lens.width, where.lens.height])
+        wide = np.ptp(pixels[:, 0]) > 0.2 * where.lens.width
+        if wide and (pixels > edge).all() and (pixels < size - edge).all():
+            found.append(q)
+            if len(found) == n:
+                return found
+    raise AssertionError(f"only {len(found)} of {n} poses see the board")

@@ -1,0 +1,261 @@
+"""Folders of pictures, and of pictures with the arm's pose in each.
+
+A folder for hand-eye calibration holds pictures and `poses.jsonl` or `poses.csv` with a row per
+picture: `image`, and either the joint positions by name [rad] or the tool's pose.
+
+    {"image": "000.png", "q_rad": {"shoulder_pan": 0.1, …}}      poses.jsonl
+    {"image": "000.png", "T_base_tcp": [[…], […], […], […]]}     poses.jsonl
+    image,shoulder_pan_rad,shoulder_lift_rad,…                   poses.csv
+    image,x_m,y_m,z_m,qw,qx,qy,qz                                poses.csv
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import cv2
+import numpy as np
+from scipy.spatial.transform import Rotation
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import existing_folder
+from gaploop.core.kinematics import ArmModel
+from gaploop.core.types import FloatArray, Image
+from gaploop.teleop.calibration.board import Board, BoardView, find_board
+from gaploop.teleop.calibration.board_hint import why_not_found
+from gaploop.teleop.calibration.geometry import checked_pose
+from gaploop.teleop.calibration.hand_eye_model import Sighting
+
+IMAGE_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
+POSE_FILES: Final = ("poses.jsonl", "poses.csv")
+_POSE_COLUMNS: Final = ("x_m", "y_m", "z_m", "qw", "qx", "qy", "qz")
+_ASKED: Final = 3
+"""How many pictures without a board are searched for another board: it takes a second each."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a folder's pictures show.
+
+    Attributes:
+        views: the boards found.
+        missed: pictures without a board.
+    """
+
+    views: tuple[BoardView, ...]
+    missed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PoseRow:
+    """One row of a poses file.
+
+    Attributes:
+        image: name of the picture.
+        T_base_tcp: the tool's pose, shape (4, 4).
+        q_rad: joint positions [rad] in the arm model's order, or None.
+    """
+
+    image: str
+    T_base_tcp: FloatArray
+    q_rad: FloatArray | None = None
+
+
+def image_files(folder: Path) -> list[Path]:
+    """Return a folder's pictures in the order of their names and numbers.
+
+    Raises:
+        UnusableInputError: no such folder, or no picture in it.
+    """
+    files = [p for p in existing_folder(folder, "Folder").iterdir() if _is_image(p)]
+    if not files:
+        raise UnusableInputError(
+            f"{folder} holds no pictures ({', '.join(IMAGE_SUFFIXES)}). Name the folder that does, "
+            "or take some with --camera.type=opencv."
+        )
+    return sorted(files, key=lambda p: [int(t) if t.isdigit() else t for t in _parts(p.name)])
+
+
+def read_image(path: Path) -> Image:
+    """Return a picture as RGB, shape (h, w, 3); UnusableInputError where it can't be read."""
+    data = np.fromfile(path, dtype=np.uint8)
+    image = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
+    if image is None:
+        raise UnusableInputError(f"{path} is not a picture that can be read. Remove it.")
+    return np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB))
+
+
+def write_image(path: Path, image: Image) -> None:
+    """Write an RGB picture, shape (h, w, 3), without loss as PNG."""
+    ok, data = cv2.imencode(".png", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
+    if not ok:
+        raise UnusableInputError(f"{path}: a picture of shape {image.shape} can't be written.")
+    path.write_bytes(data.tobytes())
+
+
+def find_boards(
+    board: Board, files: Sequence[Path], advance: Callable[[], None] = lambda: None
+) -> Found:
+    """Look for a board in pictures.
+
+    Args:
+        board: what to look for.
+        files: the pictures.
+        advance: called after each.
+
+    Raises:
+        UnusableInputError: a file can't be read, or the board is in none of them.
+    """
+    views, missed = [], []
+    for path in files:
+        view = find_board(board, read_image(path), path.name)
+        views += [view] if view is not None else []
+        missed += [path.name] if view is None else []
+        advance()
+    if not views:
+        some = files[:: max(len(files) // _ASKED, 1)][:_ASKED]
+        hint = why_not_found(board, (read_image(path) for path in some))
+        raise UnusableInputError(
+            f"No {board.words} in any of {len(files)} pictures in {files[0].parent}. {hint}"
+        )
+    return Found(tuple(views), tuple(missed))
+
+
+def read_poses(folder: Path, arm: ArmModel | None) -> list[PoseRow]:
+    """Read a folder's poses file.
+
+    Args:
+        folder: holds `poses.jsonl` or `poses.csv`.
+        arm: its kinematics, needed where the file holds joint positions.
+
+    Raises:
+        UnusableInputError: no such file, or a row that can't be used, by line.
+    """
+    path = next((folder / n for n in POSE_FILES if (folder / n).is_file()), None)
+    if path is None:
+        raise UnusableInputError(
+            f"{folder} has neither poses.jsonl nor poses.csv, so nobody knows where the arm was. "
+            "See docs/calibration.md for their columns, or capture with --robot.type=…"
+        )
+    lines = _csv_rows(path) if path.suffix == ".csv" else _jsonl_rows(path)
+    return [_pose_row(row, arm, f"{path}:{number}") for number, row in lines]
+
+
+def find_sightings(
+    board: Board,
+    folder: Path,
+    arm: ArmModel | None,
+    advance: Callable[[], None] = lambda: None,
+) -> tuple[list[Sighting], Found]:
+    """Return what a folder of pictures and poses shows, and in which pictures.
+
+    Raises:
+        UnusableInputError: as `read_poses` and `find_boards`, or a picture of a row is missing.
+    """
+    rows = read_poses(folder, arm)
+    by_image = {row.image: row for row in rows}
+    for row in rows:
+        if not (folder / row.image).is_file():
+            raise UnusableInputError(
+                f"{folder} has a pose for {row.image} but no such picture. Remove the row."
+            )
+    found = find_boards(board, [folder / row.image for row in rows], advance)
+    sightings = [
+        Sighting(by_image[v.name].T_base_tcp, v, by_image[v.name].q_rad) for v in found.views
+    ]
+    return sightings, found
+
+
+def joints_row(image: str, joint_names: Sequence[str], q_rad: FloatArray) -> str:
+    """Return the line of `poses.jsonl` for joint positions [rad], shape (n_joints,)."""
+    q = {name: round(float(v), 6) for name, v in zip(joint_names, q_rad, strict=True)}
+    return json.dumps({"image": image, "q_rad": q})
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
+
+
+def _parts(name: str) -> list[str]:
+    return re.split(r"(\d+)", name)
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    with path.open(newline="") as stream:
+        for number, row in enumerate(csv.DictReader(stream), start=2):
+            texts = {(k or "").strip(): (v or "").strip() for k, v in row.items()}
+            yield number, _from_texts(texts, f"{path}:{number}")
+
+
+def _from_texts(texts: Mapping[str, str], where: str) -> Mapping[str, Any]:
+    try:
+        values = {k: float(v) for k, v in texts.items() if k != "image"}
+    except ValueError as error:
+        raise UnusableInputError(f"{where}: {error}. Write angles in radians.") from None
+    if set(_POSE_COLUMNS) <= values.keys():
+        x, y, z, qw, qx, qy, qz = (values[name] for name in _POSE_COLUMNS)
+        T = np.eye(4)
+        if not 0.9 < float(np.linalg.norm((qw, qx, qy, qz))) < 1.1:
+            raise UnusableInputError(f"{where}: qw, qx, qy, qz must be a unit quaternion.")
+        T[:3, :3] = Rotation.from_quat((qx, qy, qz, qw)).as_matrix()
+        T[:3, 3] = x, y, z
+        return {"image": texts.get("image", ""), "T_base_tcp": T}
+    joints = {k.removesuffix("_rad"): v for k, v in values.items()}
+    return {"image": texts.get("image", ""), "q_rad": joints}
+
+
+def _jsonl_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UnusableInputError(f"{path}:{number} isn't JSON ({error}). Mend it.") from None
+        if not isinstance(row, dict):
+            raise UnusableInputError(f"{path}:{number} must be an object with 'image'.")
+        yield number, row
+
+
+def _pose_row(row: Mapping[str, Any], arm: ArmModel | None, where: str) -> PoseRow:
+    image = str(row.get("image", ""))
+    if not image:
+        raise UnusableInputError(f"{where}: 'image' is missing. It names the picture's file.")
+    if "T_base_tcp" in row:
+        return PoseRow(image, checked_pose(row["T_base_tcp"], f"{where}: T_base_tcp"))
+    if not isinstance(row.get("q_rad"), Mapping):
+        raise UnusableInputError(
+            f"{where}: neither joint positions nor T_base_tcp. See docs/calibration.md."
+        )
+    if arm is None:
+        raise UnusableInputError(
+            f"{where} has joint positions: which arm? --arm_model=so101, koch, openmanipulator or "
+            "an MJCF file."
+        )
+    q = _joints(row["q_rad"], arm, where)
+    return PoseRow(image, arm.T_base_tcp(q), q)
+
+
+def _joints(given: Mapping[str, Any], arm: ArmModel, where: str) -> FloatArray:
+    # Only the gripper may be missing: it doesn't move the tool.
+    lacking = [name for name in arm.joint_names[:-1] if name not in given]
+    if lacking:
+        raise UnusableInputError(
+            f"{where}: joint {', '.join(lacking)} is missing. The {arm.name} arm has "
+            f"{', '.join(arm.joint_names)}."
+        )
+    try:
+        q = np.array([float(given.get(name, 0.0)) for name in arm.joint_names])
+    except (TypeError, ValueError):
+        q = np.full(1, np.nan)
+    if not np.isfinite(q).all() or np.abs(q[:-1]).max() > 2 * np.pi:
+        raise UnusableInputError(
+            f"{where}: joint positions must be finite and in radians, within ±2π; got {given}."
+        )
+    return q

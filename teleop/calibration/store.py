@@ -1,0 +1,249 @@
+"""The calibration file: what is known about a cell's cameras and arms, under one id.
+
+    {"schema": "gaploop.calibration.v1", "id": "sha256:…",
+     "content": {"cameras": {"wrist": {"intrinsics": {…}, "hand_eye": {…}, "latency": {…}}},
+                 "arms": {"follower": {"latency": {…}, "calibration": {…}}},
+                 "references": {"rest": {…}}},
+     "history": [{"id", "at", "what", "content"}, …]}
+
+The id is a hash of the content, so that equal content has an equal id and a file that was
+edited by hand is noticed. Every take carries the id; the history keeps what it stood for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from filelock import FileLock
+
+from gaploop.core.clock import utc_ns
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import read_json, writable_folder, write_json
+from gaploop.teleop.calibration.camera_model import Intrinsics
+from gaploop.teleop.calibration.hand_eye_model import HandEye
+
+SCHEMA: Final = "gaploop.calibration.v1"
+SECTIONS: Final = ("cameras", "arms", "references")
+SUFFIX: Final = ".calibration.json"
+OLD_DAYS: Final = 30.0
+"""A calibration older than this is worth repeating [days]: `gaploop doctor` says so."""
+_DAY_S: Final = 86_400.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A version of the content.
+
+    Attributes:
+        id: hash of the content.
+        at: when it was written, ISO 8601 in UTC.
+        what: what changed, such as `cameras.wrist.intrinsics`.
+    """
+
+    id: str
+    at: str
+    what: str
+    content: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What is known about a cell.
+
+    Attributes:
+        path: the file it was read from.
+        content: `SECTIONS` to name to part to values; see the module.
+        history: every version, oldest first; the last is the content.
+    """
+
+    path: Path
+    content: Mapping[str, Any] = field(default_factory=dict)
+    history: tuple[Entry, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Return the hash that takes carry; "" where nothing has been calibrated."""
+        return calibration_id(self.content) if self.content else ""
+
+    def get(self, section: str, name: str, part: str = "") -> Mapping[str, Any] | None:
+        """Return one part, such as `cameras`, `wrist`, `intrinsics`; None where it isn't there."""
+        found = self.content.get(section, {}).get(name)
+        return found.get(part) if found is not None and part else found
+
+    def intrinsics(self, camera: str) -> Intrinsics:
+        """Return a camera's intrinsics.
+
+        Raises:
+            UnusableInputError: it has none; names the command that makes them.
+        """
+        value = self.get("cameras", camera, "intrinsics")
+        if value is None:
+            raise self._lacks("intrinsics", camera, "intrinsics FOLDER")
+        return Intrinsics.from_json(value, f"{self.path}: cameras.{camera}.intrinsics")
+
+    def hand_eye(self, camera: str) -> HandEye:
+        """Return where a camera is.
+
+        Raises:
+            UnusableInputError: nobody knows; names the command that finds out.
+        """
+        value = self.get("cameras", camera, "hand_eye")
+        if value is None:
+            raise self._lacks("hand-eye calibration", camera, "hand_eye FOLDER")
+        return HandEye.from_json(value, f"{self.path}: cameras.{camera}.hand_eye")
+
+    def ages_days(self, now_ns: int | None = None) -> dict[str, float]:
+        """Return what was calibrated, such as `cameras.wrist.intrinsics`, to its age [days]."""
+        now_s = (utc_ns() if now_ns is None else now_ns) * 1e-9
+        return {name: (now_s - _seconds(value["at"])) / _DAY_S for name, value in self.parts()}
+
+    def parts(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield every calibrated part's name with its values, among them `at`."""
+        for section in SECTIONS:
+            for name, parts in self.content.get(section, {}).items():
+                if section == "references":
+                    yield f"{section}.{name}", parts
+                else:
+                    yield from ((f"{section}.{name}.{k}", v) for k, v in parts.items())
+
+    def version(self, id_: str) -> Calibration:
+        """Return the version that a take names.
+
+        Raises:
+            UnusableInputError: the history doesn't hold it.
+        """
+        for n, entry in enumerate(self.history):
+            if entry.id == id_:
+                return Calibration(self.path, entry.content, self.history[: n + 1])
+        known = ", ".join(e.id for e in self.history[-5:]) or "none"
+        raise UnusableInputError(
+            f"{self.path} holds no version {id_!r} (newest: {known}). Name the file of the station "
+            "that recorded it."
+        )
+
+    def _lacks(self, what: str, camera: str, command: str) -> UnusableInputError:
+        known = ", ".join(self.content.get("cameras", {})) or "none"
+        return UnusableInputError(
+            f"{self.path} has no {what} of camera {camera!r} (cameras in it: {known}). "
+            f"Run: gaploop calibrate {command} --camera_name={camera} --calibration={self.path}"
+        )
+
+
+def calibration_id(content: Mapping[str, Any]) -> str:
+    """Return the hash of a content: `sha256:` and 16 hexadecimal digits.
+
+    Equal values have an equal id, in whatever order their keys stand.
+    """
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()[:16]}"
+
+
+def calibration_path(station: Path | None = None, calibration: Path | None = None) -> Path:
+    """Return where the calibration is: the file given, or the one beside the station file.
+
+    `lab/left.yaml` has `lab/left.calibration.json`; without a station it is
+    `station.calibration.json` in the current folder.
+    """
+    if calibration is not None:
+        return calibration
+    station = station or Path("station.yaml")
+    return station.with_name(f"{station.stem}{SUFFIX}")
+
+
+def load_calibration(path: Path, missing_ok: bool = False) -> Calibration:
+    """Read a calibration file.
+
+    Args:
+        path: the file; see `calibration_path`.
+        missing_ok: return an empty calibration where the file doesn't exist.
+
+    Raises:
+        UnusableInputError: it is missing, of another schema, or was edited by hand.
+    """
+    if missing_ok and not path.exists():
+        return Calibration(path)
+    if not path.exists():
+        raise UnusableInputError(
+            f"No calibration {path}. Run: gaploop calibrate intrinsics, or name another file "
+            "with --calibration=FILE."
+        )
+    value = read_json(path)
+    schema = value.get("schema") if isinstance(value, dict) else None
+    if schema != SCHEMA:
+        raise UnusableInputError(
+            f"{path} has schema {schema!r}, this version reads {SCHEMA!r}. Name a calibration file."
+        )
+    try:
+        content = dict(value["content"])
+        history = tuple(Entry(**entry) for entry in value["history"])
+        for section in content:
+            if section not in SECTIONS:
+                raise unknown_choice("section", section, SECTIONS, str(path))
+        found, said = calibration_id(content), str(value["id"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnusableInputError(f"{path} is not whole ({error}). Restore it.") from None
+    if found != said:
+        raise UnusableInputError(
+            f"{path} was changed by hand: its content is {found}, it says {said}. Restore it, or "
+            "calibrate again into another file with --calibration=FILE."
+        )
+    return Calibration(path, content, history)
+
+
+def save_part(path: Path, place: tuple[str, ...], value: Mapping[str, Any]) -> Calibration:
+    """Set one part of a calibration file and keep the rest; made if needed, written atomically.
+
+    Args:
+        path: the file.
+        place: such as `("cameras", "wrist", "intrinsics")` or `("references", "rest")`.
+        value: JSON values; the time is added as `at`.
+
+    Returns:
+        the calibration as it stands now.
+
+    Raises:
+        UnusableInputError: the file can't be read or its folder not written.
+    """
+    writable_folder(path.parent, "Folder", "--calibration")
+    with FileLock(f"{path}.lock"):  # two commands at once must not lose each other's part
+        before = load_calibration(path, missing_ok=True)
+        content: dict[str, Any] = json.loads(json.dumps(before.content))
+        at = _now()
+        holder = content
+        for key in place[:-1]:
+            holder = holder.setdefault(key, {})
+        holder[place[-1]] = {"at": at, **value}
+        content = json.loads(json.dumps(content, allow_nan=False))  # as it will be read back
+        entry = Entry(calibration_id(content), at, ".".join(place), content)
+        after = Calibration(path, content, (*before.history, entry))
+        write_json(path, _to_json(after))
+    return after
+
+
+def _to_json(calibration: Calibration) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "id": calibration.id,
+        "content": calibration.content,
+        "history": [
+            {"id": e.id, "at": e.at, "what": e.what, "content": e.content}
+            for e in calibration.history
+        ],
+    }
+
+
+def _now() -> str:
+    return datetime.fromtimestamp(utc_ns() * 1e-9, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _seconds(at: str) -> float:
+    try:
+        return datetime.fromisoformat(at).timestamp()
+    except ValueError:
+        raise UnusableInputError(f"{at!r} is not a time as in 2025-01-31T12:00:00Z.") from None
