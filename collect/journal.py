@@ -1,18 +1,20 @@
 """Writes takes into the journal so that a kill at any instant loses at most half a second.
 
 The format is `gaploop.core.journal_format`. Rows are batched and each batch is one write(2) of
-a whole Arrow message; pictures are encoded as they come, one per frame row (see `streams`).
-Encoding runs in the caller's process, where a 640×480 picture costs about 3 ms.
+a whole Arrow message (see `streams`, `flusher`); pictures are encoded as they come, one per
+frame row (see `encoder`). What a kill leaves is put right by `recovery`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
+import hashlib
+import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,13 +23,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gaploop.collect.streams import ArrowStream, VideoStream
-from gaploop.core import journal_format, labels, telemetry
+from gaploop.collect.encoder import Encoder, LocalTake, TakeEncoding
+from gaploop.collect.flusher import Flusher
+from gaploop.collect.frame_row import FrameRow
+from gaploop.collect.streams import ArrowStream, EventStream
+from gaploop.collect.video_stream import check_sizes
+from gaploop.core import journal_format, telemetry
+from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.core.files import sha256, sync_folder, write_json
+from gaploop.core.files import sync_folder, write_json
 from gaploop.core.journal_format import TakeEnd, TakeHeader
-from gaploop.core.types import FloatArray, Image
+from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Outcome
+
+__all__ = ["FrameRow", "JournalWriter", "warm_up"]
 
 
 def warm_up() -> None:
@@ -35,55 +44,59 @@ def warm_up() -> None:
     pa.array(np.zeros(1), from_pandas=True)
 
 
-@dataclass(frozen=True)
-class FrameRow:
-    """One row of `frames.arrows`; joints in the robot's LeRobot units.
-
-    Attributes:
-        t_s: time since the take began [s].
-        state: `observation.state`, shape (n_joints,).
-        action: what was requested, shape (n_joints,).
-        sent: what was sent after the safety filter, shape (n_joints,).
-        environment_state: tracked scene, shape (m,).
-        intervention: a person had taken over.
-        safety: `SafetyReason` bits.
-        camera_age_s: camera to age of its picture [s].
-        pictures: camera to its picture, one for every camera of the header.
-    """
-
-    t_s: float
-    state: FloatArray
-    action: FloatArray
-    sent: FloatArray
-    environment_state: FloatArray = field(default_factory=lambda: np.empty(0))
-    intervention: bool = False
-    safety: int = 0
-    camera_age_s: Mapping[str, float] = field(default_factory=dict)
-    pictures: Mapping[str, Image] = field(default_factory=dict)
-
-
 class JournalWriter:
     """Writes one take. Leaving it without `seal` leaves the take unsealed, which is `interrupted`.
+
+    Rows are copied here and written, synced and sealed behind: the control loop never waits for
+    the disk or for the encoder.
 
     Args:
         journal: the folder of takes; made if it isn't there.
         header: what is known as the take begins; its uid names the folder.
+        encoder: encodes in its own process; in the caller's where it is None.
+        waits: where the encoder is behind, wait for it rather than drop: for simulated time.
+        wall_ns: the wall clock [ns]; if it is set during the take, that is an event.
 
     Raises:
         UnusableInputError: the folder can't be written, the take exists, a picture size is odd.
+        DeviceError: the encoder doesn't start.
     """
 
-    def __init__(self, journal: Path, header: TakeHeader) -> None:
+    def __init__(
+        self,
+        journal: Path,
+        header: TakeHeader,
+        *,
+        encoder: Encoder | None = None,
+        waits: bool = False,
+        wall_ns: Callable[[], int] = utc_ns,
+    ) -> None:
         self.header = header
         self.folder = journal / header.info.uid
         self.sealed = False
-        self._channels = tuple(header.channels)
+        self.dropped = dict.fromkeys(header.cameras, 0)
+        self._shown_at_s = dict.fromkeys(header.cameras, math.nan)
+        self._t_s, self._handed_over = 0.0, False
         self._cleanup = contextlib.ExitStack()
+        check_sizes(header.cameras)
+        if encoder is not None and header.cameras:
+            encoder.start(header.cameras)
         _make_folder(journal, self.folder)
         with contextlib.ExitStack() as undo:
             undo.callback(self._cleanup.close)
             self._open(header)
-            write_json(self.folder / journal_format.HEADER, header.to_json())
+            self._encoding: TakeEncoding = (
+                LocalTake(self.folder, header.cameras)
+                if encoder is None or not header.cameras
+                else encoder.take(self.folder, header.info.uid, header.cameras, waits=waits)
+            )
+            self._flusher = Flusher(
+                self._write_header,
+                self._write,
+                (self._frames.sync, self._telemetry.sync, self._encoding.sync),
+                lambda step_s: self.event(self._t_s, "clock_step", step_s=round(step_s, 3)),
+                wall_ns,
+            )
             undo.pop_all()
 
     def _open(self, header: TakeHeader) -> None:
@@ -93,22 +106,30 @@ class JournalWriter:
             self.folder / journal_format.FRAMES,
             journal_format.frames_schema(n_joints, n_scene, cameras),
             (1, n_joints, n_joints, n_joints, n_scene, 1, 1, *(1 for _ in cameras)),
+            self._wake,
         )
         self._cleanup.callback(self._frames.close)
         fcntl.flock(self._frames.handle, fcntl.LOCK_EX)  # `recover` leaves an open take alone
         self._telemetry = ArrowStream(
             self.folder / journal_format.TELEMETRY,
             telemetry.arrow_schema(header.channels),
-            (1,) * (1 + len(self._channels)),
+            (1,) * (1 + len(header.channels)),
+            self._wake,
         )
         self._cleanup.callback(self._telemetry.close)
-        self._videos: dict[str, VideoStream] = {}
-        for camera, spec in header.cameras.items():
-            video = VideoStream(
-                self.folder / f"{camera}.mkv", spec["width"], spec["height"], spec["fps"]
-            )
-            self._videos[camera] = video
-            self._cleanup.callback(video.close)
+        self._events = EventStream(self.folder / journal_format.EVENTS)
+
+    def _write_header(self) -> None:
+        """Make take.json and the names durable; no take begins by waiting for the disk."""
+        sync_folder(self.folder.parent)
+        write_json(self.folder / journal_format.HEADER, self.header.to_json())
+
+    def _wake(self) -> None:
+        self._flusher.wake()
+
+    def _write(self) -> None:
+        for stream in (self._frames, self._telemetry, self._events):
+            stream.flush()
 
     @property
     def frames(self) -> int:
@@ -118,27 +139,28 @@ class JournalWriter:
     def frame(self, row: FrameRow) -> None:
         """Add one policy frame and its pictures.
 
+        Where the encoder is behind, the row stands beside the picture before: its age says so,
+        an event names the camera, and `dropped` counts it.
+
         Raises:
-            DeviceError: a camera's picture is missing or has another size than the header says.
+            DeviceError: a camera's picture is missing or has another size than the header says;
+                or the take can't be written any more.
         """
-        for camera, video in self._videos.items():
-            if camera not in row.pictures:
-                raise DeviceError(f"No picture of camera '{camera}' at {row.t_s:.3f} s. Check it.")
-            video.check(row.pictures[camera], camera)
-        ages = [row.camera_age_s.get(camera, np.nan) for camera in self._videos]
-        values = np.concatenate(
-            (
-                [row.t_s],
-                row.state,
-                row.action,
-                row.sent,
-                row.environment_state,
-                [float(row.intervention), float(row.safety), *ages],
-            )
-        )
-        self._frames.append(values, row.t_s)
-        for camera, video in self._videos.items():
-            video.encode(row.pictures[camera])
+        self._check()
+        row.check(self.header.cameras)
+        dropped = self._encoding.show(row.pictures)
+        ages = [self._age_s(camera, row, camera in dropped) for camera in self.header.cameras]
+        for camera in sorted(dropped):
+            self.dropped[camera] += 1
+            self.event(row.t_s, journal_format.DROPPED, camera=camera, frame=self._frames.rows)
+        self._frames.append(row.values(ages), row.t_s)
+
+    def _age_s(self, camera: str, row: FrameRow, is_dropped: bool) -> float:
+        """Return the age of the picture that stands beside the row [s]."""
+        if not is_dropped:
+            self._shown_at_s[camera] = row.t_s - row.camera_age_s.get(camera, math.nan)
+            return row.camera_age_s.get(camera, math.nan)
+        return row.t_s - self._shown_at_s[camera]
 
     def telemetry(self, t_ns: int, values: FloatArray) -> None:
         """Add one row of telemetry.
@@ -146,7 +168,12 @@ class JournalWriter:
         Args:
             t_ns: time since the take began [ns].
             values: in the order of the header's channels, shape (n_channels,); NaN is null on disk.
+
+        Raises:
+            DeviceError: the take can't be written any more.
         """
+        self._check()
+        self._t_s = t_ns * 1e-9
         self._telemetry.append_after_time(t_ns, values)
 
     def telemetry_block(self, t_ns: NDArray[np.int64], values: FloatArray) -> None:
@@ -161,9 +188,28 @@ class JournalWriter:
 
     def event(self, t_s: float, name: str, **details: Any) -> None:
         """Append one event (key, mark, intervention, trip) at `t_s` [s] to `events.jsonl`."""
-        line = json.dumps({"t_s": t_s, "event": name, **details}, default=str) + "\n"
-        with (self.folder / journal_format.EVENTS).open("a") as stream:
-            stream.write(line)
+        self._events.append(t_s, name, details)
+
+    def _check(self) -> None:
+        if self._flusher.fault is not None:
+            raise self._unwritable(self._flusher.fault)
+
+    def _unwritable(self, error: OSError) -> DeviceError:
+        why = error.strerror or error
+        return DeviceError(
+            f"Take {self.header.info.uid} can't be written beyond {self._t_s:.1f} s ({why}). Make "
+            f"room in {self.folder.parent} or name another folder with --journal."
+        )
+
+    def finish(self) -> None:
+        """Say that no more rows come. What is left, `seal` does, in any thread."""
+        self._encoding.finish()
+
+    def seal_behind(self, pool: Executor, outcome: Outcome, reason: str = "") -> Future[Path]:
+        """Seal in a thread of `pool`, so that the next take can begin now; see `seal`."""
+        self._handed_over = True
+        self.finish()
+        return pool.submit(self.seal, outcome, reason)
 
     def seal(self, outcome: Outcome, reason: str = "") -> Path:
         """Finish every stream, then write `end.json`: from then on the take can't be lost.
@@ -172,30 +218,43 @@ class JournalWriter:
             The take's folder.
 
         Raises:
-            DeviceError: a video holds another number of pictures than there are frame rows.
+            DeviceError: a video holds another number of pictures than there are frame rows, or
+                the disk doesn't take the take; it stays unsealed.
         """
-        for camera, video in self._videos.items():
-            if video.pictures != self._frames.rows:
+        try:
+            self.finish()
+            self._flusher.stop()
+            self._check()
+            self._frames.finish()
+            self._telemetry.finish()
+            self._events.flush()
+            self._count_pictures(self._encoding.wait())
+            sums = {p.name: _synced_sha256(p) for p in sorted(self.folder.iterdir())}
+            end = TakeEnd(
+                outcome, reason, self._frames.rows, self._telemetry.rows, self.dropped, sums
+            )
+            write_json(self.folder / journal_format.END, asdict(end))
+            self.sealed = True
+        except OSError as error:
+            raise self._unwritable(error) from None
+        finally:
+            self._close()
+        return self.folder
+
+    def _count_pictures(self, pictures: Mapping[str, int]) -> None:
+        for camera, count in pictures.items():
+            if count != self._frames.rows:
                 raise DeviceError(
-                    f"Camera '{camera}' has {video.pictures} pictures for {self._frames.rows} "
+                    f"Camera '{camera}' has {count} pictures for {self._frames.rows} "
                     f"frames in {self.folder}. The take stays unsealed; record it again."
                 )
-            video.close()
-        self._frames.finish()
-        self._telemetry.finish()
+
+    def _close(self) -> None:
+        """Write what still waits, as far as the disk takes it, and let go of the files."""
+        self._flusher.stop()
+        with contextlib.suppress(OSError):  # a full disk: what was written stays readable
+            self._write()
         self._cleanup.close()
-        sums = {p.name: _synced_sha256(p) for p in sorted(self.folder.iterdir()) if p.is_file()}
-        end = TakeEnd(
-            outcome,
-            reason,
-            self._frames.rows,
-            self._telemetry.rows,
-            dict.fromkeys(self._videos, 0),
-            sums,
-        )
-        write_json(self.folder / journal_format.END, asdict(end))
-        self.sealed = True
-        return self.folder
 
     def __enter__(self) -> Self:
         return self
@@ -206,48 +265,13 @@ class JournalWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Write what still waits and close; the take is sealed only if `seal` was called."""
-        if not self.sealed:
-            with contextlib.suppress(OSError):  # a full disk: what was written stays readable
-                self._frames.flush()
-                self._telemetry.flush()
-        self._cleanup.close()
-
-
-def recover(journal: Path) -> list[Path]:
-    """Mark takes that were never sealed and that nobody is writing as `interrupted`.
-
-    The mark is a label event by the program, so that an operator's or engineer's word still
-    stands above it. The take's files are left as they are: readable up to their last batch.
-
-    Returns:
-        The folders found now; those marked earlier are not listed again.
-    """
-    said = labels.current(labels.read(journal / journal_format.LABELS))
-    found = []
-    for folder in journal_format.take_folders(journal):
-        if (folder / journal_format.END).exists() or "outcome" in said.get(folder.name, {}):
-            continue
-        if _is_open(folder):
-            continue
-        event = labels.LabelEvent(
-            folder.name, "outcome", Outcome.INTERRUPTED.value, "gaploop", "auto", note="not sealed"
-        )
-        labels.append(journal / journal_format.LABELS, event)
-        found.append(folder)
-    return found
-
-
-def _is_open(folder: Path) -> bool:
-    """Say whether a writer holds the take's lock; a killed writer's lock is gone with it."""
-    try:
-        with (folder / journal_format.FRAMES).open("rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    return False
+        """Close the take, sealed only if `seal` was called; one handed over is sealed later."""
+        if self.sealed or self._handed_over:
+            return
+        self.finish()
+        with contextlib.suppress(DeviceError):  # what the videos hold stays readable
+            self._encoding.wait()
+        self._close()
 
 
 def _make_folder(journal: Path, folder: Path) -> None:
@@ -256,7 +280,6 @@ def _make_folder(journal: Path, folder: Path) -> None:
     try:
         journal.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
-        sync_folder(journal)
     except OSError as error:
         raise UnusableInputError(
             f"Journal {journal} can't be written ({error.strerror}). Name another with --journal."
@@ -269,4 +292,5 @@ def _synced_sha256(path: Path) -> str:
         os.fsync(handle)
     finally:
         os.close(handle)
-    return sha256(path)
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -2,39 +2,91 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from gaploop.collect.journal import FrameRow, JournalWriter
-from gaploop.core.protocols import Follower
+from gaploop.core.errors import DeviceError
+from gaploop.core.protocols import Follower, Leader, SensorSource
 from gaploop.core.telemetry import JOINT_QUANTITIES, LOOP_CHANNELS, joint_columns
-from gaploop.core.types import FloatArray, SafetyReason, Tick
+from gaploop.core.types import FloatArray, FollowerState, SafetyReason, Tick
 
 _NO_SCENE: Final = np.empty(0)
 _CLAMPS: Final = SafetyReason.JOINT_LIMIT | SafetyReason.VELOCITY | SafetyReason.ACCELERATION
 """Reasons that are ordinary while moving: in the rows, not worth an event each."""
+_ASKED: Final = ("leader_rad", "requested_rad", "sent_rad")
+"""Quantities of the arm that is commanded; the others are what servos report, in this order."""
+_REPORTED: Final = (
+    "position_rad",
+    "velocity_rad_s",
+    "current_a",
+    "load_pct",
+    "temperature_c",
+    "voltage_v",
+    "status",
+)
+LEADER: Final = "leader"
+"""Prefix of the telemetry columns of a leader's own servos."""
 
 
-def channels(follower: Follower) -> dict[str, str]:
-    """Return the telemetry columns that a recorder of `follower` writes, name to unit."""
-    return {**joint_columns(follower.name, follower.joint_names), **LOOP_CHANNELS}
+def servo_joints(leader: Leader | None) -> tuple[str, ...]:
+    """Return the joints of a leader's own servos, whose readings are in its samples' `state`."""
+    return tuple(getattr(leader, "servo_joints", ()))
+
+
+def channels(
+    follower: Follower, sensors: Sequence[SensorSource] = (), leader: Leader | None = None
+) -> dict[str, str]:
+    """Return the telemetry columns that a recorder writes, name to unit.
+
+    Args:
+        follower: the arm.
+        sensors: what else is measured.
+        leader: who drives; one with servos of its own names their joints as `servo_joints`.
+    """
+    names = joint_columns(follower.name, follower.joint_names)
+    names |= {
+        f"{LEADER}.{joint}.{quantity}": JOINT_QUANTITIES[quantity]
+        for joint in servo_joints(leader)
+        for quantity in _REPORTED
+    }
+    for sensor in sensors:
+        names |= sensor.channels
+    return {**names, **LOOP_CHANNELS}
 
 
 class Recorder:
     """A `TakeSink` that writes telemetry on every turn and a frame row on every policy frame.
 
     Args:
-        writer: the open take; its header's channels must be `channels(follower)`.
+        writer: the open take; its header's channels must be those of `channels`.
         follower: names the columns and converts to LeRobot units.
         start_s: when the take began on the loop's clock [s]; ages of pictures count from it.
+        sensors: what else is measured. One that fails is null in the record, from one event to
+            the next, and doesn't end the take.
+        leader: who drives.
     """
 
-    def __init__(self, writer: JournalWriter, follower: Follower, start_s: float) -> None:
+    def __init__(
+        self,
+        writer: JournalWriter,
+        follower: Follower,
+        start_s: float,
+        sensors: Sequence[SensorSource] = (),
+        leader: Leader | None = None,
+    ) -> None:
+        self.fault = ""
+        """Why nothing is written any more."""
         self._writer, self._follower, self._start_s = writer, follower, start_s
-        joints = len(follower.joint_names)
-        self._row = np.empty(joints * len(JOINT_QUANTITIES) + len(LOOP_CHANNELS))
-        self._joints = self._row[: -len(LOOP_CHANNELS)].reshape(joints, len(JOINT_QUANTITIES))
+        self._sensors = [_Sensor(sensor, writer) for sensor in sensors]
+        arm = len(follower.joint_names) * len(JOINT_QUANTITIES)
+        servos = len(servo_joints(leader)) * len(_REPORTED)
+        self._row = np.full(len(channels(follower, sensors, leader)), np.nan)
+        self._joints = self._row[:arm].reshape(-1, len(JOINT_QUANTITIES))
+        self._leader = self._row[arm : arm + servos].reshape(-1, len(_REPORTED))
+        self._measured = self._row[arm + servos : -len(LOOP_CHANNELS)]
         self._reasons = SafetyReason.NONE
         self._intervention = False
 
@@ -42,26 +94,33 @@ class Recorder:
         """Write one turn.
 
         Raises:
-            DeviceError: a picture is missing or has the wrong size.
-            OSError: the disk doesn't take it.
+            DeviceError: a picture is missing or has the wrong size, the encoder died, or the
+                disk doesn't take the take. `fault` says so too, and the take should end.
         """
-        self._events(tick)
-        self._writer.telemetry(round(tick.t_s * 1e9), self._telemetry(tick))
-        if tick.policy_frame:
-            self._writer.frame(self._frame(tick))
+        try:
+            self._events(tick)
+            self._writer.telemetry(round(tick.t_s * 1e9), self._telemetry(tick))
+            if tick.policy_frame:
+                self._writer.frame(self._frame(tick))
+        except DeviceError as error:
+            self.fault = str(error)
+            raise
 
     def _telemetry(self, tick: Tick) -> FloatArray:
-        state, joints = tick.state, self._joints
+        joints = self._joints
         joints[:, 0] = _finite(tick.leader.q_rad)
         joints[:, 1] = _finite(tick.command.requested_rad)
         joints[:, 2] = tick.command.sent_rad
-        joints[:, 3] = state.position_rad
-        joints[:, 4] = state.velocity_rad_s
-        joints[:, 5] = state.current_a
-        joints[:, 6] = state.load_pct
-        joints[:, 7] = state.temperature_c
-        joints[:, 8] = state.voltage_v
-        joints[:, 9] = state.status
+        _fill(joints[:, len(_ASKED) :], tick.state)
+        if len(self._leader):
+            self._leader[:] = np.nan
+            if tick.leader.state is not None:
+                _fill(self._leader, tick.leader.state)
+        start = 0
+        for sensor in self._sensors:
+            width = len(sensor.names)
+            self._measured[start : start + width] = sensor.read(tick.t_s)
+            start += width
         self._row[-4:] = tick.period_s, tick.lateness_s, tick.latency_s, tick.overruns
         return self._row
 
@@ -89,6 +148,34 @@ class Recorder:
         if tick.leader.intervention != self._intervention:
             self._intervention = tick.leader.intervention
             self._writer.event(tick.t_s, "intervention", on=self._intervention)
+
+
+class _Sensor:
+    """A sensor whose failing is an event and not the take's end."""
+
+    def __init__(self, sensor: SensorSource, writer: JournalWriter) -> None:
+        self.names = tuple(sensor.channels)
+        self._sensor, self._writer = sensor, writer
+        self._is_failing = False
+
+    def read(self, t_s: float) -> list[float]:
+        values: Mapping[str, float] = {}
+        why = ""
+        try:
+            values = self._sensor.read()
+        except (DeviceError, OSError) as error:
+            why = str(error)
+        if bool(why) != self._is_failing:
+            self._is_failing = bool(why)
+            self._writer.event(t_s, "sensor", channels=self.names, ok=not why, why=why)
+        found = (float(values.get(name, np.nan)) for name in self.names)
+        return [value if np.isfinite(value) else np.nan for value in found]
+
+
+def _fill(block: FloatArray, state: FollowerState) -> None:
+    """Write what servos report into the columns of `_REPORTED`, shape (n_joints, 7)."""
+    for column, quantity in enumerate(_REPORTED):
+        block[:, column] = getattr(state, quantity)
 
 
 def _finite(q_rad: FloatArray) -> FloatArray:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from gaploop.collect.journal import JournalWriter
@@ -32,6 +34,7 @@ class TakeResult:
         reason: why it ended, in words.
         duration_s: length on the loop's clock [s].
         frames: policy frames.
+        sealing: the seal, where it is done behind the next take; it raises what went wrong.
     """
 
     uid: str
@@ -39,6 +42,7 @@ class TakeResult:
     reason: str
     duration_s: float
     frames: int
+    sealing: Future[Path] | None = field(default=None, compare=False)
 
 
 class _Watch:
@@ -83,11 +87,12 @@ def run_take(
     sinks: Iterable[TakeSink] = (),
     stop: Callable[[], bool] = lambda: False,
     until_success: bool | None = None,
+    sealer: Executor | None = None,
 ) -> TakeResult:
     """Run one take from a fresh scene and, with a writer, record and seal it.
 
     It ends when the leader is done, success has held for `SUCCESS_HELD_S`, the safety filter
-    tripped, `max_s` passed, or `stop` says so. Stopped, or with a recorder that failed, the take
+    tripped, `max_s` passed, `stop` says so, or the recorder failed. In the last two cases the take
     is `interrupted` and stays unsealed.
 
     Args:
@@ -100,6 +105,7 @@ def run_take(
         sinks: further subscribers of the loop.
         stop: asked every turn; True interrupts the take.
         until_success: end on success; by default only for policies, which don't say "done".
+        sealer: seals the take behind the next one's start; at once where it is None.
 
     Raises:
         DeviceError: a device failed.
@@ -108,8 +114,8 @@ def run_take(
     leader.reset()
     is_policy = isinstance(leader, PolicyLeader)
     watch = _Watch(rig, is_policy if until_success is None else until_success)
-    recorder = Recorder(writer, rig.follower, rig.clock.now_s()) if writer else None
-    subscribers = (*((recorder,) if recorder else ()), watch, *sinks)
+    recorders = _recorder(rig, leader, writer)
+    subscribers: tuple[TakeSink, ...] = (*recorders, watch, *sinks)
     callbacks = (*((leader.observe,) if isinstance(leader, PolicyLeader) else ()), *on_frame)
     end = run_loop(
         rig.follower,
@@ -122,18 +128,28 @@ def run_take(
         tracker=rig.tracker,
         sinks=subscribers,
         on_frame=callbacks,
-        stop=lambda: bool(watch.over) or stop(),
+        stop=lambda: bool(watch.over) or any(r.fault for r in recorders) or stop(),
     )
-    outcome, reason = _verdict(rig, end, watch.over)
+    outcome, reason = _verdict(rig, end, watch.over, recorders)
+    sealing = None
     if writer is not None and outcome is not Outcome.INTERRUPTED:
-        _seal(rig, writer, outcome, reason)
+        sealing = _seal(rig, writer, outcome, reason, sealer)
     uid = writer.header.info.uid if writer is not None else ""
-    return TakeResult(uid, outcome, reason, end.duration_s, end.frames)
+    return TakeResult(uid, outcome, reason, end.duration_s, end.frames, sealing)
 
 
-def _verdict(rig: Rig, end: LoopEnd, over: str) -> tuple[Outcome, str]:
+def _recorder(rig: Rig, leader: Leader, writer: JournalWriter | None) -> tuple[Recorder, ...]:
+    if writer is None:
+        return ()
+    return (Recorder(writer, rig.follower, rig.clock.now_s(), rig.sensors, leader),)
+
+
+def _verdict(
+    rig: Rig, end: LoopEnd, over: str, recorders: tuple[Recorder, ...]
+) -> tuple[Outcome, str]:
     """Return how the take ended and why; `over` is the early end's reason, if any."""
-    lost = [fault for fault in end.faults if fault.startswith(Recorder.__name__)]
+    lost = [recorder.fault for recorder in recorders if recorder.fault]
+    lost += [fault for fault in end.faults if fault.startswith(Recorder.__name__)]
     if lost:
         return Outcome.INTERRUPTED, f"recording failed: {lost[0]}"
     if end.reason is EndReason.STOPPED and not over:
@@ -146,9 +162,14 @@ def _verdict(rig: Rig, end: LoopEnd, over: str) -> tuple[Outcome, str]:
     return (Outcome.UNLABELLED if judged is None else judged), reason
 
 
-def _seal(rig: Rig, writer: JournalWriter, outcome: Outcome, reason: str) -> None:
+def _seal(
+    rig: Rig, writer: JournalWriter, outcome: Outcome, reason: str, sealer: Executor | None
+) -> Future[Path] | None:
     truth = rig.truth()
     if truth is not None:
         folder, uid = writer.folder.parent, writer.header.info.uid
         journal_format.append_truth(folder, uid, truth)
+    if sealer is not None:
+        return writer.seal_behind(sealer, outcome, reason)
     writer.seal(outcome, reason)
+    return None

@@ -40,6 +40,8 @@ LABELS: Final = "labels.jsonl"
 TRUTH: Final = "truth.jsonl"
 """What was injected, beside the journal's takes. Only scoring opens it, never diagnosis."""
 SCHEMA: Final = "gaploop.take.v1"
+DROPPED: Final = "dropped"
+"""Event of a frame row that stands beside the picture before: {"camera": …, "frame": index}."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,8 @@ class TakeEnd:
         reason: why it ended or was discarded, in words.
         frames: rows in `frames.arrows`.
         telemetry_rows: rows in `telemetry.arrows`.
-        dropped: camera to pictures that the encoder could not keep.
+        dropped: camera to pictures that the encoder could not take; those rows stand beside the
+            picture before, as its age in the row says.
         checksums: file name to SHA-256.
     """
 

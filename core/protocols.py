@@ -24,7 +24,8 @@ from gaploop.core.types import (
 class Leader(Protocol):
     """A command source: a leader arm, a script, a policy.
 
-    One that holds a device also has `close()`, safe to call twice.
+    One that holds a device also has `close()`, safe to call twice. One with servos of its own,
+    whose readings are in `LeaderSample.state`, names their joints in order as `servo_joints`.
     """
 
     def reset(self) -> None:

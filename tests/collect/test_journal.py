@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gaploop.collect.journal import FrameRow, JournalWriter, recover
+from gaploop.collect.journal import FrameRow, JournalWriter
+from gaploop.collect.recovery import recover
 from gaploop.core import journal_format, labels
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import sha256, uuid7
@@ -158,8 +159,8 @@ def test_recover_marks_once_and_leaves_open_and_sealed_takes_alone(tmp_path: Pat
         sealed.seal(Outcome.SUCCESS)
     with JournalWriter(tmp_path, header()) as still_open:
         write(still_open, 3)
-        assert recover(tmp_path) == [lost.folder]
-        assert recover(tmp_path) == []
+        assert [r.uid for r in recover(tmp_path).recovered] == [lost.folder.name]
+        assert recover(tmp_path).recovered == ()
     said = labels.current(labels.read(tmp_path / journal_format.LABELS))
     assert said == {lost.header.info.uid: {"outcome": "interrupted"}}
 

@@ -1,0 +1,330 @@
+"""Pictures on their way into a take's videos, encoded by a process of their own or right here.
+
+The process may be killed at any time: the open take is then lost up to its last tenth of a
+second, the next one gets a new process. If the recorder is killed instead, the process finishes
+the open files. Every row shows exactly one picture per camera: where the encoder can't keep up,
+the picture before is shown again and the row's camera is reported as dropped, so that pictures
+never shift against rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
+
+from gaploop.collect.ring import CameraSpecs, Ring
+from gaploop.collect.video_stream import VideoStream
+from gaploop.core.errors import DeviceError
+from gaploop.core.types import Image
+
+log = logging.getLogger(__name__)
+
+START_S: Final = 60.0
+"""Longest time for the process to come up [s]; a quarter of a second is usual."""
+FINISH_S: Final = 20.0
+"""Longest time from a take's last picture to its closed videos [s]; milliseconds are usual."""
+_SLICE_S: Final = 0.005
+_RECORD_AGAIN: Final = "Record the take again."
+
+
+class TakeEncoding(Protocol):
+    """Where the pictures of one take go."""
+
+    def show(self, pictures: Mapping[str, Image]) -> frozenset[str]:
+        """Take the pictures of one row; name the cameras whose picture had to be dropped.
+
+        Raises:
+            DeviceError: the videos can't be written any more.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Say that no more rows come; doesn't wait."""
+        ...
+
+    def wait(self) -> dict[str, int]:
+        """Return how many pictures each camera's closed video holds.
+
+        Raises:
+            DeviceError: the videos couldn't be finished.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Bring to the disk what nobody else does; raises OSError."""
+        ...
+
+
+class LocalTake:
+    """Encodes in the caller's process: for imports and for a few pictures."""
+
+    def __init__(self, folder: Path, cameras: CameraSpecs) -> None:
+        self._streams = {
+            camera: VideoStream(
+                folder / f"{camera}.mkv", spec["width"], spec["height"], spec["fps"]
+            )
+            for camera, spec in cameras.items()
+        }
+
+    def show(self, pictures: Mapping[str, Image]) -> frozenset[str]:
+        """Encode the pictures of one row; none is ever dropped."""
+        for camera, stream in self._streams.items():
+            stream.encode(pictures[camera])
+        return frozenset()
+
+    def finish(self) -> None:
+        """Do nothing: every picture is encoded already."""
+
+    def wait(self) -> dict[str, int]:
+        """Close the videos and return how many pictures each holds."""
+        for stream in self._streams.values():
+            stream.close()
+        return {camera: stream.pictures for camera, stream in self._streams.items()}
+
+    def sync(self) -> None:
+        """Bring the videos to the disk."""
+        for stream in self._streams.values():
+            stream.sync()
+
+
+class _Process:
+    """The encoder's process and what it has said so far. Two threads may talk to it."""
+
+    def __init__(self, cameras: CameraSpecs) -> None:
+        self.cameras = {camera: dict(spec) for camera, spec in cameras.items()}
+        self.ring = Ring(cameras)
+        self.free = {c: deque(range(len(slots))) for c, slots in self.ring.slots.items()}
+        self.closed: dict[str, dict[str, int]] = {}
+        self.faults: dict[str, str] = {}
+        self.dead = self.ready = False
+        self._heard, self._reading = b"", threading.Lock()
+        job = json.dumps({"ring": self.ring.handle, "cameras": self.cameras})
+        command = [sys.executable, "-P", "-m", "gaploop.collect.encoder_main", job]
+        self.popen = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=(self.ring.handle,),
+            start_new_session=True,  # Ctrl-C is the recorder's to answer
+        )
+        self.ring.close()
+        assert self.popen.stdin is not None
+        assert self.popen.stdout is not None
+        self._orders, self._answers = self.popen.stdin, self.popen.stdout
+        os.set_blocking(self._orders.fileno(), False)
+        os.set_blocking(self._answers.fileno(), False)
+
+    def start(self) -> None:
+        """Wait until the process is up, or raise DeviceError."""
+        until_s = time.monotonic() + START_S
+        while not self.ready:
+            if self.dead or time.monotonic() > until_s:
+                self.kill()
+                raise DeviceError(
+                    "The encoder's process doesn't start. Try it with: "
+                    f"{sys.executable} -c 'import av, gaploop.collect.encoder_main'"
+                )
+            self.hear(_SLICE_S)
+
+    def tell(self, order: Mapping[str, Any]) -> None:
+        """Send one order; it goes out whole or not at all."""
+        try:
+            os.write(self._orders.fileno(), (json.dumps(order) + "\n").encode())
+        except BlockingIOError:
+            raise DeviceError(f"The encoder hangs. {_RECORD_AGAIN}") from None
+        except (BrokenPipeError, ValueError):
+            self.dead = True
+
+    def hear(self, timeout_s: float) -> None:
+        """Take in what the process says within `timeout_s` [s]; returns at its first word."""
+        if self.dead:
+            return
+        if not select.select([self._answers], [], [], timeout_s)[0]:
+            return
+        with self._reading:
+            try:
+                heard = os.read(self._answers.fileno(), 1 << 16)
+            except BlockingIOError:  # the other thread was faster
+                return
+            self.dead = not heard
+            *lines, self._heard = (self._heard + heard).split(b"\n")
+            for line in lines:
+                self._note(json.loads(line))
+
+    def _note(self, answer: Mapping[str, Any]) -> None:
+        self.ready = self.ready or "ready" in answer
+        for camera, slot in answer.get("free", ()):
+            self.free[camera].append(slot)
+        if "closed" in answer:
+            self.closed[answer["closed"]] = answer["pictures"]
+        if "fault" in answer:
+            self.faults[answer["fault"]] = answer["why"]
+
+    def retire(self) -> None:
+        """Let the process finish what it has and end."""
+        with contextlib.suppress(BrokenPipeError):
+            self._orders.close()
+
+    def kill(self) -> None:
+        """End the process at once, unless it ended already."""
+        self.retire()
+        self.popen.kill()
+        self.popen.wait()
+        self._answers.close()
+        self.dead = True
+
+
+class _RemoteTake:
+    """Hands pictures to the encoder's process."""
+
+    def __init__(self, process: _Process, folder: Path, uid: str, waits: bool) -> None:
+        self._process, self._uid, self._waits = process, uid, waits
+        self._shown: dict[str, Image] = {}
+        self._finished = False
+        process.tell({"open": uid, "folder": str(folder)})
+
+    def show(self, pictures: Mapping[str, Image]) -> frozenset[str]:
+        self._process.hear(0.0)
+        slots, dropped = [], set[str]()
+        for camera in self._process.cameras:
+            picture = pictures[camera]
+            if self._shown.get(camera) is picture:  # a camera slower than the rows
+                slots.append(-1)
+                continue
+            slot = self._slot(camera)
+            slots.append(slot)
+            if slot < 0:
+                dropped.add(camera)
+            else:
+                np.copyto(self._process.ring.slots[camera][slot], picture)
+                self._shown[camera] = picture
+        self._process.tell({"show": self._uid, "slots": slots})
+        self._check()
+        return frozenset(dropped)
+
+    def _slot(self, camera: str) -> int:
+        """Return a free slot; -1 where there is none and nobody may wait."""
+        free = self._process.free[camera]
+        while not free:
+            if not self._waits:
+                return -1
+            self._check()
+            self._process.hear(_SLICE_S)
+        return free.popleft()
+
+    def _check(self) -> None:
+        why = self._process.faults.get(self._uid)
+        if why:
+            raise DeviceError(why)
+        if self._process.dead:
+            raise DeviceError(f"The encoder's process has died. {_RECORD_AGAIN}")
+
+    def finish(self) -> None:
+        if self._finished:
+            return
+        self._finished = True
+        with contextlib.suppress(DeviceError):  # one that hangs is found out by `wait`
+            self._process.tell({"close": self._uid})
+
+    def wait(self) -> dict[str, int]:
+        until_s = time.monotonic() + FINISH_S
+        while self._uid not in self._process.closed:
+            self._check()
+            if time.monotonic() > until_s:
+                self._process.kill()
+            self._process.hear(_SLICE_S)
+        return self._process.closed.pop(self._uid)
+
+    def sync(self) -> None:
+        """Do nothing: the process syncs its files."""
+
+
+class Encoder:
+    """Encodes the pictures of one take after another in a process of its own.
+
+    The process is started by the first take, and again where it died or the cameras changed.
+    Leave it with `close`, after the last take was sealed.
+    """
+
+    def __init__(self) -> None:
+        self._process: _Process | None = None
+        self._retired: list[_Process] = []
+
+    @property
+    def pid(self) -> int:
+        """Id of the process; 0 before the first take."""
+        return self._process.popen.pid if self._process is not None else 0
+
+    def start(self, cameras: CameraSpecs) -> None:
+        """Have a process ready for pictures of `cameras`.
+
+        Raises:
+            DeviceError: it doesn't come up.
+        """
+        self._running(cameras)
+
+    def take(
+        self, folder: Path, uid: str, cameras: CameraSpecs, *, waits: bool = False
+    ) -> TakeEncoding:
+        """Begin a take.
+
+        Args:
+            folder: the take's folder.
+            uid: the take's uid.
+            cameras: camera to its size and rate.
+            waits: where the encoder is behind, wait for it rather than drop: for simulated time.
+
+        Raises:
+            DeviceError: the process doesn't come up.
+        """
+        return _RemoteTake(self._running(cameras), folder, uid, waits)
+
+    def _running(self, cameras: CameraSpecs) -> _Process:
+        process = self._process
+        if process is not None:
+            process.hear(0.0)
+            if not process.dead and process.cameras == {c: dict(s) for c, s in cameras.items()}:
+                return process
+            if process.dead:
+                log.warning("The encoder's process had died; starting another.")
+            process.retire()  # a take that is being sealed still has it finish its videos
+            self._retired.append(process)
+        self._process = _Process(cameras)
+        self._process.start()
+        return self._process
+
+    def close(self) -> None:
+        """End the process once it has finished what it has; safe to call twice."""
+        processes = [*self._retired, *((self._process,) if self._process else ())]
+        self._process, self._retired = None, []
+        for process in processes:
+            process.retire()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.popen.wait(FINISH_S)
+            process.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

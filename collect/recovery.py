@@ -1,0 +1,278 @@
+"""What is left of takes that were never sealed: made whole up to their last intact instant.
+
+A kill tears the last batch of a stream and the last cluster of a video, each at another row. The
+longest prefix that all of them hold is written anew, with equal counts and an index, and sealed
+as `interrupted`: nothing is published unless a person says how the take went. Running it again
+changes nothing, killing it neither, and sealed takes are never opened for writing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import av
+import numpy as np
+import pyarrow as pa
+
+from gaploop.collect.video_stream import MATROSKA
+from gaploop.core import journal_format, labels
+from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.files import sha256, sync_folder, write_json
+from gaploop.core.journal_format import TakeEnd, TakeHeader, read_header, read_stream, take_folders
+from gaploop.core.vocabulary import Outcome
+
+log = logging.getLogger(__name__)
+
+ENCODER_WAIT_S: Final = 3.0
+"""How long the encoder of a killed recorder is given to finish its files [s]."""
+_NEW: Final = ".recovered"
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What was saved of one take.
+
+    Attributes:
+        uid: the take.
+        frames: frame rows kept, with one picture per camera each.
+        telemetry_rows: rows of the control-rate record kept.
+        duration_s: length of what was kept [s].
+        cut_s: what one stream held and another had lost already, so that it was cut off [s].
+    """
+
+    uid: str
+    frames: int
+    telemetry_rows: int
+    duration_s: float
+    cut_s: float
+
+
+@dataclass(frozen=True)
+class RecoveryReport:
+    """What was found in a journal.
+
+    Attributes:
+        recovered: unsealed takes that were made whole and sealed now.
+        open: uids of takes that somebody is writing.
+        failed: uid to the reason why a take couldn't be recovered.
+        headless: folders that a kill left in a take's first instant, with nothing in them yet.
+    """
+
+    recovered: tuple[Recovered, ...] = ()
+    open: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
+    headless: tuple[str, ...] = ()
+
+
+def recover(journal: Path) -> RecoveryReport:
+    """Make whole and seal, as `interrupted`, what was never sealed and nobody is writing.
+
+    That it was interrupted is a label event by the program too, below an operator's word. A take
+    that can't be recovered is left as it is and named; the others are recovered still.
+
+    Raises:
+        UnusableInputError: the labels can't be read.
+    """
+    said = labels.current(labels.read(journal / journal_format.LABELS))
+    recovered, still_open, failed = [], [], []
+    for folder in take_folders(journal):
+        if (folder / journal_format.END).exists():
+            continue
+        try:
+            with _held(folder) as is_ours:
+                if not is_ours:
+                    still_open.append(folder.name)
+                    continue
+                recovered.append(_recover_take(folder))
+                if "outcome" not in said.get(folder.name, {}):
+                    _mark(journal, folder.name)
+        except (GaploopError, OSError, av.FFmpegError, pa.ArrowInvalid) as error:
+            failed.append((folder.name, str(error)))
+            log.warning("Take %s can't be recovered: %s", folder.name, error)
+    return RecoveryReport(
+        tuple(recovered), tuple(still_open), tuple(failed), tuple(_headless(journal))
+    )
+
+
+def _mark(journal: Path, uid: str) -> None:
+    outcome = Outcome.INTERRUPTED.value
+    event = labels.LabelEvent(uid, "outcome", outcome, "gaploop", "auto", note="not sealed")
+    labels.append(journal / journal_format.LABELS, event)
+
+
+def _headless(journal: Path) -> Iterator[str]:
+    for path in sorted(journal.glob(f"*/{journal_format.FRAMES}")):
+        if not (path.parent / journal_format.HEADER).exists() and not _is_locked(path):
+            yield path.parent.name
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[bool]:
+    """Hold the take's lock; False where its recorder has it. A killed one's lock is gone."""
+    frames = folder / journal_format.FRAMES
+    if not frames.exists():
+        yield True
+        return
+    with frames.open("rb") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        until_s = time.monotonic() + ENCODER_WAIT_S
+        while any(_is_locked(path) for path in folder.glob("*.mkv")):
+            if time.monotonic() > until_s:
+                yield False
+                return
+            time.sleep(0.02)
+        yield True
+
+
+def _is_locked(path: Path) -> bool:
+    with path.open("rb") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _recover_take(folder: Path) -> Recovered:
+    """Write the longest common prefix anew, each file by a rename, and seal it last."""
+    header = read_header(folder)
+    frames = read_stream(folder / journal_format.FRAMES)
+    record = read_stream(folder / journal_format.TELEMETRY)
+    videos = {camera: _packets(folder / f"{camera}.mkv") for camera in header.cameras}
+    rows = min((frames.num_rows, *videos.values()))
+    held_s = max(_last_s(frames, record), 0.0)
+    frames, record = frames.slice(0, rows), _telemetry_until(record, frames, rows, header)
+    for name, table in ((journal_format.FRAMES, frames), (journal_format.TELEMETRY, record)):
+        if table.num_columns:
+            _rewrite_stream(folder / name, table)
+    for camera in header.cameras:
+        _rewrite_video(folder / f"{camera}.mkv", rows)
+    kept_s = max(_last_s(frames, record), 0.0)
+    events = _mend_events(folder / journal_format.EVENTS)
+    _seal(folder, header, (rows, record.num_rows), kept_s, events)
+    return Recovered(folder.name, rows, record.num_rows, kept_s, max(held_s - kept_s, 0.0))
+
+
+def _last_s(frames: pa.Table, record: pa.Table) -> float:
+    ends = [float(frames["t_s"][-1].as_py())] if frames.num_rows else []
+    ends += [float(record["t_ns"][-1].as_py()) * 1e-9] if record.num_rows else []
+    return max(ends, default=0.0)
+
+
+def _telemetry_until(record: pa.Table, frames: pa.Table, rows: int, header: TakeHeader) -> pa.Table:
+    """Cut the record one frame after the last row kept; a take without frames keeps it all."""
+    if not record.num_rows or not rows:
+        return record
+    end_s = float(frames["t_s"][rows - 1].as_py()) + 1 / header.info.fps
+    t_ns = np.asarray(record["t_ns"], dtype=np.int64)
+    return record.slice(0, int(np.searchsorted(t_ns, round(end_s * 1e9))))
+
+
+def _rewrite_stream(path: Path, table: pa.Table) -> None:
+    new = path.with_name(path.name + _NEW)
+    with new.open("wb") as stream:
+        with pa.ipc.new_stream(stream, table.schema) as writer:
+            writer.write_table(table)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(new, path)
+
+
+def _packets(path: Path) -> int:
+    """Return how many whole pictures a video's readable part holds, in order."""
+    count, last = 0, None
+    with contextlib.suppress(av.FFmpegError, OSError), av.open(str(path)) as container:
+        for packet in container.demux(video=0):
+            if not packet.size or packet.is_corrupt or (last is not None and packet.pts <= last):
+                break
+            count, last = count + 1, packet.pts
+    return count
+
+
+def _rewrite_video(path: Path, pictures: int) -> None:
+    """Copy the first packets into a file with an index; remove one that holds no picture."""
+    if not pictures:
+        path.unlink(missing_ok=True)
+        return
+    new = path.with_name(path.name + _NEW)
+    with (
+        av.open(str(path)) as source,
+        av.open(str(new), "w", format="matroska", options=MATROSKA) as target,
+    ):
+        stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
+        for number, packet in enumerate(source.demux(video=0)):
+            if number == pictures:
+                break
+            packet.stream = stream
+            target.mux(packet)
+    if _packets(new) != pictures:
+        new.unlink()
+        raise UnusableInputError(f"{path} can't be copied. Keep the folder and look into it.")
+    _sync(new)
+    os.replace(new, path)
+
+
+def _mend_events(path: Path) -> list[dict[str, Any]]:
+    """Cut a torn last line off and return the events."""
+    if not path.exists():
+        return []
+    lines, whole = path.read_bytes().split(b"\n"), []
+    for line in lines[:-1]:
+        try:
+            whole.append(json.loads(line))
+        except ValueError:
+            break
+    new = path.with_name(path.name + _NEW)
+    new.write_text("".join(json.dumps(event) + "\n" for event in whole))
+    _sync(new)
+    os.replace(new, path)
+    return whole
+
+
+def _seal(
+    folder: Path,
+    header: TakeHeader,
+    rows: tuple[int, int],
+    kept_s: float,
+    events: list[dict[str, Any]],
+) -> None:
+    dropped = Counter(
+        event.get("camera")
+        for event in events
+        if event.get("event") == journal_format.DROPPED and event.get("frame", 0) < rows[0]
+    )
+    for leftover in (*folder.glob(f"*{_NEW}"), *folder.glob(".*")):
+        leftover.unlink()
+    for path in folder.iterdir():
+        _sync(path)
+    sync_folder(folder)
+    end = TakeEnd(
+        Outcome.INTERRUPTED,
+        f"cut off; recovered up to {kept_s:.2f} s",
+        *rows,
+        {camera: dropped[camera] for camera in header.cameras},
+        {path.name: sha256(path) for path in sorted(folder.iterdir())},
+    )
+    write_json(folder / journal_format.END, asdict(end))
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

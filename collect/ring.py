@@ -1,0 +1,63 @@
+"""Pictures in memory that two processes share: some slots per camera, used in any order.
+
+Who owns a slot is said by messages, not in the memory itself: the writer fills a free slot and
+names it; the reader names it again once it has no more use for it.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.types import Image
+
+SLACK_S: Final = 0.32
+"""How long the reader may fall behind before pictures are dropped [s]."""
+LEAST_SLOTS: Final = 8
+
+type CameraSpecs = Mapping[str, Mapping[str, Any]]
+"""Camera to {"width", "height", "fps"}."""
+
+
+class Ring:
+    """Slots for the pictures of some cameras.
+
+    Args:
+        cameras: their sizes and rates.
+        handle: the file that holds the memory; a new, nameless one unless given.
+    """
+
+    def __init__(self, cameras: CameraSpecs, handle: int | None = None) -> None:
+        shapes = {c: (int(s["height"]), int(s["width"]), 3) for c, s in cameras.items()}
+        counts = {c: max(LEAST_SLOTS, math.ceil(SLACK_S * s["fps"])) for c, s in cameras.items()}
+        size = sum(counts[c] * math.prod(shapes[c]) for c in cameras)
+        self.handle = _nameless_file() if handle is None else handle
+        if handle is None:
+            os.ftruncate(self.handle, max(size, 1))
+        memory = np.frombuffer(mmap.mmap(self.handle, max(size, 1)), dtype=np.uint8)
+        self.slots: dict[str, Image] = {}
+        """Camera to its slots, shape (slots, height, width, 3)."""
+        start = 0
+        for camera, shape in shapes.items():
+            length = counts[camera] * math.prod(shape)
+            self.slots[camera] = memory[start : start + length].reshape(counts[camera], *shape)
+            start += length
+
+    def close(self) -> None:
+        """Close the file; the memory lives as long as somebody maps it."""
+        if self.handle >= 0:
+            os.close(self.handle)
+            self.handle = -1
+
+
+def _nameless_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("gaploop-pictures")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

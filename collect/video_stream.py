@@ -1,0 +1,135 @@
+"""One camera's pictures as a Matroska file that a kill leaves readable.
+
+Which options survive was measured: clusters of 100 ms, flushed packet by packet, lose a tenth of
+a second; without the flush most files could not be opened at all. Without B-frames (zerolatency)
+packets stand in the order of the rows, so that publishing can copy them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import av
+import numpy as np
+
+from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.types import Image
+
+CODEC: Final = "h264"
+ENCODER: Final = "libx264"
+_X264: Final = {"preset": "ultrafast", "tune": "zerolatency", "g": "10", "threads": "1"}
+MATROSKA: Final = {"cluster_time_limit": "100", "flush_packets": "1"}
+
+
+def check_sizes(cameras: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise UnusableInputError where a camera's pictures have an odd width or height."""
+    for camera, spec in cameras.items():
+        if spec["width"] % 2 or spec["height"] % 2:
+            raise UnusableInputError(
+                f"{camera}: pictures of {spec['width']}×{spec['height']} can't be encoded; width "
+                "and height must be even. Change the camera's size."
+            )
+
+
+class VideoStream:
+    """One camera's pictures, encoded as they come; picture k is shown at k/fps.
+
+    Args:
+        path: the file; it must not exist.
+        width, height: size of the pictures [pixels], even.
+        fps: pictures per second [Hz].
+
+    Raises:
+        DeviceError: the file can't be written.
+    """
+
+    def __init__(self, path: Path, width: int, height: int, fps: float) -> None:
+        self.pictures = 0
+        self._path = path
+        self._last: tuple[Image, av.VideoFrame] | None = None
+        self._closing = threading.Lock()
+        rate = Fraction(fps).limit_denominator(1000)
+        self._time_base = 1 / rate
+        try:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+            fcntl.flock(self._handle, fcntl.LOCK_EX)  # repair leaves a file alone that is written
+            self._container = av.open(str(path), "w", format="matroska", options=MATROSKA)
+        except (OSError, av.FFmpegError) as error:
+            raise self._fault(error) from None
+        self._stream = self._container.add_stream(ENCODER, rate=rate, options=_X264)
+        self._stream.width, self._stream.height = width, height
+        self._stream.pix_fmt = "yuv420p"
+        self._stream.codec_context.time_base = self._time_base
+
+    def encode(self, picture: Image) -> None:
+        """Write the next picture, RGB, uint8; its memory isn't needed any more afterwards.
+
+        Raises:
+            DeviceError: the file can't be written.
+        """
+        if self._last is None or self._last[0] is not picture:
+            rgb = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            self._last = (picture, rgb.reformat(format="yuv420p"))
+        self._write(self._last[1])
+
+    def encode_again(self) -> None:
+        """Write the picture before once more, so that the count keeps step with the rows.
+
+        Raises:
+            DeviceError: there is none before, or the file can't be written.
+        """
+        if self._last is None:
+            raise DeviceError(f"{self._path}: no picture to repeat. Record the take again.")
+        self._write(self._last[1])
+
+    def forget_source(self) -> None:
+        """Let go of the last picture's memory, which somebody else is about to use."""
+        if self._last is not None:
+            self._last = (np.empty(0, np.uint8), self._last[1])
+
+    def _write(self, frame: av.VideoFrame) -> None:
+        frame.pts, frame.time_base = self.pictures, self._time_base
+        try:
+            self._container.mux(self._stream.encode(frame))
+        except av.FFmpegError as error:
+            raise self._fault(error) from None
+        self.pictures += 1
+
+    def sync(self) -> None:
+        """Wait until what was written is on the disk; any thread may ask.
+
+        Raises:
+            OSError: the disk doesn't take it.
+        """
+        with self._closing:
+            if self._handle >= 0:
+                os.fdatasync(self._handle)
+
+    def close(self) -> None:
+        """Finish and close the file; safe to call twice.
+
+        Raises:
+            DeviceError: the end can't be written; the file is readable up to its last cluster.
+        """
+        with self._closing:
+            if self._handle < 0:
+                return
+            try:
+                if self.pictures:
+                    self._container.mux(self._stream.encode(None))
+                self._container.close()
+            except av.FFmpegError as error:
+                raise self._fault(error) from None
+            finally:
+                os.close(self._handle)
+                self._handle = -1
+
+    def _fault(self, error: Exception) -> DeviceError:
+        why = getattr(error, "strerror", None) or error
+        return DeviceError(f"{self._path} can't be written ({why}). Mend that and record again.")

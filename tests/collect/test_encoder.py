@@ -1,0 +1,240 @@
+"""Laws of the encoder's process: pictures never shift, and its death costs one take."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from gaploop.collect.encoder import Encoder
+from gaploop.collect.journal import FrameRow, JournalWriter
+from gaploop.collect.recovery import recover
+from gaploop.core.errors import DeviceError
+from gaploop.core.files import uuid7
+from gaploop.core.journal_format import TakeHeader, read_end, read_take, take_folders
+from gaploop.core.take import TakeInfo
+from gaploop.core.types import Image
+from gaploop.core.vocabulary import Outcome
+
+SIZE = 64
+CAMERAS = {
+    name: {"width": SIZE, "height": SIZE, "fps": 50.0, "codec": "h264"} for name in ("top", "wrist")
+}
+
+
+@pytest.fixture
+def encoder() -> Iterator[Encoder]:
+    with Encoder() as encoder:
+        yield encoder
+
+
+def header(cameras: dict[str, dict[str, object]] = CAMERAS) -> TakeHeader:  # type: ignore[assignment]
+    info = TakeInfo(uuid7(), task="t", joint_names=("a", "b", "c"))
+    return TakeHeader(info, (), cameras, {"arm.a.position_rad": "rad"})
+
+
+def picture(number: int) -> Image:
+    """A picture that says its number in 4×4 black and white blocks."""
+    bits = np.array([(number >> i) & 1 for i in range(16)], dtype=np.uint8).reshape(4, 4)
+    blocks = np.kron(bits * 200 + 20, np.ones((SIZE // 4, SIZE // 4), dtype=np.uint8))
+    return np.repeat(blocks[:, :, None], 3, axis=2)
+
+
+def number(image: Image) -> int:
+    cell = SIZE // 4
+    means = image.mean(axis=2).reshape(4, cell, 4, cell).mean(axis=(1, 3)).reshape(-1)
+    return sum(1 << i for i, mean in enumerate(means) if mean > 120)
+
+
+def row(index: int, pictures: dict[str, Image] | None = None) -> FrameRow:
+    joints = np.full(3, float(index))
+    shown = {c: picture(2 * index + k) for k, c in enumerate(CAMERAS)}
+    ages = dict.fromkeys(CAMERAS, 0.01)
+    return FrameRow(
+        index / 50, joints, joints, joints, camera_age_s=ages, pictures=pictures or shown
+    )
+
+
+def write(writer: JournalWriter, frames: int) -> None:
+    for index in range(frames):
+        writer.telemetry(index * 20_000_000, np.array([float(index)]))
+        writer.frame(row(index))
+
+
+def numbers(folder: Path, camera: str) -> list[int]:
+    return [number(image) for image in read_take(folder).cameras[camera]()]
+
+
+def test_every_row_has_its_pictures_over_several_takes_of_one_process(
+    tmp_path: Path, encoder: Encoder
+) -> None:
+    pids = set()
+    for frames in (40, 1, 0, 90):
+        with JournalWriter(tmp_path, header(), encoder=encoder, waits=True) as writer:
+            write(writer, frames)
+            folder = writer.seal(Outcome.SUCCESS)
+        pids.add(encoder.pid)
+        for k, camera in enumerate(CAMERAS):
+            assert numbers(folder, camera) == [2 * i + k for i in range(frames)]
+        end = read_end(folder)
+        assert end is not None
+        assert (end.frames, end.dropped) == (frames, {"top": 0, "wrist": 0})
+    assert len(pids) == 1
+
+
+def test_the_process_and_the_caller_encode_the_same_bits(tmp_path: Path, encoder: Encoder) -> None:
+    videos = []
+    for used in (encoder, None):
+        with JournalWriter(tmp_path, header(), encoder=used, waits=True) as writer:
+            write(writer, 60)
+            folder = writer.seal(Outcome.SUCCESS)
+        with av.open(str(folder / "top.mkv")) as container:
+            videos.append([bytes(packet) for packet in container.demux(video=0)])
+    assert videos[0] == videos[1]
+
+
+def test_an_encoder_that_hangs_drops_pictures_and_says_so_but_never_shifts_them(
+    tmp_path: Path, encoder: Encoder
+) -> None:
+    """LeRobot's streaming encoder drops pictures too, and every later one is then a row early."""
+    with JournalWriter(tmp_path, header(), encoder=encoder) as writer:
+        write(writer, 2)
+        os.kill(encoder.pid, signal.SIGSTOP)
+        try:
+            for index in range(2, 40):
+                writer.telemetry(index * 20_000_000, np.zeros(1))
+                writer.frame(row(index))
+        finally:
+            os.kill(encoder.pid, signal.SIGCONT)
+        time.sleep(0.5)
+        for index in range(40, 45):
+            writer.frame(row(index))
+        folder = writer.seal(Outcome.SUCCESS)
+    end, take = read_end(folder), read_take(folder)
+    assert end is not None
+    assert end.dropped["top"] == end.dropped["wrist"] >= 20
+    told = [
+        line for line in (folder / "events.jsonl").read_text().splitlines() if "dropped" in line
+    ]
+    assert len(told) == sum(end.dropped.values())
+    ages = take.frames.camera_age_s["top"]
+    shown = numbers(folder, "top")
+    assert len(shown) == len(take.frames) == 45
+    for index, (code, age_s) in enumerate(zip(shown, ages, strict=True)):
+        taken_at_row = code // 2
+        assert age_s == pytest.approx(0.01 + (index - taken_at_row) / 50)
+    assert shown[40:] == [2 * index for index in range(40, 45)]
+    assert (np.array(shown) != 2 * np.arange(45)).sum() == end.dropped["top"]
+
+
+def test_a_camera_slower_than_the_rows_repeats_its_picture_without_a_drop(
+    tmp_path: Path, encoder: Encoder
+) -> None:
+    with JournalWriter(tmp_path, header(), encoder=encoder, waits=True) as writer:
+        for index in range(30):
+            if index % 3 == 0:
+                shown = dict.fromkeys(CAMERAS, picture(index))
+            writer.frame(row(index, shown))
+        folder = writer.seal(Outcome.SUCCESS)
+    assert numbers(folder, "wrist") == [3 * (index // 3) for index in range(30)]
+    assert writer.dropped == {"top": 0, "wrist": 0}
+
+
+def test_the_encoders_death_costs_one_take_which_is_recovered_and_the_next_is_whole(
+    tmp_path: Path, encoder: Encoder
+) -> None:
+    writer = JournalWriter(tmp_path, header(), encoder=encoder, waits=True)
+    with writer:
+        write(writer, 60)
+        before = encoder.pid
+        os.kill(before, signal.SIGKILL)
+        with pytest.raises(DeviceError, match="encoder's process has died"):
+            write(writer, 60)
+    with JournalWriter(tmp_path, header(), encoder=encoder, waits=True) as after:
+        write(after, 10)
+        whole = after.seal(Outcome.SUCCESS)
+    assert encoder.pid != before
+    assert numbers(whole, "top") == [2 * index for index in range(10)]
+    (lost,) = recover(tmp_path).recovered
+    assert lost.uid == writer.folder.name
+    assert numbers(writer.folder, "wrist") == [2 * i + 1 for i in range(lost.frames)]
+    assert len(read_take(writer.folder).frames) == lost.frames
+
+
+def test_takes_are_sealed_behind_the_next_one(tmp_path: Path, encoder: Encoder) -> None:
+    pool, sealing = ThreadPoolExecutor(1), []
+    for frames in (30, 50, 20):
+        with JournalWriter(tmp_path, header(), encoder=encoder, waits=True) as writer:
+            write(writer, frames)
+            sealing.append(writer.seal_behind(pool, Outcome.SUCCESS))
+    folders = [seal.result(timeout=60) for seal in sealing]
+    pool.shutdown()
+    assert [len(numbers(folder, "top")) for folder in folders] == [30, 50, 20]
+    assert all(read_end(folder) for folder in folders)
+
+
+def test_other_cameras_get_another_process_and_the_take_before_is_still_sealed(
+    tmp_path: Path, encoder: Encoder
+) -> None:
+    one_camera = {"top": CAMERAS["top"]}
+    with ThreadPoolExecutor(1) as pool:
+        with JournalWriter(tmp_path, header(), encoder=encoder, waits=True) as writer:
+            write(writer, 80)
+            first = writer.seal_behind(pool, Outcome.SUCCESS)
+        with JournalWriter(tmp_path, header(one_camera), encoder=encoder, waits=True) as writer:
+            write(writer, 5)
+            second = writer.seal_behind(pool, Outcome.SUCCESS)
+    assert len(numbers(first.result(), "wrist")) == 80
+    assert len(numbers(second.result(), "top")) == 5
+
+
+_RECORD = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+import test_encoder as t
+encoder = t.Encoder()
+writer = t.JournalWriter(Path(sys.argv[1]), t.header(), encoder=encoder, waits=True)
+t.write(writer, 50)
+print(encoder.pid, flush=True)
+t.time.sleep(60)
+"""
+
+
+def test_when_the_recorder_is_killed_the_encoder_finishes_the_videos_and_ends(
+    tmp_path: Path,
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _RECORD, str(tmp_path), str(Path(__file__).parent)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    time.sleep(0.6)
+    process.kill()
+    process.communicate()
+    (lost,) = recover(tmp_path).recovered
+    assert lost.frames == 50
+    (folder,) = take_folders(tmp_path)
+    assert numbers(folder, "top") == [2 * index for index in range(50)]
+    until_s = time.monotonic() + 20
+    while _is_alive(pid) and time.monotonic() < until_s:
+        time.sleep(0.02)
+    assert not _is_alive(pid)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
+    except OSError:
+        return False
