@@ -1,0 +1,17 @@
+"""An emulated servo bus: arms that need no hardware, over a real serial port."""
+
+from gaploop.teleop.emulator.arms import ArmPlan, ServoPlan, arm_plan, koch, openmanipulator, so101
+from gaploop.teleop.emulator.bus import EmulatedBus
+from gaploop.teleop.emulator.faults import Fault, parse_faults
+
+__all__ = [
+    "ArmPlan",
+    "EmulatedBus",
+    "Fault",
+    "ServoPlan",
+    "arm_plan",
+    "koch",
+    "openmanipulator",
+    "parse_faults",
+    "so101",
+]

@@ -1,0 +1,254 @@
+"""Which servos the arms have, as LeRobot drives them, and how they sit on the joints."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.kinematics import ArmModel
+from gaploop.teleop.emulator import dynamixel_servo, feetech_servo
+from gaploop.teleop.emulator.dynamixel_servo import DynamixelServo
+from gaploop.teleop.emulator.feetech_servo import FeetechServo, sign_magnitude
+from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Joint
+from gaploop.teleop.emulator.servo import Mount, Servo
+from gaploop.teleop.servos.registers import Protocol
+
+JOINTS: Final = (
+    "shoulder_pan",
+    "shoulder_lift",
+    "elbow_flex",
+    "wrist_flex",
+    "wrist_roll",
+    "gripper",
+)
+ROLES: Final = ("follower", "leader")
+
+_ASSEMBLY_TICKS: Final = (118, -205, 87, -64, 151, -93)
+"""How far from 2048 each encoder is at the joint's zero on arms that people assemble."""
+
+# LeRobot leaves these at a whole turn when it calibrates (full_turn_motor, full_turn_motors).
+_FULL_TURN: Final[Mapping[str, frozenset[str]]] = {
+    "so101": frozenset({"wrist_roll"}),
+    "koch": frozenset({"shoulder_pan", "wrist_roll"}),
+    "openmanipulator": frozenset(JOINTS),
+}
+
+
+@dataclass(frozen=True)
+class ServoPlan:
+    """One servo of an arm.
+
+    Attributes:
+        name: LeRobot's name of the motor.
+        id: on the bus.
+        model: such as sts3215.
+        zero_ticks: bare encoder at the joint's zero.
+        low_rad: end stop [rad].
+        high_rad: end stop [rad].
+        gravity_nm: torque of the weight where it is greatest [N m].
+        direction: 1 where ticks grow with the joint angle, else -1.
+        full_turn: LeRobot calibrates it to a whole turn.
+        settings: registers set up before, such as Baud_Rate.
+    """
+
+    name: str
+    id: int
+    model: str
+    zero_ticks: int
+    low_rad: float
+    high_rad: float
+    gravity_nm: float = 0.0
+    direction: int = 1
+    full_turn: bool = False
+    settings: Mapping[str, int] = field(default_factory=dict)
+
+    def build(self) -> Servo:
+        """Return the servo at rest, just switched on."""
+        motors = {**dynamixel_servo.MOTORS, **feetech_servo.MOTORS}
+        if self.model not in motors:
+            raise unknown_choice("servo model", self.model, motors)
+        joint = Joint(motors[self.model], self.low_rad, self.high_rad, self.gravity_nm)
+        mount = Mount(self.name, self.zero_ticks, self.direction, {"ID": self.id, **self.settings})
+        make: Callable[[str, Mount, Joint], Servo] = (
+            FeetechServo if self.model.startswith("st") else DynamixelServo
+        )
+        return make(self.model, mount, joint)
+
+
+@dataclass(frozen=True)
+class ArmPlan:
+    """An arm that can be emulated.
+
+    Attributes:
+        model: so101, koch or openmanipulator.
+        role: follower or leader.
+        protocol: what its servos speak.
+        servos: from the base to the gripper.
+    """
+
+    model: str
+    role: str
+    protocol: Protocol
+    servos: tuple[ServoPlan, ...]
+
+    def with_servo(self, name: str, **changes: object) -> ArmPlan:
+        """Return the arm with one servo changed, such as `id=2` for a doubled id.
+
+        Raises:
+            UnusableInputError: no such servo.
+        """
+        if name not in {s.name for s in self.servos}:
+            raise unknown_choice("servo", name, [s.name for s in self.servos])
+        changed = (
+            replace(s, **changes) if s.name == name else s  # type: ignore[arg-type]
+            for s in self.servos
+        )
+        return replace(self, servos=tuple(changed))
+
+    def without(self, names: Iterable[str]) -> ArmPlan:
+        """Return the arm with servos missing."""
+        gone = set(names)
+        return replace(self, servos=tuple(s for s in self.servos if s.name not in gone))
+
+    def calibrated(self) -> ArmPlan:
+        """Return the arm with offsets and limits in its servos, as `lerobot-calibrate` leaves."""
+        return replace(self, servos=tuple(self._calibrated(s) for s in self.servos))
+
+    def calibration(self) -> dict[str, dict[str, int]]:
+        """Return LeRobot's calibration file of this arm, motor name to its fields."""
+        return {s.name: self._calibration(s) for s in self.servos}
+
+    def factory_new(self) -> ArmPlan:
+        """Return the arm with its servos as shipped: all id 1, the maker's bit rate."""
+        fresh = (
+            replace(s, id=1, settings={k: v for k, v in s.settings.items() if k != "Baud_Rate"})
+            for s in self.servos
+        )
+        return replace(self, servos=tuple(fresh))
+
+    def _calibration(self, servo: ServoPlan) -> dict[str, int]:
+        middle = (servo.low_rad + servo.high_rad) / 2
+        encoder = round(servo.zero_ticks + servo.direction * middle * TICKS_PER_RAD)
+        half = round((servo.high_rad - servo.low_rad) / 2 * TICKS_PER_RAD)
+        low, high = (0, 4095) if servo.full_turn else (2047 - half, 2047 + half)
+        drive = servo.settings.get("Drive_Mode", 0)
+        if self.model == "openmanipulator":
+            offset = servo.settings.get("Homing_Offset", 0)  # the factory's, LeRobot keeps it
+        elif self.protocol is Protocol.FEETECH:
+            offset = encoder - 2047
+        else:
+            offset = 2047 - (-encoder % 4096 if drive else encoder)
+        return {
+            "id": servo.id,
+            "drive_mode": drive,
+            "homing_offset": offset,
+            "range_min": max(0, low),
+            "range_max": min(4095, high),
+        }
+
+    def _calibrated(self, servo: ServoPlan) -> ServoPlan:
+        found = self._calibration(servo)
+        offset = found["homing_offset"]
+        if self.protocol is Protocol.FEETECH:
+            offset = sign_magnitude(offset, 11)
+        settings = {
+            **servo.settings,
+            "Homing_Offset": offset,
+            "Min_Position_Limit": found["range_min"],
+            "Max_Position_Limit": found["range_max"],
+        }
+        return replace(servo, settings=settings)
+
+
+@functools.cache
+def _limits(model: str) -> tuple[tuple[float, float], ...]:
+    limits = np.asarray(ArmModel.load(model).joint_limits_rad)
+    return tuple((float(low), float(high)) for low, high in limits)
+
+
+def so101(role: str = "follower") -> ArmPlan:
+    """Return an SO-101 with STS3215 servos, ids 1 to 6, 1 Mbit/s."""
+    # The weight on lift and elbow of a stretched arm: TheRobotStudio's SO-101 URDF masses.
+    gravity = (0.0, 0.75, 0.45, 0.12, 0.0, 0.0)
+    servos = tuple(
+        ServoPlan(
+            name, n + 1, "sts3215", 2048 + _ASSEMBLY_TICKS[n], *_limits("so101")[n], gravity[n],
+            full_turn=name in _FULL_TURN["so101"], settings={"Return_Delay_Time": 0},
+        )
+        for n, name in enumerate(JOINTS)
+    )  # fmt: skip
+    return ArmPlan("so101", role, Protocol.FEETECH, servos)
+
+
+def koch(role: str = "follower") -> ArmPlan:
+    """Return a Koch v1.1: a follower of XL430 and XL330-M288, a leader of XL330-M077."""
+    follower = role == "follower"
+    models = ["xl430-w250"] * 2 + ["xl330-m288"] * 4 if follower else ["xl330-m077"] * 6
+    gravity = (0.0, 0.25, 0.1, 0.03, 0.0, 0.0) if follower else (0.0, 0.006, 0.005, 0.0, 0.0, 0.0)
+    servos = []
+    for n, name in enumerate(JOINTS):
+        settings = {"Baud_Rate": 3, "Return_Delay_Time": 0}
+        turned = not follower and name == "elbow_flex"  # KochLeader inverts its Drive_Mode
+        servos.append(
+            ServoPlan(
+                name, n + 1, models[n], 2048 + _ASSEMBLY_TICKS[n], *_limits("koch")[n],
+                gravity[n], direction=-1 if turned else 1,
+                full_turn=name in _FULL_TURN["koch"], settings=settings,
+            )
+        )  # fmt: skip
+    return ArmPlan("koch", role, Protocol.DYNAMIXEL, tuple(servos))
+
+
+def openmanipulator(role: str = "follower") -> ArmPlan:
+    """Return ROBOTIS' OMX-F (ids 11 to 16) or OMX-L (ids 1 to 6), as LeRobot drives them."""
+    follower = role == "follower"
+    models = ["xl430-w250"] * 3 + ["xl330-m288"] * 3 if follower else ["xl330-m288"] * 6
+    if not follower:
+        models[5] = "xl330-m077"
+    gravity = (0.0, 0.4, 0.2, 0.04, 0.0, 0.0) if follower else (0.0, 0.01, 0.01, 0.0, 0.0, 0.0)
+    servos = []
+    for n, name in enumerate(JOINTS):
+        settings = {"Baud_Rate": 3, "Return_Delay_Time": 0}
+        turned = not follower and name == "gripper"  # OmxLeader inverts its Drive_Mode
+        servos.append(
+            ServoPlan(
+                name, n + (11 if follower else 1), models[n], 2048,
+                *_limits("openmanipulator")[n], gravity[n], direction=-1 if turned else 1,
+                full_turn=True, settings=settings,
+            )
+        )  # fmt: skip
+    return ArmPlan("openmanipulator", role, Protocol.DYNAMIXEL, tuple(servos))
+
+
+ARMS: Final[Mapping[str, Callable[[str], ArmPlan]]] = {
+    "so101": so101,
+    "koch": koch,
+    "openmanipulator": openmanipulator,
+}
+
+
+def arm_plan(model: str, role: str = "follower", protocol: str | None = None) -> ArmPlan:
+    """Return the plan of an arm by name.
+
+    Raises:
+        UnusableInputError: no such arm or role, or the arm has no servos of that protocol.
+    """
+    if model not in ARMS:
+        raise unknown_choice("arm model", model, ARMS)
+    if role not in ROLES:
+        raise unknown_choice("role", role, ROLES)
+    plan = ARMS[model](role)
+    if protocol is not None:
+        if protocol not in set(Protocol):
+            raise unknown_choice("protocol", protocol, [p.value for p in Protocol])
+        if protocol != plan.protocol:
+            raise UnusableInputError(
+                f"The {model} has {plan.protocol.value} servos, not {protocol}. Leave --protocol "
+                f"out, or use --protocol={plan.protocol.value}."
+            )
+    return plan

@@ -1,0 +1,435 @@
+"""An emulated servo bus on a pseudo-terminal, served by a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import random
+import select
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, cast
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.protocols import Plant
+from gaploop.teleop.emulator.arms import ArmPlan, arm_plan
+from gaploop.teleop.emulator.chain import Chain, DynamixelChain, FeetechChain
+from gaploop.teleop.emulator.dynamixel_servo import DynamixelServo
+from gaploop.teleop.emulator.faults import Fault, WireFaults, wire_faults
+from gaploop.teleop.emulator.feetech_servo import FeetechServo
+from gaploop.teleop.emulator.hand import Hand
+from gaploop.teleop.emulator.mechanics import Joints, PlantJoints
+from gaploop.teleop.emulator.port import Port
+from gaploop.teleop.emulator.servo import Servo
+from gaploop.teleop.servos.registers import Protocol
+
+log = logging.getLogger(__name__)
+
+IDLE_S: Final = 0.02
+"""How often the arm moves on while no host asks [s]."""
+_SILENCE_S: Final = 0.1  # a packet that paused for so long is not going on
+
+
+@dataclass
+class Counts:
+    """What went over the wire.
+
+    Attributes:
+        received_bytes: from hosts.
+        sent_bytes: to hosts.
+        exchanges: pieces of input that were worked on.
+        answers: packets that servos sent.
+        spoiled: answers that faults dropped or changed.
+        unheard_bytes: came at a bit rate that no servo has.
+    """
+
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    exchanges: int = 0
+    answers: int = 0
+    spoiled: int = 0
+    unheard_bytes: int = 0
+
+
+class BusFaults:
+    """Faults of one bus, at run time; safe to use from any thread."""
+
+    def __init__(self, bus: EmulatedBus, scheduled: Iterable[Fault], seed: int) -> None:
+        self._bus = bus
+        self.rng = random.Random(seed)
+        self._waiting = sorted(scheduled, key=lambda f: f.at_s)
+        self.active: list[Fault] = []
+        self.wire = WireFaults()
+
+    def add(self, fault: Fault) -> None:
+        """Let a fault strike now, or when its `at_s` [s] comes."""
+        with self._bus.lock:
+            self._bus.require_servo(fault.id)
+            at_s = max(fault.at_s, self._bus.age_s())
+            self._waiting = sorted(
+                [*self._waiting, replace(fault, at_s=at_s)], key=lambda f: f.at_s
+            )
+            self.update(self._bus.age_s())
+
+    def drop(self, rate: float) -> None:
+        """Lose packets, each with probability `rate`."""
+        self.add(Fault("drop", rate=rate))
+
+    def corrupt(self, rate: float) -> None:
+        """Change a byte of answers, each with probability `rate`."""
+        self.add(Fault("corrupt", rate=rate))
+
+    def garbage(self, rate: float) -> None:
+        """Put noise before answers, each with probability `rate`."""
+        self.add(Fault("garbage", rate=rate))
+
+    def slow(self, latency_s: float, jitter_s: float = 0.0) -> None:
+        """Delay every answer by `latency_s` and up to `jitter_s` more [s]."""
+        self.add(Fault("slow", latency_s=latency_s, jitter_s=jitter_s))
+
+    def vanish(self, servo: int, for_s: float = math.inf) -> None:
+        """Take the power from a servo; it comes back as just switched on."""
+        self.add(Fault("vanish", id=servo, for_s=for_s))
+
+    def overheat(self, servo: int, celsius: float = 95.0, for_s: float = math.inf) -> None:
+        """Let a servo measure a temperature [°C]."""
+        self.add(Fault("overheat", id=servo, value=celsius, for_s=for_s))
+
+    def overload(self, servo: int, share: float = 1.0, for_s: float = math.inf) -> None:
+        """Let a servo measure a load, as a share of stall."""
+        self.add(Fault("overload", id=servo, value=share, for_s=for_s))
+
+    def voltage(self, volts: float, for_s: float = math.inf) -> None:
+        """Set the supply voltage [V]."""
+        self.add(Fault("voltage", value=volts, for_s=for_s))
+
+    def unplug(self, for_s: float = math.inf) -> None:
+        """Pull the USB cable; `clear` or the end of `for_s` [s] plugs it in again."""
+        self.add(Fault("unplug", for_s=for_s))
+
+    def clear(self, kind: str | None = None, servo: int | None = None) -> None:
+        """End all faults, or those of a kind, or of a servo, scheduled ones included."""
+        with self._bus.lock:
+
+            def meant(fault: Fault) -> bool:
+                return kind in (None, fault.fault) and servo in (None, fault.id)
+
+            self._waiting = [f for f in self._waiting if not meant(f)]
+            for fault in [f for f in self.active if meant(f)]:
+                self._end(fault)
+            self.wire = wire_faults(self.active)
+
+    def update(self, now_s: float) -> None:
+        """Begin and end what is due at `now_s` [s] since the start."""
+        if not self._waiting and not self.active:
+            return
+        changed = False
+        for fault in [f for f in self.active if f.end_s <= now_s]:
+            self._end(fault)
+            changed = True
+        while self._waiting and self._waiting[0].at_s <= now_s:
+            fault = self._waiting.pop(0)
+            self.active.append(fault)
+            self._bus.strike(fault)
+            changed = True
+        if changed:
+            self.wire = wire_faults(self.active)
+
+    def _end(self, fault: Fault) -> None:
+        self.active.remove(fault)
+        if not any(f.fault == fault.fault and f.id == fault.id for f in self.active):
+            self._bus.mend(fault)
+
+
+class EmulatedBus:
+    """An arm's servos on a pseudo-terminal. Use `EmulatedBus.start`.
+
+    Attributes:
+        plan: the arm.
+        servos: by the id that each had at the start.
+        faults: what goes wrong, on request.
+        hand: who holds the arm.
+        counts: what went over the wire.
+        lock: hold it to look at or change servos while the bus runs.
+    """
+
+    def __init__(
+        self,
+        plan: ArmPlan,
+        *,
+        link: Path | None = None,
+        hand: str = "still",
+        wire_time: bool = True,
+        faults: Iterable[Fault] = (),
+        seed: int = 0,
+        plant: Plant | None = None,
+    ) -> None:
+        """Build the arm; `start` switches it on.
+
+        Args:
+            plan: its servos.
+            link: where to put a link to the port.
+            hand: one of hand.HANDS.
+            wire_time: answers take as long as their bytes on a real wire.
+            faults: what is to go wrong, and when.
+            seed: draws faults.
+            plant: the mechanics behind the servos; joints on their own unless given.
+
+        Raises:
+            UnusableInputError: the link can't be made, or a fault names no servo.
+        """
+        self.plan = plan
+        self.lock = threading.RLock()
+        built = [servo.build() for servo in plan.servos]
+        self.chain = _chain(plan, built, plant)
+        self.all_servos = tuple(built)
+        self.servos: Mapping[int, Servo] = {servo.id: servo for servo in built}
+        self.hand = Hand(built, hand, leads=plan.role == "leader")
+        self.counts = Counts()
+        self.wire_time = wire_time
+        self._link = link
+        self._start_s = time.monotonic()
+        self.chain.now_s = self._start_s
+        self._heard_s = self._start_s
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.faults = BusFaults(self, (), seed)
+        for fault in faults:
+            self.require_servo(fault.id)
+        self._port: Port | None = Port(link)
+        self._path = self._port.path
+        self._wake_read, self._wake_write = os.pipe()
+        self.faults = BusFaults(self, faults, seed)
+
+    @classmethod
+    def start(
+        cls,
+        model: str = "so101",
+        protocol: str | None = None,
+        role: str = "follower",
+        *,
+        calibrated: bool = True,
+        plan: ArmPlan | None = None,
+        link: Path | str | None = None,
+        hand: str = "still",
+        wire_time: bool = True,
+        faults: Iterable[Fault] = (),
+        seed: int = 0,
+        plant: Plant | None = None,
+    ) -> Self:
+        """Build an arm, switch it on and serve its port from a thread; a context manager.
+
+        Args:
+            model: so101, koch or openmanipulator.
+            protocol: feetech or dynamixel; the arm's own unless given.
+            role: follower or leader.
+            calibrated: its servos hold what `lerobot-calibrate` would have written.
+            plan: an arm changed by hand, instead of all the above.
+            link: where to put a link to the port.
+            hand: none, still, middle_then_ranges, wave.
+            wire_time: answers take as long as their bytes on a real wire.
+            faults: what is to go wrong, and when.
+            seed: draws faults.
+            plant: the mechanics behind the servos; joints on their own unless given.
+
+        Raises:
+            UnusableInputError: an unknown arm, role, protocol, hand; or the link can't be made.
+        """
+        if plan is None:
+            plan = arm_plan(model, role, protocol)
+            plan = plan.calibrated() if calibrated else plan
+        bus = cls(
+            plan,
+            link=None if link is None else Path(link),
+            hand=hand,
+            wire_time=wire_time,
+            faults=faults,
+            seed=seed,
+            plant=plant,
+        )
+        bus._thread = threading.Thread(target=bus.serve, name="emulated-bus", daemon=True)
+        bus._thread.start()
+        return bus
+
+    @property
+    def port(self) -> str:
+        """What a host opens."""
+        return self._path
+
+    def age_s(self) -> float:
+        """Return the time since the start [s]."""
+        return time.monotonic() - self._start_s
+
+    def servo(self, name: str) -> Servo:
+        """Return a servo by the name of its motor.
+
+        Raises:
+            UnknownChoiceError: no such motor.
+        """
+        by_name = {servo.mount.name: servo for servo in self.all_servos}
+        if name not in by_name:
+            raise unknown_choice("motor", name, by_name)
+        return by_name[name]
+
+    def plug(self, names: Iterable[str] | None = None) -> None:
+        """Connect only the named motors to the bus, or all."""
+        wanted = None if names is None else {self.servo(name) for name in names}
+        with self.lock:
+            for servo in self.all_servos:
+                servo.connected = wanted is None or servo in wanted
+
+    def power_cycle(self) -> None:
+        """Switch the arm off and on again."""
+        with self.lock:
+            for servo in self.all_servos:
+                servo.power_down()
+                servo.power_up()
+
+    def stop(self) -> None:
+        """End the thread, close the port and remove its link; safe to call twice."""
+        self._stop.set()
+        if self._wake_write >= 0:
+            os.write(self._wake_write, b"x")
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        with self.lock:
+            self._close_port()
+            for fd in (self._wake_read, self._wake_write):
+                if fd >= 0:
+                    os.close(fd)
+            self._wake_read = self._wake_write = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # --- the thread ------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Answer the host until `stop`."""
+        while not self._stop.is_set():
+            port = self._port
+            waiting = [self._wake_read] if port is None else [port.fd, self._wake_read]
+            ready, _, _ = select.select(waiting, [], [], IDLE_S)
+            with self.lock:
+                due_s, answer = self._turn(port if port is not None and port.fd in ready else None)
+            if answer:
+                self._say(answer, due_s)
+
+    def _turn(self, port: Port | None) -> tuple[float, bytes]:
+        """Move on to now and work on what came; return when what is to be answered."""
+        now_s = time.monotonic()
+        age_s = now_s - self._start_s
+        self.faults.update(age_s)
+        self.hand.update(age_s)
+        self.chain.advance(now_s)
+        if port is None or port is not self._port:
+            if now_s - self._heard_s > _SILENCE_S:
+                self.chain.silence()
+            return now_s, b""
+        if now_s - self._heard_s > _SILENCE_S:
+            self.chain.silence()
+        self._heard_s = now_s
+        data = port.receive()
+        baud = port.baud() or 1
+        self.counts.received_bytes += len(data)
+        self.counts.exchanges += 1
+        if self.faults.wire.drop and self.faults.rng.random() < self.faults.wire.drop:
+            self.counts.spoiled += 1
+            return now_s, b""
+        answer = self._spoiled(self.chain.hear(data, baud))
+        delay_s = self.chain.delay_s() + self.faults.wire.delay_s(self.faults.rng)
+        if self.wire_time:
+            delay_s += (len(data) + len(answer)) * 10 / baud  # 8 bits, start and stop
+        return now_s + delay_s, answer
+
+    def _spoiled(self, answers: list[bytes]) -> bytes:
+        wire, rng = self.faults.wire, self.faults.rng
+        self.counts.answers += len(answers)
+        if wire.drop or wire.corrupt or wire.garbage:
+            spoiled = [wire.spoil(answer, rng) for answer in answers]
+            self.counts.spoiled += sum(a != b for a, b in zip(answers, spoiled, strict=True))
+            answers = spoiled
+        return b"".join(answers)
+
+    def _say(self, answer: bytes, due_s: float) -> None:
+        """Send an answer when it is due; the wire is busy until then."""
+        wait_s = due_s - time.monotonic()
+        if wait_s > 0:
+            if wait_s > IDLE_S:
+                self._stop.wait(wait_s)
+            else:
+                time.sleep(wait_s)
+        with self.lock:
+            if self._port is not None:
+                self._port.send(answer)
+                self.counts.sent_bytes += len(answer)
+
+    # --- faults ----------------------------------------------------------------------------
+
+    def require_servo(self, identity: int | None) -> None:
+        """Raise `UnusableInputError` where there is no servo of that id."""
+        if identity is not None and identity not in self.servos:
+            ids = ", ".join(str(i) for i in self.servos)
+            raise UnusableInputError(f"No servo has id {identity}. There are: {ids}.")
+
+    def strike(self, fault: Fault) -> None:
+        """Begin a fault."""
+        servo = self.servos.get(fault.id) if fault.id is not None else None
+        log.info("fault: %s", fault)
+        if fault.fault == "unplug":
+            self._close_port()
+        elif fault.fault == "voltage":
+            rail_v = max(s.joint.motor.nominal_v for s in self.all_servos)
+            self.chain.mechanics.brown_out = (4.0 if fault.value is None else fault.value) / rail_v
+        elif servo is not None and fault.fault == "vanish":
+            servo.power_down()
+        elif servo is not None and fault.fault == "overheat":
+            servo.forced_temperature_c = 95.0 if fault.value is None else fault.value
+        elif servo is not None and fault.fault == "overload":
+            servo.forced_load = 1.0 if fault.value is None else fault.value
+
+    def mend(self, fault: Fault) -> None:
+        """End a fault."""
+        servo = self.servos.get(fault.id) if fault.id is not None else None
+        log.info("fault over: %s", fault.fault)
+        if fault.fault == "unplug" and self._port is None and not self._stop.is_set():
+            self._port = Port(self._link)
+            self._path = self._port.path
+        elif fault.fault == "voltage":
+            self.chain.mechanics.brown_out = 1.0
+        elif servo is not None and fault.fault == "vanish":
+            servo.power_up()
+        elif servo is not None and fault.fault == "overheat":
+            servo.forced_temperature_c = None
+        elif servo is not None and fault.fault == "overload":
+            servo.forced_load = None
+
+    def _close_port(self) -> None:
+        if self._port is not None:
+            with contextlib.suppress(OSError):
+                self._port.close()
+        self._port = None
+
+
+def _chain(
+    plan: ArmPlan, servos: list[Servo], plant: Plant | None
+) -> Chain[DynamixelServo] | Chain[FeetechServo]:
+    joints = [servo.joint for servo in servos]
+    mechanics = Joints(joints) if plant is None else PlantJoints(joints, plant)
+    if plan.protocol is Protocol.FEETECH:
+        return FeetechChain(cast(list[FeetechServo], servos), mechanics)
+    return DynamixelChain(cast(list[DynamixelServo], servos), mechanics)

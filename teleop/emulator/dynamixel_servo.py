@@ -1,0 +1,313 @@
+"""A DYNAMIXEL X servo: what its registers do (ROBOTIS e-Manual, XL330 and XL430)."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Final
+
+from gaploop.teleop.emulator.dynamixel_tables import BAUD_RATES, RAM, dynamixel_table
+from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, MotorSpec
+from gaploop.teleop.emulator.registers import Register
+from gaploop.teleop.emulator.servo import Mount, Servo, approach
+from gaploop.teleop.servos.dynamixel import ErrorCode
+
+# e-Manual, "Specifications" of each model: stall torque and current, no load speed.
+MOTORS: Final = {
+    "xl330-m077": MotorSpec(0.215, 1.47, 383 * math.tau / 60, 5.0, 0.0004, 0.008, 0.1),
+    "xl330-m288": MotorSpec(0.52, 1.47, 103 * math.tau / 60, 5.0, 0.002, 0.02, 0.1),
+    "xl430-w250": MotorSpec(
+        1.4, 1.3, 57 * math.tau / 60, 11.1, 0.006, 0.04, 0.1, current_sensor=False
+    ),
+}
+"""Inertia and friction are assumed: they give the settling times that Koch's users see."""
+
+VELOCITY_TICKS_S: Final = 0.229 / 60 * 4096  # one unit of velocity registers
+ACCELERATION_TICKS_S2: Final = 214.577 / 3600 * 4096
+_PWM: Final = 885
+_PRESENT: Final = 120
+_WATCHDOG_S: Final = 0.02
+_OVERLOAD_S: Final = 2.0  # assumed: the e-Manual gives no figure for "persistent"
+_OVERLOAD: Final = 0.9
+
+VOLTAGE, HEAT, ENCODER, SHOCK, OVERLOAD = 0x01, 0x04, 0x08, 0x10, 0x20
+"""Bits of Hardware_Error_Status and Shutdown."""
+
+
+class Mode:
+    """Values of Operating_Mode."""
+
+    CURRENT, VELOCITY, POSITION, EXTENDED, CURRENT_POSITION, PWM = 0, 1, 3, 4, 5, 16
+
+
+class DynamixelServo(Servo):
+    """An XL330 or XL430."""
+
+    BAUD_RATES = BAUD_RATES
+
+    def __init__(self, model: str, mount: Mount, joint: Joint) -> None:
+        self.shut_off = False
+        self.alarm = 0
+        self.tripped_watchdog = False
+        self.heard_s = self.now_s = 0.0
+        super().__init__(model, dynamixel_table(model), mount, joint)
+
+    # --- registers -------------------------------------------------------------------------
+
+    def read(self, address: int, length: int) -> tuple[int, bytes]:
+        """Return the error number and the bytes; gaps between registers read as 0."""
+        if not length:
+            return ErrorCode.DATA_LENGTH, b""
+        if address + length > self.memory.table.size:
+            return ErrorCode.ACCESS, b""
+        if address < 168:
+            if address + length > _PRESENT - 51:  # 69, 70 and 98 change by themselves too
+                self.refresh()
+            return ErrorCode.NONE, bytes(self.memory.bytes[address : address + length])
+        self.refresh()
+        return ErrorCode.NONE, bytes(self._byte(a) for a in range(address, address + length))
+
+    def _byte(self, address: int) -> int:
+        """Read one byte, through the indirect address where there is one."""
+        return self.memory.bytes[self._direct(address)]
+
+    def _direct(self, address: int) -> int:
+        owner = self.memory.table.by_byte[address]
+        if owner is None or not owner.name.startswith("Indirect_Data"):
+            return address
+        target = self.memory["Indirect_Address_" + owner.name.rsplit("_", 1)[1]]
+        pointed = self.memory.table.by_byte[target]
+        points_on = pointed is not None and pointed.name.startswith("Indirect_Data")
+        return address if points_on else target
+
+    def write(self, address: int, data: bytes) -> int:
+        """Write bytes; return the error number. Nothing is written where one is not 0."""
+        if address + len(data) > self.memory.table.size or not data:
+            return ErrorCode.ACCESS if data else ErrorCode.DATA_LENGTH
+        places = {self._direct(address + n): byte for n, byte in enumerate(data)}
+        changes: dict[str, int] = {}
+        for register in self._touched(sorted(places)):
+            if register is None or not register.writable:
+                return ErrorCode.ACCESS
+            if any(a not in places for a in range(register.address, register.end)):
+                return ErrorCode.DATA_LENGTH
+            raw = bytes(places[a] for a in range(register.address, register.end))
+            value = int.from_bytes(raw, "little", signed=register.signed)
+            error = self._refusal(register, value)
+            if error:
+                return error
+            changes[register.name] = value
+        for name, value in changes.items():
+            self._apply(self.memory.table.by_name[name], value)
+        self.configure()
+        return ErrorCode.NONE
+
+    def _touched(self, places: list[int]) -> list[Register | None]:
+        owners = [self.memory.table.by_byte[place] for place in places]
+        return list(dict.fromkeys(owners))
+
+    def _refusal(self, register: Register, value: int) -> int:
+        """Return the error number of writing `value`."""
+        if register.address < RAM and self.memory["Torque_Enable"]:
+            return ErrorCode.ACCESS
+        if register.bounded and not register.low <= value <= register.high:
+            return ErrorCode.DATA_RANGE
+        name = register.name
+        if name == "Torque_Enable" and value and self.shut_off:
+            return ErrorCode.RESULT_FAIL  # a shut-down servo wants a reboot first
+        if name.startswith("Goal_") and self.tripped_watchdog:
+            return ErrorCode.DATA_RANGE
+        if name == "Goal_Position" and self.mode == Mode.POSITION:
+            low, high = self.memory["Min_Position_Limit"], self.memory["Max_Position_Limit"]
+            return ErrorCode.NONE if low <= value <= high else ErrorCode.DATA_LIMIT
+        limit = {
+            "Goal_PWM": "PWM_Limit",
+            "Goal_Current": "Current_Limit",
+            "Goal_Velocity": "Velocity_Limit",
+            "Profile_Velocity": "",
+        }.get(name)
+        return ErrorCode.DATA_LIMIT if limit and abs(value) > self.memory[limit] else ErrorCode.NONE
+
+    def _apply(self, register: Register, value: int) -> None:
+        name, memory = register.name, self.memory
+        was = memory[name]
+        memory.store(register, value)
+        if register.kept:
+            memory.keep(register)
+        if name == "Torque_Enable" and value and not was:
+            self.hold_here()
+        elif name == "Operating_Mode":
+            self._reset_goals(value)
+        elif name == "Drive_Mode":
+            self.configure()
+            self.count_turns()
+        elif name == "Bus_Watchdog":
+            self.tripped_watchdog = False
+        elif name == "Goal_Position":
+            self.goal = float(value)
+
+    def _reset_goals(self, mode: int) -> None:
+        """Goals and gains go back where the mode changes (e-Manual, Operating Mode)."""
+        memory = self.memory
+        for name in ("Position_D_Gain", "Position_I_Gain", "Position_P_Gain"):
+            register = memory.table.by_name[name]
+            memory.store(register, register.initial)
+        memory["Goal_PWM"] = memory["PWM_Limit"]
+        memory["Goal_Velocity"] = memory["Velocity_Limit"] if mode != Mode.VELOCITY else 0
+        if "Goal_Current" in memory.table.by_name:
+            memory["Goal_Current"] = memory["Current_Limit"] if mode != Mode.CURRENT else 0
+        if mode == Mode.POSITION:
+            self.count_turns()
+
+    def configure(self) -> None:
+        """Take over what was written to the memory."""
+        memory = self.memory
+        self.mode = memory["Operating_Mode"]
+        self.offset = memory["Homing_Offset"]
+        self.reverse = bool(memory["Drive_Mode"] & 1)
+        self._watchdog_s = memory["Bus_Watchdog"] * _WATCHDOG_S
+        scale = 4096 / math.tau / 128 / _PWM
+        self.joint.gain = memory["Position_P_Gain"] * scale
+        self.joint.damping = memory["Position_D_Gain"] / 16 * 0.001 * 4096 / math.tau / _PWM
+        self._pwm = min(memory["PWM_Limit"], abs(memory["Goal_PWM"])) / _PWM
+        self._top_speed = memory["Profile_Velocity"] * VELOCITY_TICKS_S or math.inf
+        self._rate = memory["Profile_Acceleration"] * ACCELERATION_TICKS_S2 or math.inf
+        has_current = "Goal_Current" in memory.table.by_name
+        self._goal_current_a = memory["Goal_Current"] / 1000 if has_current else math.inf
+
+    # --- motion ----------------------------------------------------------------------------
+
+    def shown_direction(self) -> int:
+        """1 where shown ticks grow with the joint angle, else -1."""
+        return -self.mount.direction if self.reverse else self.mount.direction
+
+    def shown_ticks(self) -> float:
+        """Present position with offset, direction and turns as the registers ask [ticks]."""
+        ticks = -self.encoder_ticks() if self.reverse else self.encoder_ticks()
+        return ticks - 4096 * self.turns + self.offset
+
+    def hold_here(self) -> None:
+        """Make the present position the goal."""
+        self.goal = self.setpoint = self.shown_ticks()
+        self.setpoint_speed = 0.0
+        self.memory["Goal_Position"] = round(self.goal)
+
+    def control(self, dt: float) -> None:
+        """Move the set point by `dt` [s] and set the joint's drive."""
+        joint = self.joint
+        if not self.powered or not self.memory.bytes[RAM] or self.shut_off:
+            joint.drive = Drive.LIMP
+            return
+        joint.duty_limit = self._pwm
+        if self._watchdog_s and self.now_s - self.heard_s > self._watchdog_s:
+            self._bark()
+        mode = self.mode
+        if mode in (Mode.POSITION, Mode.EXTENDED, Mode.CURRENT_POSITION):
+            self.setpoint, self.setpoint_speed = approach(
+                self.setpoint, self.setpoint_speed, self.goal, self._top_speed, self._rate, dt
+            )
+            joint.drive, joint.goal_rad = Drive.POSITION, self.joint_rad(self.setpoint)
+            if mode == Mode.CURRENT_POSITION:
+                share = abs(self._goal_current_a) / joint.motor.stall_a
+                emf = abs(joint.v_rad_s) / joint.motor.free_rad_s
+                joint.duty_limit = min(self._pwm, share + emf)
+        elif mode == Mode.VELOCITY:
+            speed = self.memory["Goal_Velocity"] * VELOCITY_TICKS_S / TICKS_PER_RAD
+            joint.drive, joint.goal_rad_s = Drive.VELOCITY, speed * self.shown_direction()
+        else:
+            share = self.memory["Goal_PWM"] / _PWM
+            if mode == Mode.CURRENT:
+                emf = joint.v_rad_s / joint.motor.free_rad_s * self.shown_direction()
+                share = self._goal_current_a / joint.motor.stall_a + emf
+            joint.drive, joint.goal_rad_s = Drive.DUTY, share * self.shown_direction()
+
+    def _bark(self) -> None:
+        """The host went silent: stop here and refuse goals until the watchdog is cleared."""
+        if not self.tripped_watchdog:
+            self.tripped_watchdog = True
+            self.hold_here()
+            self.memory["Goal_Velocity"] = 0
+
+    def protect(self, dt: float) -> None:
+        """Check limits `dt` [s] after the last check; shut off where one is passed."""
+        memory, joint = self.memory, self.joint
+        tenths = round(joint.voltage_v * 10)
+        alarm = self.alarm
+        if not memory["Min_Voltage_Limit"] <= tenths <= memory["Max_Voltage_Limit"]:
+            alarm |= VOLTAGE
+        if self.temperature_c > memory["Temperature_Limit"]:
+            alarm |= HEAT
+        stuck = abs(self.load) > _OVERLOAD and abs(joint.v_rad_s) < 0.1
+        self._strained_s = self._strained_s + dt if stuck and self.torque else 0.0
+        if self._strained_s > _OVERLOAD_S:
+            alarm |= OVERLOAD
+        self.alarm = alarm
+        if alarm & memory["Shutdown"] and not self.shut_off:
+            self.shut_off = True
+            memory["Torque_Enable"] = 0
+            joint.drive = Drive.LIMP
+
+    def power_up(self) -> None:
+        """Begin as after switching on or a reboot."""
+        self.alarm = 0
+        self.shut_off = self.tripped_watchdog = False
+        self.heard_s = self.now_s
+        super().power_up()
+        self._reset_goals(self.mode)
+        if self.memory["Startup_Configuration"] & 1:
+            self.memory["Torque_Enable"] = 1
+        self.configure()
+
+    def factory_reset(self, option: int) -> bool:
+        """Reset the EEPROM; 1 keeps the id, 2 also the bit rate. Return whether it is known."""
+        if option not in (0xFF, 0x01, 0x02):
+            return False
+        spared = {0xFF: (), 0x01: ("ID",), 0x02: ("ID", "Baud_Rate")}[option]
+        for register in self.memory.table.registers:
+            if register.kept and register.name not in spared:
+                self.memory.store(register, register.initial)
+                self.memory.keep(register)
+        self.power_up()
+        return True
+
+    def clear_turns(self) -> bool:
+        """Take the present position back into one turn; return whether it stood still."""
+        if abs(self.joint.v_rad_s) > 0.05:
+            return False
+        self.count_turns()
+        self.hold_here()
+        return True
+
+    def refresh(self) -> None:
+        """Write what is measured into the memory."""
+        joint, memory = self.joint, self.memory
+        sign = self.shown_direction()
+        if joint.motor.current_sensor and self.forced_load is None:
+            strain = round(joint.current_a * 1000 * sign)
+        else:
+            per_unit = joint.motor.stall_a if joint.motor.current_sensor else 1.0
+            strain = round(self.load * per_unit * 1000 * sign * self.mount.direction)
+        unit = TICKS_PER_RAD / VELOCITY_TICKS_S
+        speed = round(joint.v_rad_s * unit * sign)
+        still = abs(speed) <= memory["Moving_Threshold"]
+        arrived = abs(self.shown_ticks() - self.goal) < 20
+        struct.pack_into(
+            "<HBBhhiiiiHB",
+            memory.bytes,
+            _PRESENT,
+            int(self.now_s * 1000) % 32768,
+            not still,
+            int(arrived) | (0 if self.setpoint == self.goal else 2),
+            round(joint.duty * _PWM * sign),
+            max(-32768, min(32767, strain)),
+            speed,
+            round(self.shown_ticks()),
+            round(self.setpoint_speed / VELOCITY_TICKS_S),
+            round(self.setpoint),
+            round(joint.voltage_v * 10),
+            round(self.temperature_c),
+        )
+        memory.bytes[69] = self.registered is not None
+        memory.bytes[70] = self.alarm
+        if self.tripped_watchdog:
+            memory.bytes[98] = 0xFF

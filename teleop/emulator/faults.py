@@ -1,0 +1,157 @@
+"""What goes wrong on the bus, on request: now, or on a schedule."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+
+KINDS: Final[Mapping[str, str]] = {
+    "drop": "packets are lost, each with probability `rate` (0.1)",
+    "corrupt": "answers have a byte changed, each with probability `rate` (0.1)",
+    "garbage": "noise comes before answers, each with probability `rate` (0.1)",
+    "slow": "answers come `latency_s` (0.02) later, and up to `jitter_s` (0) more",
+    "vanish": "servo `id` loses power; it comes back with torque off and its RAM forgotten",
+    "overheat": "servo `id` measures `value` °C (95)",
+    "overload": "servo `id` measures `value` of its stall load (1.0)",
+    "voltage": "the supply gives `value` V (4.0)",
+    "unplug": "the USB cable is pulled: the port is closed and its link gone",
+}
+"""Faults by name, and what each does."""
+
+_NEEDS_ID: Final = ("vanish", "overheat", "overload")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        fault: one of KINDS.
+        at_s: when it begins, since the emulator started [s].
+        for_s: how long it lasts [s]; endless unless given.
+        id: the servo it strikes.
+        rate: probability for each packet.
+        latency_s: added to every answer [s].
+        jitter_s: most that is added on top, evenly drawn [s].
+        value: temperature [°C], share of stall, or voltage [V].
+    """
+
+    fault: str
+    at_s: float = 0.0
+    for_s: float = math.inf
+    id: int | None = None
+    rate: float = 0.1
+    latency_s: float = 0.02
+    jitter_s: float = 0.0
+    value: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.fault not in KINDS:
+            raise unknown_choice("fault", self.fault, KINDS)
+        if self.fault in _NEEDS_ID and self.id is None:
+            raise UnusableInputError(f"Fault {self.fault} needs the id of a servo, such as id: 3.")
+        for name, low, high in (
+            ("rate", 0.0, 1.0),
+            ("at_s", 0.0, math.inf),
+            ("for_s", 0.0, math.inf),
+            ("latency_s", 0.0, 10.0),
+            ("jitter_s", 0.0, 10.0),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UnusableInputError(
+                    f"Fault {self.fault}: {name} must be from {low:g} to {high:g}, got {value}."
+                )
+
+    @property
+    def end_s(self) -> float:
+        """When it is over [s]."""
+        return self.at_s + self.for_s
+
+
+def parse_faults(entries: object, where: str) -> tuple[Fault, ...]:
+    """Return the schedule in a list of mappings, as YAML or JSON have it.
+
+    Raises:
+        UnusableInputError: names the entry and what is wrong with it.
+    """
+    if not isinstance(entries, list):
+        raise UnusableInputError(
+            f"{where} must be a list such as [{{at_s: 5, fault: vanish, id: 3, for_s: 2}}]."
+        )
+    names = [f.name for f in fields(Fault)]
+    faults = []
+    for number, entry in enumerate(entries, 1):
+        place = f"{where}, entry {number}"
+        if not isinstance(entry, Mapping) or "fault" not in entry:
+            raise UnusableInputError(f"{place} needs `fault`, one of: {', '.join(KINDS)}.")
+        for name in entry:
+            if name not in names:
+                raise unknown_choice("field", name, names, place)
+        try:
+            faults.append(Fault(**{str(k): _number(k, v) for k, v in entry.items()}))
+        except (UnusableInputError, TypeError, ValueError) as error:
+            raise UnusableInputError(f"{place}: {error}") from error
+    return tuple(faults)
+
+
+def _number(name: str, value: object) -> Any:
+    if name == "fault":
+        return str(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UnusableInputError(f"{name} must be a number, got {value!r}.")
+    if name == "id":
+        return int(value)
+    return float(value)
+
+
+@dataclass
+class WireFaults:
+    """What befalls packets just now.
+
+    Attributes:
+        drop: probability that a packet is lost.
+        corrupt: probability that an answer has a byte changed.
+        garbage: probability that noise comes before an answer.
+        latency_s: added to every answer [s].
+        jitter_s: most that is added on top [s].
+    """
+
+    drop: float = 0.0
+    corrupt: float = 0.0
+    garbage: float = 0.0
+    latency_s: float = 0.0
+    jitter_s: float = 0.0
+
+    def delay_s(self, rng: random.Random) -> float:
+        """Draw what is added to an answer's delay [s]."""
+        return self.latency_s + (rng.uniform(0.0, self.jitter_s) if self.jitter_s else 0.0)
+
+    def spoil(self, answer: bytes, rng: random.Random) -> bytes:
+        """Return what arrives of an answer."""
+        if self.drop and rng.random() < self.drop:
+            return b""
+        if self.corrupt and rng.random() < self.corrupt:
+            place = rng.randrange(len(answer))
+            changed = answer[place] ^ rng.randrange(1, 256)
+            answer = answer[:place] + bytes((changed,)) + answer[place + 1 :]
+        if self.garbage and rng.random() < self.garbage:
+            answer = rng.randbytes(rng.randrange(1, 12)) + answer
+        return answer
+
+
+def wire_faults(active: Iterable[Fault]) -> WireFaults:
+    """Combine the active faults of the wire; the strongest of a kind counts."""
+    wire = WireFaults()
+    for fault in active:
+        if fault.fault in ("drop", "corrupt", "garbage"):
+            setattr(wire, fault.fault, max(getattr(wire, fault.fault), fault.rate))
+        elif fault.fault == "slow":
+            wire.latency_s = max(wire.latency_s, fault.latency_s)
+            wire.jitter_s = max(wire.jitter_s, fault.jitter_s)
+    return wire

@@ -1,0 +1,140 @@
+"""The hand of a simulated person: holds an arm, moves it for calibration, or leads with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.teleop.emulator.joint import Drive
+from gaploop.teleop.emulator.servo import Servo
+
+HANDS: Final = ("none", "still", "middle_then_ranges", "wave", "trace")
+
+_SWEEP_S: Final = 6.0
+"""Once through all ranges and back."""
+_REACH_RAD_S: Final = 1.5
+_WAVE_SHARE: Final = 0.2
+_WAVE_S: Final = (5.0, 6.1, 7.3, 4.7, 6.7, 5.3)
+_INSIDE_RAD: Final = 0.01  # a sweep presses against the stops but not past them
+_CENTRED_TICKS: Final = 12
+
+
+class Hand:
+    """Moves the joints that it holds: all limp ones of a follower, every one of a leader.
+
+    Attributes:
+        mode: one of HANDS, or "pose".
+        leads: holds joints whose torque is on, too.
+    """
+
+    def __init__(self, servos: Sequence[Servo], mode: str = "still", leads: bool = False) -> None:
+        self.servos, self.leads = tuple(servos), leads
+        self._middle = [(s.joint.low_rad + s.joint.high_rad) / 2 for s in self.servos]
+        self._at = [s.joint.q_rad for s in self.servos]
+        self._pose = list(self._at)
+        self._trace: list[tuple[float, ...]] = []
+        self._since_s = self._now_s = 0.0
+        self.mode = "still"
+        self.set_mode(mode)
+
+    def set_mode(self, mode: str) -> None:
+        """Begin another motion.
+
+        Raises:
+            UnusableInputError: no such motion, or a trace without its file.
+        """
+        if mode not in HANDS:
+            raise unknown_choice("hand", mode, HANDS)
+        if mode == "trace" and not self._trace:
+            raise UnusableInputError("The hand has no trace. Give it as trace=FILE.")
+        self.mode = mode
+        self._since_s = self._now_s
+
+    def follow(self, trace: Sequence[Sequence[float]]) -> None:
+        """Repeat rows of time [s] and joint angles [rad]."""
+        self._trace = [tuple(row) for row in trace]
+        self.set_mode("trace")
+
+    def pose(self, q_rad: Sequence[float]) -> None:
+        """Go to a pose [rad] and stay."""
+        self._pose = list(q_rad)
+        self.mode = "pose"
+
+    def update(self, now_s: float) -> None:
+        """Move on to `now_s` [s] since the start."""
+        dt, self._now_s = max(0.0, now_s - self._now_s), now_s
+        goals = self._goals()
+        reach = _REACH_RAD_S * dt
+        for n, servo in enumerate(self.servos):
+            joint = servo.joint
+            held = goals is not None and (self.leads or joint.drive is Drive.LIMP)
+            if goals is None or not held:
+                joint.hand_rad = None
+                self._at[n] = joint.q_rad
+                continue
+            goal = min(max(goals[n], joint.low_rad), joint.high_rad)
+            self._at[n] += max(-reach, min(reach, goal - self._at[n]))
+            joint.hand_rad = self._at[n]
+
+    def _goals(self) -> Sequence[float] | None:
+        if self.mode == "none":
+            return None
+        if self.mode == "still":
+            return self._at
+        if self.mode == "pose":
+            return self._pose
+        if self.mode == "trace":
+            return self._traced()
+        if self.mode == "wave":
+            return self._wave()
+        return self._calibrating()
+
+    def _calibrating(self) -> Sequence[float]:
+        """Hold the middle until it is written down, then sweep until the ranges are."""
+        if not all(_centred(s) for s in self.servos):
+            self._since_s = self._now_s
+            return self._middle
+        if any(_ranged(s) for s in self.servos):
+            self.set_mode("wave" if self.leads else "still")
+            return self._middle
+        phase = math.sin((self._now_s - self._since_s) * math.tau / _SWEEP_S)
+        return [
+            middle + phase * ((s.joint.high_rad - s.joint.low_rad) / 2 + _INSIDE_RAD)
+            for s, middle in zip(self.servos, self._middle, strict=True)
+        ]
+
+    def _wave(self) -> Sequence[float]:
+        """Move smoothly about the middle, each joint at its own pace."""
+        at_s = self._now_s - self._since_s
+        return [
+            middle
+            + math.sin(at_s * math.tau / _WAVE_S[n % len(_WAVE_S)])
+            * _WAVE_SHARE
+            * (s.joint.high_rad - s.joint.low_rad)
+            / 2
+            for n, (s, middle) in enumerate(zip(self.servos, self._middle, strict=True))
+        ]
+
+    def _traced(self) -> Sequence[float]:
+        at_s = (self._now_s - self._since_s) % max(self._trace[-1][0], 1e-3)
+        after = next((n for n, row in enumerate(self._trace) if row[0] >= at_s), 0)
+        last, this = self._trace[max(0, after - 1)], self._trace[after]
+        span_s = this[0] - last[0]
+        share = (at_s - last[0]) / span_s if span_s > 0 else 0.0
+        return [a + share * (b - a) for a, b in zip(last[1:], this[1:], strict=True)]
+
+
+def _centred(servo: Servo) -> bool:
+    """A homing offset was written that makes the middle read as half a turn."""
+    joint = servo.joint
+    middle = (joint.low_rad + joint.high_rad) / 2
+    shown = servo.shown_ticks_at(middle)
+    return bool(servo.memory["Homing_Offset"]) and abs(shown - 2047) <= _CENTRED_TICKS
+
+
+def _ranged(servo: Servo) -> bool:
+    """Limits narrower than a whole turn were written."""
+    memory = servo.memory
+    return memory["Max_Position_Limit"] - memory["Min_Position_Limit"] < 4000

@@ -1,0 +1,181 @@
+"""What moves: a joint with its motor, gears, friction, weight, end stops, heat and a hand on it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+TICKS_PER_RAD: Final = 4096 / math.tau
+"""Both makers' encoders count 4096 to a turn."""
+
+AMBIENT_C: Final = 25.0
+_COOLING_S: Final = 300.0  # assumed: time constant of a small plastic housing in still air
+_HAND_NM_PER_RAD: Final = 30.0  # assumed: a firm grip, stiffer than any of the motors
+_HAND_NM_S_PER_RAD: Final = 1.5
+_LONGEST_STEP_S: Final = 0.005
+
+
+@dataclass(frozen=True)
+class MotorSpec:
+    """A servo's motor and gears, at the output shaft.
+
+    Attributes:
+        stall_nm: torque at standstill at the nominal voltage [N m].
+        stall_a: current then [A].
+        free_rad_s: speed without load at the nominal voltage [rad/s].
+        nominal_v: voltage of those figures, and of the supply [V].
+        inertia_kg_m2: of rotor and gears.
+        friction_nm: Coulomb friction of the gears [N m].
+        heat_c_per_a2_s: heating rate [°C/(A² s)]; 10 minutes at 1.5 kg on 10 cm warm an STS3215
+            by 15 °C (TheRobotStudio/SO-ARM100, issue 134).
+        standby_a: current of the electronics [A].
+        current_sensor: reports current; else only load.
+    """
+
+    stall_nm: float
+    stall_a: float
+    free_rad_s: float
+    nominal_v: float
+    inertia_kg_m2: float
+    friction_nm: float
+    heat_c_per_a2_s: float = 0.05
+    standby_a: float = 0.02
+    current_sensor: bool = True
+
+
+class Drive(Enum):
+    """What the servo's controller makes the motor do."""
+
+    LIMP = 0
+    POSITION = 1
+    VELOCITY = 2
+    DUTY = 3
+    DAMP = 4
+
+
+class Joint:
+    """State of one joint; a servo's controller sets the drive, `advance` moves it.
+
+    Angles are about the arm model's zero, as everywhere between devices.
+    """
+
+    __slots__ = (
+        "current_a", "damping", "drive", "duty", "duty_limit", "gain", "goal_rad",
+        "goal_rad_s", "gravity_nm", "hand_nm", "hand_rad", "high_rad", "inertia", "low_rad",
+        "motor", "q_rad", "temperature_c", "v_rad_s", "voltage_v",
+    )  # fmt: skip
+
+    def __init__(
+        self, motor: MotorSpec, low_rad: float, high_rad: float, gravity_nm: float = 0.0
+    ) -> None:
+        """Place the joint at rest in the middle of its travel.
+
+        Args:
+            motor: what turns it.
+            low_rad: end stop [rad].
+            high_rad: end stop [rad].
+            gravity_nm: torque of the weight at the angle where it is greatest [N m].
+        """
+        self.motor = motor
+        self.low_rad, self.high_rad = low_rad, high_rad
+        self.gravity_nm = gravity_nm
+        self.inertia = motor.inertia_kg_m2
+        self.q_rad = 0.0 if low_rad < 0.0 < high_rad else (low_rad + high_rad) / 2
+        self.v_rad_s = self.current_a = self.duty = 0.0
+        self.temperature_c = AMBIENT_C + 5.0
+        self.voltage_v = motor.nominal_v
+        self.drive = Drive.LIMP
+        self.goal_rad = self.q_rad
+        self.goal_rad_s = 0.0
+        self.gain = self.damping = 0.0
+        """Duty per radian of error, and per rad/s [1/rad, s/rad]."""
+        self.duty_limit = 1.0
+        self.hand_rad: float | None = None
+        self.hand_nm = 2.0
+        """Where a hand holds the joint [rad], and the most it pushes with [N m]."""
+
+    def advance(self, duration_s: float) -> None:
+        """Let `duration_s` [s] pass with the drive as it is."""
+        motor = self.motor
+        steps = min(64, max(1, math.ceil(duration_s / _LONGEST_STEP_S)))
+        step_s = duration_s / steps
+        for _ in range(steps):
+            self._step(step_s, motor)
+        volts = self.voltage_v / motor.nominal_v
+        emf = self.v_rad_s / motor.free_rad_s if self.drive is not Drive.LIMP else 0.0
+        self.current_a = (self.duty * volts - emf) * motor.stall_a if self.duty else 0.0
+
+    @property
+    def resting(self) -> bool:
+        """Limp, still, and held by its gears alone: nothing will move it."""
+        return (
+            self.drive is Drive.LIMP
+            and self.hand_rad is None
+            and not self.v_rad_s
+            and not self.duty
+            and self.gravity_nm * abs(math.cos(self.q_rad)) <= self.motor.friction_nm
+        )
+
+    def warm(self, duration_s: float) -> None:
+        """Heat the winding for `duration_s` [s] with the present current."""
+        heat = self.motor.heat_c_per_a2_s * self.current_a * self.current_a
+        decay = math.exp(-duration_s / _COOLING_S)
+        settled = AMBIENT_C + 5.0 + heat * _COOLING_S
+        self.temperature_c = settled + (self.temperature_c - settled) * decay
+
+    def _step(self, dt: float, motor: MotorSpec) -> None:
+        """Advance semi-implicitly, so that stiff drives and grips stay stable at any step."""
+        q, v = self.q_rad, self.v_rad_s
+        torque = -self.gravity_nm * math.cos(q) if self.gravity_nm else 0.0
+        implicit = 0.0
+        if self.hand_rad is not None:
+            push = _HAND_NM_PER_RAD * (self.hand_rad - q - v * dt) - _HAND_NM_S_PER_RAD * v
+            limit = self.hand_nm
+            if -limit < push < limit:
+                implicit += _HAND_NM_S_PER_RAD + dt * _HAND_NM_PER_RAD
+                torque += _HAND_NM_PER_RAD * (self.hand_rad - q)
+            else:
+                torque += limit if push > 0 else -limit
+        drive = self.drive
+        if drive is not Drive.LIMP:
+            torque, implicit = self._motor(dt, motor, torque, implicit)
+        else:
+            self.duty = 0.0
+        k = dt / self.inertia
+        v = (v + k * torque) / (1.0 + k * implicit)
+        stop = k * motor.friction_nm
+        v = 0.0 if -stop <= v <= stop else v - math.copysign(stop, v)
+        q += v * dt
+        if q < self.low_rad:
+            q, v = self.low_rad, 0.0
+        elif q > self.high_rad:
+            q, v = self.high_rad, 0.0
+        self.q_rad, self.v_rad_s = q, v
+
+    def _motor(
+        self, dt: float, motor: MotorSpec, torque: float, implicit: float
+    ) -> tuple[float, float]:
+        """Add the motor's torque [N m] and what of it depends on the new speed [N m s/rad]."""
+        volts = self.voltage_v / motor.nominal_v
+        stall = motor.stall_nm * volts
+        implicit += motor.stall_nm / motor.free_rad_s
+        drive = self.drive
+        if drive is Drive.DAMP:
+            self.duty = 0.0
+            return torque, implicit
+        if drive is Drive.DUTY:
+            duty = self.goal_rad_s
+        elif drive is Drive.VELOCITY:
+            duty = self.goal_rad_s / (motor.free_rad_s * volts)
+            duty += self.damping * (self.goal_rad_s - self.v_rad_s)
+        else:
+            error = self.goal_rad - self.q_rad
+            duty = self.gain * (error - self.v_rad_s * dt) - self.damping * self.v_rad_s
+            if -self.duty_limit < duty < self.duty_limit:
+                self.duty = duty
+                implicit += stall * (self.damping + dt * self.gain)
+                return torque + stall * self.gain * error, implicit
+        self.duty = max(-self.duty_limit, min(self.duty_limit, duty))
+        return torque + stall * self.duty, implicit

@@ -1,0 +1,101 @@
+"""A pseudo-terminal that stands for a USB serial adapter, with a symbolic link to it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import tempfile
+import tty
+from pathlib import Path
+from typing import Final
+
+from gaploop.core.errors import UnusableInputError
+
+# Linux, asm-generic/ioctls.h: struct termios2 holds any bit rate, not only the named ones.
+_TCGETS2: Final = 0x802C542A
+_TERMIOS2_SIZE: Final = 44
+_OSPEED: Final = 40
+
+
+class Port:
+    """The servos' end of a pseudo-terminal.
+
+    Attributes:
+        path: what a host opens: the link, or the terminal itself.
+        fd: our end, non-blocking.
+    """
+
+    def __init__(self, link: Path | None = None) -> None:
+        """Open a terminal and point `link` to it.
+
+        Raises:
+            UnusableInputError: `link` is something else than a link, or can't be made.
+        """
+        self.fd, self._host_fd = os.openpty()
+        os.set_blocking(self.fd, False)
+        # Our own hold on the host's end keeps the terminal alive between hosts.
+        tty.setraw(self._host_fd)
+        self.name = os.ttyname(self._host_fd)
+        self._link = link
+        try:
+            if link is not None:
+                _point(link, self.name)
+        except (OSError, UnusableInputError):
+            self._close_fds()
+            raise
+
+    @property
+    def path(self) -> str:
+        """What a host opens."""
+        return self.name if self._link is None else str(self._link)
+
+    def baud(self) -> int:
+        """Return the bit rate that the host has set [bit/s]."""
+        settings = fcntl.ioctl(self.fd, _TCGETS2, bytes(_TERMIOS2_SIZE))
+        return int(struct.unpack_from("I", settings, _OSPEED)[0])
+
+    def send(self, data: bytes) -> None:
+        """Send bytes to the host; what doesn't fit is lost, as a UART has no flow control."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self.fd, data)
+
+    def receive(self) -> bytes:
+        """Return what the host has sent, without waiting."""
+        try:
+            return os.read(self.fd, 4096)
+        except BlockingIOError:
+            return b""
+
+    def close(self) -> None:
+        """Remove the link and close the terminal; safe to call twice."""
+        if self._link is not None and self.fd >= 0:
+            with contextlib.suppress(OSError):
+                if os.readlink(self._link) == self.name:
+                    self._link.unlink()
+        self._close_fds()
+
+    def _close_fds(self) -> None:
+        for fd in (self.fd, self._host_fd):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self._host_fd = -1
+
+
+def _point(link: Path, target: str) -> None:
+    """Make `link` point to `target`, in one step, over an older link but over nothing else."""
+    if not link.is_symlink() and link.exists():
+        raise UnusableInputError(
+            f"--link={link} exists and is not a link. Name another path, or remove it."
+        )
+    try:
+        with tempfile.TemporaryDirectory(dir=link.absolute().parent, prefix=".link") as folder:
+            fresh = Path(folder, "link")
+            fresh.symlink_to(target)
+            fresh.replace(link)
+    except OSError as error:
+        raise UnusableInputError(
+            f"--link={link} can't be made: {error.strerror}. Name a path in a folder that exists "
+            "and that you may write to."
+        ) from error
