@@ -23,6 +23,10 @@ NO_REPLY: Final = 1 << 15
 """Bit of `FollowerState.status`: the servo didn't answer this turn. Its position is then the last
 one heard and its other readings are NaN. A servo's own status register has 8 bits, below it."""
 
+REBOOTED: Final = 1 << 14
+"""Bit of `FollowerState.status`: the servo lost power for a moment and came back limp, its settings
+gone. It stays set until `torque_on` has written them again."""
+
 
 class SafetyReason(IntFlag):
     """Why the safety filter changed a command; stored as a bit set in `gap.safety`."""

@@ -79,7 +79,10 @@ class FrameParser(abc.ABC):
         """Nothing more is coming: return what can be saved and reject the rest."""
         frames: list[Frame] = []
         while self._buffer:
-            frames += self._salvage() or self._reject(1) or []
+            saved = self._salvage()
+            if not saved:
+                self._reject(1)
+            frames += saved
             frames += self._cut()
         return frames
 

@@ -1,0 +1,269 @@
+"""The servos of one bus: their whole state in one transaction, their goals in another.
+
+On a Dynamixel bus a servo answers a sync read only after it has heard the one before it, so a
+servo that vanished would silence all behind it. Those are asked again at once, and from the next
+turn on silent servos are asked last. A servo that is silent for long is asked now and then only.
+
+A servo that comes back from silence may have lost power: it is then limp and has forgotten its
+settings. It is asked for its torque before it is trusted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.types import NO_REPLY, REBOOTED, FloatArray
+from gaploop.teleop.servos import dynamixel, feetech
+from gaploop.teleop.servos import registers as reg
+from gaploop.teleop.servos.exchange import Answers, Line, Request, Script
+from gaploop.teleop.servos.frames import Reply
+from gaploop.teleop.servos.state import BusState, Decoder, encode_goals
+
+PATIENT_TURNS: Final = 20
+"""Turns of silence after which a servo is asked only every `PROBE_TURNS` turns."""
+PROBE_TURNS: Final = 10
+ALERT_TURNS: Final = 20
+"""A known hardware error is read again every so many turns."""
+
+
+class ServoBus:
+    """One bus and the servos that are wanted on it.
+
+    Args:
+        line: the bus.
+        ids: the servos, in the order of every array.
+        models: the model of each, a key of `registers.MODELS`.
+    """
+
+    def __init__(self, line: Line, ids: Sequence[int], models: Sequence[str]) -> None:
+        self.line = line
+        self.protocol = line.protocol
+        self.ids = tuple(ids)
+        self.models = tuple(models)
+        self.decoder = Decoder(line.protocol, models)
+        self.fast = False
+        """Use Dynamixel's fast sync read; `probe` finds out whether all servos know it."""
+        self.holding: set[int] = set()
+        """Servos whose torque should be on."""
+        self.rebooted: set[int] = set()
+        """Servos that came back limp and haven't been set up again."""
+        self.revive = False
+        """Set a servo that came back limp up again at once: right for a leader, not a follower."""
+        self.settings: dict[int, list[tuple[reg.Register, bytes]]] = {}
+        """What each servo forgets when it loses power; `remember` reads it."""
+        self.heard_s: FloatArray = np.full(len(self.ids), -np.inf)
+        """When each servo answered last, on the caller's clock [s]."""
+        self._position: FloatArray = np.full(len(self.ids), np.nan)
+        self._silent: dict[int, int] = {}
+        self._unchecked: set[int] = set()
+        self._errors: dict[int, int] = {}
+        self._turn = 0
+        self._span = reg.STATE_SPAN[line.protocol]
+        self._empty = bytes(self._span.size)
+        for servo_id in self.ids:
+            line.faults.of(servo_id)
+
+    @property
+    def silent(self) -> tuple[int, ...]:
+        """Servos that didn't answer when they were asked last."""
+        return tuple(i for i in self.ids if i in self._silent)
+
+    # Requests
+
+    def register(self, name: str) -> reg.Register:
+        """Return where a register lies."""
+        return reg.TABLES[self.protocol][name]
+
+    def ask(
+        self, register: reg.Register, ids: Iterable[int], wait_s: float | None = None
+    ) -> Request:
+        """Return the request for the same register of several servos."""
+        wanted = tuple(ids)
+        address, size = register.address, register.size
+        if self.protocol is reg.Protocol.FEETECH:
+            return Request(feetech.sync_read(address, size, wanted), wanted, size, wait_s=wait_s)
+        packet = dynamixel.sync_read(address, size, wanted, self.fast)
+        return Request(packet, wanted, size, self.fast, wait_s)
+
+    def store(self, servo_id: int, register: reg.Register, data: bytes) -> Request:
+        """Return the request that writes one servo's register; it answers."""
+        wire = dynamixel if self.protocol is reg.Protocol.DYNAMIXEL else feetech
+        return Request(wire.write(servo_id, register.address, data), (servo_id,))
+
+    def store_all(self, register: reg.Register, id_data: bytes) -> Request:
+        """Return the request that writes a register of several servos; nobody answers."""
+        wire = dynamixel if self.protocol is reg.Protocol.DYNAMIXEL else feetech
+        return Request(wire.sync_write(register.address, register.size, id_data))
+
+    def goals(self, ticks: FloatArray) -> Script[None]:
+        """Send goal positions [ticks], shape (n_servos,), in one packet that nobody answers."""
+        yield self.store_all(
+            self.register("Goal_Position"), encode_goals(self.protocol, self.ids, ticks)
+        )
+
+    # Reading the state
+
+    def read(self, now_s: float) -> Script[BusState]:
+        """Read all servos' state at `now_s` [s]; `status` holds NO_REPLY where none came."""
+        self._turn += 1
+        order = self._order()
+        answers: dict[int, Reply] = {}
+        if order:
+            answers = dict((yield self.ask(self._span, order)))
+            again = [i for i in order if i not in answers and i not in self._silent]
+            if again and answers.keys() != set(order):
+                # The first one missing may be the one that silences the others: ask it last.
+                answers |= yield self.ask(self._span, again[1:] + again[:1])
+        self._note_silence(order, answers)
+        yield from self._look_after(answers)
+        return self._state(answers, now_s)
+
+    def _order(self) -> tuple[int, ...]:
+        if not self._silent:
+            return self.ids
+        heard = [i for i in self.ids if i not in self._silent]
+        probe = self._turn % PROBE_TURNS == 0
+        lost = [i for i, turns in self._silent.items() if turns < PATIENT_TURNS or probe]
+        # One lost servo may hide another that is back, so each comes first in its turn.
+        first = self._turn // PROBE_TURNS % len(lost) if lost else 0
+        return tuple(heard + lost[first:] + lost[:first])
+
+    def _note_silence(self, asked: Sequence[int], answers: Answers) -> None:
+        if not self._silent and len(answers) == len(self.ids):
+            return
+        for servo_id in self.ids:
+            if servo_id in answers and answers[servo_id].data:
+                if self._silent.pop(servo_id, 0) and servo_id in self.holding:
+                    self._unchecked.add(servo_id)
+            elif servo_id in asked or servo_id in self._silent:
+                self._silent[servo_id] = self._silent.get(servo_id, 0) + 1
+
+    def _look_after(self, answers: Answers) -> Script[None]:
+        """Ask servos that raise an alert for its cause, and returned ones whether they hold."""
+        if self.protocol is reg.Protocol.DYNAMIXEL:
+            alert = [i for i, reply in answers.items() if reply.error & dynamixel.ALERT]
+            if alert or self._errors:
+                yield from self._read_errors(alert)
+        if self._unchecked:
+            yield from self._check_returned()
+
+    def _read_errors(self, alert: Sequence[int]) -> Script[None]:
+        known = {i: self._errors[i] for i in alert if i in self._errors}
+        known |= {i: bits for i, bits in self._errors.items() if i in self._silent}
+        if len(known) < len(alert) or (alert and self._turn % ALERT_TURNS == 0):
+            answers = yield self.ask(self.register("Hardware_Error_Status"), alert)
+            known |= {i: reply.data[0] for i, reply in answers.items() if reply.data}
+        self._errors = known
+        for servo_id in alert:  # alert without a cause that could be read: still an error
+            self._errors[servo_id] = self._errors.get(servo_id, 0) or dynamixel.ALERT
+
+    def _check_returned(self) -> Script[None]:
+        asked = sorted(self._unchecked)
+        answers = yield self.ask(self.register("Torque_Enable"), asked)
+        for servo_id, reply in answers.items():
+            if not reply.data:
+                continue
+            self._unchecked.discard(servo_id)
+            if not reply.data[0] and servo_id in self.holding:
+                self.line.faults.of(servo_id).reboots += 1
+                self.rebooted.add(servo_id)
+                if self.revive:
+                    yield from self.set_up_again(servo_id)
+
+    def set_up_again(self, servo_id: int) -> Script[bool]:
+        """Write what a servo forgot and turn its torque on; return whether it took all of it."""
+        for register, data in self.settings.get(servo_id, []):
+            if servo_id not in (yield self.store(servo_id, register, data)):
+                return False
+        torque = self.register("Torque_Enable")
+        if servo_id not in (yield self.store(servo_id, torque, b"\x01")):
+            return False
+        self.rebooted.discard(servo_id)
+        return True
+
+    def _state(self, answers: Answers, now_s: float) -> BusState:
+        replies = [answers.get(i) for i in self.ids]
+        blocks = [reply.data or self._empty if reply else self._empty for reply in replies]
+        state = self.decoder.decode(b"".join(blocks))
+        if self.protocol is reg.Protocol.FEETECH:
+            for k, reply in enumerate(replies):
+                if reply and reply.error:
+                    state.status[k] |= reply.error & reg.FEETECH_STATUS_BITS
+        for servo_id, bits in self._errors.items():
+            state.status[self.ids.index(servo_id)] |= bits
+        for servo_id in self.rebooted:
+            state.status[self.ids.index(servo_id)] |= REBOOTED
+        heard = np.array([bool(reply and reply.data) for reply in replies])
+        self.heard_s[heard] = now_s
+        if heard.all():
+            self._position = state.position_ticks
+            return state
+        return self._with_gaps(state, ~heard)
+
+    def _with_gaps(self, state: BusState, missing: NDArray[np.bool_]) -> BusState:
+        self._position = np.where(missing, self._position, state.position_ticks)
+        for values in (
+            state.velocity_rad_s,
+            state.current_a,
+            state.load_pct,
+            state.temperature_c,
+            state.voltage_v,
+        ):
+            values[missing] = np.nan
+        state.status[missing] |= NO_REPLY
+        return replace(state, position_ticks=self._position)
+
+    # Set-up
+
+    def probe(self) -> Script[None]:
+        """Find out whether every servo knows fast sync read, and what a step of speed is worth."""
+        if self.protocol is reg.Protocol.FEETECH:
+            answers = yield self.ask(self.register("Phase"), self.ids)
+            for k, servo_id in enumerate(self.ids):
+                reply = answers.get(servo_id)
+                fine = not reply or bool(reply.data[0] & reg.FEETECH_PHASE_FINE_SPEED)
+                step = reg.FEETECH_SLOW_TICKS_S if fine else reg.FEETECH_FAST_TICKS_S
+                self.decoder.velocity_ticks_s[k] = step
+            return
+        for fast in (True, False):
+            self.fast = fast
+            for _ in range(2):
+                if len((yield self.ask(self._span, self.ids))) == len(self.ids):
+                    return
+
+    def remember(self) -> Script[None]:
+        """Read what a servo forgets when it loses power, so that it can be written again."""
+        names = _FORGOTTEN[self.protocol]
+        for name in names:
+            register = self.register(name)
+            wanted = [
+                i
+                for i, model in zip(self.ids, self.models, strict=True)
+                if name != "Goal_Current" or reg.MODELS[model].has_current
+            ]
+            answers = yield self.ask(register, wanted)
+            for servo_id, reply in answers.items():
+                if reply.data:
+                    self.settings.setdefault(servo_id, []).append((register, reply.data))
+
+
+_FORGOTTEN: Final = {
+    reg.Protocol.DYNAMIXEL: (
+        "Velocity_I_Gain",
+        "Velocity_P_Gain",
+        "Position_D_Gain",
+        "Position_I_Gain",
+        "Position_P_Gain",
+        "Goal_Current",
+        "Profile_Acceleration",
+        "Profile_Velocity",
+        "Goal_Position",
+    ),
+    reg.Protocol.FEETECH: ("Acceleration", "Goal_Position", "Goal_Velocity", "Torque_Limit"),
+}
+"""RAM registers that LeRobot's `configure` or a user's set-up may have changed."""

@@ -1,0 +1,221 @@
+"""Requests on several buses at once, their replies collected by one poll() loop.
+
+What is done on a bus is a script: a generator that yields a `Request`, gets back who answered,
+and may yield another. `run` drives the scripts of several buses at the same time, so that a
+leader and a follower cost one waiting time, not two. Every request has a deadline, so nothing
+that a bus does, or fails to do, can hang the caller.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gaploop.teleop.servos import dynamixel, feetech
+from gaploop.teleop.servos.faults import BusFaults
+from gaploop.teleop.servos.frames import Frame, Reply
+from gaploop.teleop.servos.port import SerialPort
+from gaploop.teleop.servos.registers import Protocol
+
+MIN_WAIT_S: Final = 0.004
+"""Least time to wait beyond what the bytes take: a USB adapter sends once a millisecond [s]."""
+MAX_WAIT_S: Final = 0.020
+"""Most: an FTDI adapter without the low-latency flag keeps replies for 16 ms [s]."""
+_PATIENCE: Final = 4.0
+"""How many usual reply times are waited for."""
+_SLACK_BYTES: Final = 32
+"""A frame may be this much longer than expected and still be told from noise, not waited for."""
+_ERROR_CODE: Final = 0x7F  # of a Dynamixel's error byte; the highest bit is the alert
+
+type Answers = Mapping[int, Reply]
+type Script[T] = Generator[Request, Answers, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One packet and who should answer it.
+
+    Attributes:
+        packet: what is sent.
+        ids: who answers, in this order; nobody where empty.
+        size: data bytes of each answer.
+        fast: all answer in one packet (Dynamixel's fast sync read).
+        wait_s: how long to wait beyond what the bytes take [s]; as the bus needs where None.
+    """
+
+    packet: bytes
+    ids: tuple[int, ...] = ()
+    size: int = 0
+    fast: bool = False
+    wait_s: float | None = None
+
+
+class Line:
+    """One bus: its port, what comes in on it, and what went wrong.
+
+    Args:
+        port: an open port.
+        protocol: what its servos speak.
+    """
+
+    def __init__(self, port: SerialPort, protocol: Protocol) -> None:
+        self.port = port
+        self.protocol = protocol
+        self.faults = BusFaults()
+        self.reply_s = MIN_WAIT_S / _PATIENCE
+        """Usual time between what the bytes take and the last answer [s]."""
+        self.parser: dynamixel.Parser | feetech.Parser = (
+            dynamixel.Parser() if protocol is Protocol.DYNAMIXEL else feetech.Parser()
+        )
+        self.answers: dict[int, Reply] = {}
+        self.request = Request(b"")
+        self.deadline_s = 0.0
+        self._reply_of: Callable[[Frame], Reply | None] = (
+            dynamixel.reply_of if protocol is Protocol.DYNAMIXEL else feetech.reply_of
+        )
+        self._sent_s = 0.0
+        self._wire_s = 0.0
+        self._counted_bytes = 0
+
+    @property
+    def wait_s(self) -> float:
+        """How long to wait for answers beyond what the bytes take [s]."""
+        return min(max(_PATIENCE * self.reply_s, MIN_WAIT_S), MAX_WAIT_S)
+
+    @property
+    def complete(self) -> bool:
+        """Say whether all who were asked have answered."""
+        return len(self.answers) >= len(self.request.ids)
+
+    def start(self, request: Request) -> None:
+        """Send a request. A port that fails counts as nobody answering."""
+        self.request, self.answers = request, {}
+        expected = self._expect(request)
+        try:
+            self.faults.stale_bytes += self.port.discard()
+            self.port.write(request.packet)
+        except OSError:
+            self.faults.io_errors += 1
+            self.deadline_s = 0.0
+            return
+        self._sent_s = time.monotonic()
+        self._wire_s = (len(request.packet) + expected) * self.port.byte_s
+        wait_s = self.wait_s if request.wait_s is None else request.wait_s
+        self.deadline_s = self._sent_s + self._wire_s + wait_s
+
+    def _expect(self, request: Request) -> int:
+        """Prepare the parser; return how many bytes the answers take."""
+        asked, parser = len(request.ids), self.parser
+        if isinstance(parser, feetech.Parser):
+            parser.max_frame_bytes = feetech.reply_bytes(request.size) + _SLACK_BYTES
+            return asked * feetech.reply_bytes(request.size)
+        parser.fast_size = request.size if request.fast else None
+        one, fast = dynamixel.reply_bytes(request.size), 0
+        if request.fast:
+            fast = dynamixel.fast_reply_bytes(request.size, asked)
+        parser.max_frame_bytes = max(fast, one + one // 3) + _SLACK_BYTES
+        return fast or asked * one
+
+    def receive(self) -> None:
+        """Take in what has come; a port that fails ends the request."""
+        try:
+            data = self.port.read()
+        except OSError:
+            data = b""
+        if not data:  # readable without bytes: unplugged, or the other end has closed
+            self.faults.io_errors += 1
+            self.deadline_s = 0.0
+            return
+        self._take(self.parser.feed(data))
+        if self.complete:
+            self._learn()
+
+    def end(self) -> Answers:
+        """Close the request: save what can be saved, count what is missing."""
+        if self.parser.waiting_bytes:
+            self._take(self.parser.flush())
+        faults = self.faults
+        if not self.complete:
+            faults.timeouts += 1
+            for servo_id in self.request.ids:
+                if servo_id not in self.answers:
+                    faults.of(servo_id).silent += 1
+        if self.parser.corrupt_ids:
+            faults.count_corrupt(self.parser.corrupt_ids)
+            self.parser.corrupt_ids.clear()
+        faults.garbage_bytes += self.parser.rejected_bytes - self._counted_bytes
+        self._counted_bytes = self.parser.rejected_bytes
+        return self.answers
+
+    def _take(self, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            reply = self._reply_of(frame)
+            if reply is not None:  # else an adapter that echoes what is sent
+                self._count(reply)
+
+    def _count(self, reply: Reply) -> None:
+        if reply.id not in self.request.ids:
+            self.faults.unasked += 1
+        elif reply.id in self.answers:
+            self.faults.of(reply.id).repeated += 1
+        elif len(reply.data) == self.request.size:
+            if self.protocol is Protocol.DYNAMIXEL and reply.error & _ERROR_CODE:
+                self.faults.of(reply.id).refused += 1
+            self.answers[reply.id] = reply
+        elif self.protocol is Protocol.DYNAMIXEL and reply.error & _ERROR_CODE and not reply.data:
+            self.faults.of(reply.id).refused += 1
+            self.answers[reply.id] = reply
+        else:
+            self.faults.of(reply.id).wrong_size += 1
+
+    def _learn(self) -> None:
+        """Follow how long answers usually take, so that waiting fits the adapter."""
+        took_s = max(time.monotonic() - self._sent_s - self._wire_s, 0.0)
+        self.reply_s += 0.05 * (took_s - self.reply_s)
+
+
+def run(scripts: Sequence[tuple[Line, Script[Any]]]) -> list[Any]:
+    """Run one script on each bus, all at once, and return their results in order."""
+    results: list[Any] = [None] * len(scripts)
+    active: dict[int, int] = {}
+    poll = select.poll()
+
+    def advance(index: int, answers: Answers | None) -> None:
+        """Let a script go on until it asks something that is answered, or returns."""
+        line, script = scripts[index]
+        while True:
+            try:
+                request = next(script) if answers is None else script.send(answers)
+            except StopIteration as stop:
+                results[index] = stop.value
+                active.pop(line.port.fileno(), None)
+                return
+            line.start(request)
+            if request.ids and line.deadline_s > 0:
+                active[line.port.fileno()] = index
+                return
+            answers = line.end()
+
+    for index in range(len(scripts)):
+        advance(index, None)
+    for fd in active:
+        poll.register(fd, select.POLLIN)
+    while active:
+        first_s = min(scripts[index][0].deadline_s for index in active.values())
+        left_ms = (first_s - time.monotonic()) * 1000.0
+        for fd, _ in poll.poll(max(left_ms, 0.0)):
+            index = active.get(fd, -1)
+            if index < 0:
+                poll.unregister(fd)
+                continue
+            scripts[index][0].receive()
+        now_s = time.monotonic()
+        for fd, index in tuple(active.items()):
+            line = scripts[index][0]
+            if line.complete or now_s >= line.deadline_s:
+                active.pop(fd)
+                advance(index, line.end())
+    return results

@@ -1,0 +1,87 @@
+"""Torque on and off, confirmed by every servo.
+
+Off is sent to all at once before anything is confirmed, then each servo that hasn't confirmed is
+told again on its own. One that is dead or unplugged never keeps the others from being tried.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.types import NO_REPLY
+from gaploop.teleop.servos.bus import ServoBus
+from gaploop.teleop.servos.exchange import Script
+from gaploop.teleop.servos.state import encode_goals
+
+OFF_BUDGET_S: Final = 0.04
+"""After this long no servo is tried again, but each has been tried [s]."""
+ROUNDS: Final = 3
+
+
+def torque_off(bus: ServoBus) -> Script[tuple[int, ...]]:
+    """Take torque off every servo; return the ids of those that didn't confirm it."""
+    started_s = time.monotonic()
+    register = bus.register("Torque_Enable")
+    bus.holding.clear()
+    bus.rebooted.clear()
+    yield bus.store_all(register, _each(bus.ids, b"\x00"))
+    left = list((yield from _where_not(bus, bus.ids, 0)))
+    for attempt in range(ROUNDS):
+        if not left or (attempt and time.monotonic() - started_s > OFF_BUDGET_S):
+            break
+        for servo_id in tuple(left):
+            answers = yield bus.store(servo_id, register, b"\x00")
+            if servo_id in answers:
+                left.remove(servo_id)
+    if left:  # one that never answers a write may still answer a read
+        left = list((yield from _where_not(bus, left, 0)))
+    return tuple(left)
+
+
+def torque_on(bus: ServoBus) -> Script[tuple[int, ...]]:
+    """Hold every servo where it is; return the ids of those that don't.
+
+    The goals are set to the measured positions first, so that nothing jumps. Servos that lost
+    power get their settings back.
+    """
+    state = yield from bus.read(time.monotonic())
+    silent = np.flatnonzero(state.status & NO_REPLY)
+    if len(silent):
+        return tuple(bus.ids[k] for k in silent)
+    goal = bus.register("Goal_Position")
+    for servo_id in tuple(bus.rebooted):
+        for register, data in bus.settings.get(servo_id, []):
+            if register != goal:
+                yield bus.store(servo_id, register, data)
+    yield bus.store_all(goal, encode_goals(bus.protocol, bus.ids, state.position_ticks))
+    register = bus.register("Torque_Enable")
+    yield bus.store_all(register, _each(bus.ids, b"\x01"))
+    left = yield from _where_not(bus, bus.ids, 1)
+    for _ in range(ROUNDS):
+        for servo_id in left:
+            yield bus.store(servo_id, register, b"\x01")
+        if not left:
+            break
+        left = yield from _where_not(bus, left, 1)
+    if not left:
+        bus.holding = set(bus.ids)
+        bus.rebooted.clear()
+    return left
+
+
+def _where_not(bus: ServoBus, ids: Sequence[int], wanted: int) -> Script[tuple[int, ...]]:
+    """Return the servos whose torque isn't `wanted`, or that don't say; silent ones asked last."""
+    silent = set(bus.silent)
+    order = sorted(ids, key=lambda servo_id: servo_id in silent)
+    answers = yield bus.ask(bus.register("Torque_Enable"), order)
+    return tuple(
+        i for i in ids if i not in answers or not answers[i].data or answers[i].data[0] != wanted
+    )
+
+
+def _each(ids: Sequence[int], data: bytes) -> bytes:
+    return b"".join(bytes((servo_id,)) + data for servo_id in ids)
