@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from gaploop.collect.journal import JournalWriter, recover, warm_up
+from gaploop.collect import campaign_log
+from gaploop.collect.campaign import Quota, plan_quotas
+from gaploop.collect.journal import JournalWriter, warm_up
+from gaploop.collect.recovery import recover
 from gaploop.collect.rig import Rig
 from gaploop.collect.take import TakeResult, run_take
-from gaploop.core import journal_format, labels
+from gaploop.core import journal_format
+from gaploop.core.consent import Place, Use, refused
+from gaploop.core.consent_store import refusal_at
 from gaploop.core.files import uuid7
-from gaploop.core.plan import Plan
 from gaploop.core.protocols import Leader
+from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
 
 __all__ = [
@@ -24,6 +30,7 @@ __all__ = [
     "Quota",
     "SessionEnd",
     "SessionSpec",
+    "SetUp",
     "TakeResult",
     "plan_quotas",
     "record_takes",
@@ -34,32 +41,6 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS_PER_TAKE: Final = 3
 """A quota is given up after this many attempts per take that it asks for."""
-
-
-@dataclass(frozen=True)
-class Quota:
-    """How many takes to record under which conditions.
-
-    Attributes:
-        takes: takes that count; failed demonstrations don't.
-        plan: id of the plan item, or "".
-        dimensions: purpose of the takes, dimension to weight.
-        conditions: what to set up.
-    """
-
-    takes: int
-    plan: str = ""
-    dimensions: Mapping[str, float] = field(default_factory=dict)
-    conditions: Mapping[str, object] = field(default_factory=dict)
-
-
-def plan_quotas(plan: Plan) -> list[Quota]:
-    """Return what a plan asks to be recorded; its other remedies are done instead."""
-    return [
-        Quota(item.takes, item.id, {item.dimension.value: 1.0}, item.conditions)
-        for item in plan.items
-        if item.takes
-    ]
 
 
 @dataclass(frozen=True)
@@ -78,6 +59,8 @@ class SessionSpec:
         resume: takes that the journal holds already count towards quotas without a plan item.
             Those of a plan item always do: its quota belongs to the campaign.
         publish_every: takes between two publications.
+        consent: ids of participants, separated by commas, or "".
+        consents: the consent register; the default one where None.
     """
 
     journal: Path
@@ -89,6 +72,8 @@ class SessionSpec:
     policy: str = ""
     resume: bool = False
     publish_every: int = 10
+    consent: str = ""
+    consents: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +99,8 @@ class SessionEnd:
 
 type MakeRig = Callable[[Mapping[str, object]], Rig]
 type MakeLeader = Callable[[Rig, int], Leader]
+type SetUp = Callable[[Quota, Quota | None], bool]
+"""Gets the next quota and the one set up before it; False ends the session."""
 
 
 class _Session:
@@ -133,31 +120,43 @@ class _Session:
         self.results: list[TakeResult] = []
         self.gave_up: list[str] = []
         self._unpublished = 0
+        self._attempts = Counter[str]()
         self._next_seed = spec.seed + len(journal_format.take_folders(spec.journal))
 
-    def fill(self, rig: Rig, quota: Quota, have: int) -> int:
-        """Record until `quota` is filled, the user stops, or it is given up."""
+    def fill(self, rig: Rig, quota: Quota, missing: int, most: int) -> int:
+        """Record until `missing` takes more count, the user stops, or `most` attempts are spent.
+
+        Attempts are counted per set-up: a plan comes back to each of them several times.
+
+        Returns:
+            How many takes were recorded that count.
+        """
         leader = self.make_leader(rig, self._next_seed)
-        missing, attempts = quota.takes - have, 0
-        limit = ATTEMPTS_PER_TAKE * missing
-        while missing > 0 and not self.stop():
-            if attempts == limit:
-                name = f"plan item '{quota.plan}'" if quota.plan else "the takes"
-                self.gave_up.append(
-                    f"Gave up on {name}: {attempts} attempts gave {quota.takes - have - missing} "
-                    f"of {quota.takes - have} takes. Ease the conditions or lower the quota."
-                )
-                break
-            attempts += 1
+        done = 0
+        while done < missing and self._attempts[quota.key] < most and not self.stop():
+            self._attempts[quota.key] += 1
             result = self._take(rig, leader, quota)
             if result.outcome is Outcome.INTERRUPTED:
                 continue
-            counts = _counts(self.spec.kind, result.outcome)
-            missing -= counts
+            counts = campaign_log.counts(self.spec.kind, result.outcome)
+            done += counts
             self.results.append(result)
             self.on_take(result, counts)
             self._publish_if_due()
-        return quota.takes - missing
+        return done
+
+    def spent(self, quota: Quota) -> int:
+        """Return how many attempts a set-up has had in this session."""
+        return self._attempts[quota.key]
+
+    def give_up(self, quota: Quota, got: int, wanted: int) -> None:
+        """Say so where a set-up didn't yield what was asked of it."""
+        if got < wanted:
+            name = f"plan item '{quota.plan}'" if quota.plan else "the takes"
+            self.gave_up.append(
+                f"Gave up on {name}: {self.spent(quota)} attempts gave {got} of {wanted} takes. "
+                "Ease the conditions or lower the quota."
+            )
 
     def _take(self, rig: Rig, leader: Leader, quota: Quota) -> TakeResult:
         seed, self._next_seed = self._next_seed, self._next_seed + 1
@@ -170,6 +169,8 @@ class _Session:
             session=self.session,
             operator=self.spec.operator,
         )
+        header = replace(header, info=replace(header.info, consent=self.spec.consent))
+        self._require_consent(header.info)
         with JournalWriter(self.spec.journal, header) as writer:
             result = run_take(
                 rig, leader, seed=seed, max_s=self.spec.max_s, writer=writer, stop=self.stop
@@ -177,6 +178,13 @@ class _Session:
         if result.outcome is Outcome.INTERRUPTED:
             log.warning("take %s is not sealed: %s", result.uid, result.reason)
         return result
+
+    def _require_consent(self, info: TakeInfo) -> None:
+        """Refuse a take with people who don't agree: asked for each, they may have withdrawn."""
+        place = Place("journal", str(self.spec.journal.absolute()))
+        reason = refusal_at(self.spec.consents, info, Use.RECORD, place)
+        if reason:
+            raise refused(reason, Use.RECORD, "This take")
 
     def _publish_if_due(self) -> None:
         self._unpublished += 1
@@ -191,6 +199,7 @@ def record_takes(
     make_rig: MakeRig,
     make_leader: MakeLeader,
     *,
+    set_up: SetUp = lambda _quota, _before: True,
     stop: Callable[[], bool] = lambda: False,
     on_take: Callable[[TakeResult, bool], None] = lambda _result, _counts: None,
     publish: Callable[[], None] = lambda: None,
@@ -198,60 +207,60 @@ def record_takes(
     """Record takes until every quota is filled.
 
     Each take is sealed before the next begins. A failed demonstration is kept, as a failure,
-    and doesn't count. Takes left unsealed, by this session or one before, are marked
-    `interrupted` in the journal's labels.
+    and doesn't count. Takes left unsealed, by this session or one before, are recovered as
+    `interrupted`.
 
     Args:
         spec: what all takes share.
-        quotas: what to record; a quota of 0 is passed over.
+        quotas: what to record, in this order; a quota of 0 is passed over. A set-up may come
+            several times; takes that are there already are struck off its first quotas.
         make_rig: builds the rig for a quota's conditions; closed here.
         make_leader: builds who drives, from the rig and a seed.
+        set_up: called before a rig is made for conditions that differ from those before.
         stop: asked every turn; True interrupts the take and ends the session.
         on_take: called after every sealed take; its second argument says whether it counts.
         publish: called every `publish_every` takes and at the end, however the session ends.
 
     Raises:
-        UnusableInputError: the journal can't be written.
+        UnusableInputError: the journal can't be written, or people take part without consent.
         DeviceError: a device failed; what was sealed is published before this is raised.
     """
     warm_up()
-    recovered = len(recover(spec.journal)) if spec.journal.exists() else 0
-    have = _held_already(spec)
+    recovered = len(recover(spec.journal).recovered) if spec.journal.exists() else 0
+    have = campaign_log.held(spec.journal, spec.kind, quotas, resume=spec.resume)
     session = _Session(spec, make_leader, stop, on_take, publish)
-    counted = 0
+    missing = campaign_log.missing(quotas, have)
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(publish)
         cleanup.callback(recover, spec.journal)
-        for quota in quotas:
-            held = min(have.get(quota.plan, 0), quota.takes)
-            if held < quota.takes and not stop():
-                with contextlib.closing(make_rig(quota.conditions)) as rig:
-                    held = session.fill(rig, quota, held)
-            counted += held
+        recorded = _fill_all(session, quotas, missing, make_rig, set_up)
     wanted = sum(quota.takes for quota in quotas)
+    counted = wanted - sum(missing) + recorded
     return SessionEnd(
         tuple(session.results), counted, wanted, recovered, stop(), tuple(session.gave_up)
     )
 
 
-def _counts(kind: TakeKind, outcome: Outcome) -> bool:
-    """Say whether a sealed take counts: a rollout always, a demonstration unless it failed."""
-    if outcome in (Outcome.DISCARDED, Outcome.INTERRUPTED):
-        return False
-    return kind is not TakeKind.DEMONSTRATION or outcome is not Outcome.FAILURE
-
-
-def _held_already(spec: SessionSpec) -> dict[str, int]:
-    """Return plan item to the number of takes in the journal that count towards it."""
-    if not spec.journal.exists():
-        return {}
-    said = labels.current(labels.read(spec.journal / journal_format.LABELS))
-    held: dict[str, int] = {}
-    for folder in journal_format.take_folders(spec.journal):
-        info, end = journal_format.read_header(folder).info, journal_format.read_end(folder)
-        if end is None or info.kind is not spec.kind or (not info.plan and not spec.resume):
+def _fill_all(
+    session: _Session,
+    quotas: Sequence[Quota],
+    missing: Sequence[int],
+    make_rig: MakeRig,
+    set_up: SetUp,
+) -> int:
+    """Go through the quotas and return how many takes were recorded that count."""
+    most = Counter[str]()
+    for quota, lacking in zip(quotas, missing, strict=True):
+        most[quota.key] += ATTEMPTS_PER_TAKE * lacking
+    done, before = Counter[str](), None
+    for quota, lacking in zip(quotas, missing, strict=True):
+        if not lacking or session.stop() or session.spent(quota) >= most[quota.key]:
             continue
-        outcome = Outcome(said.get(info.uid, {}).get("outcome", end.outcome))
-        if _counts(spec.kind, outcome):
-            held[info.plan] = held.get(info.plan, 0) + 1
-    return held
+        if not set_up(quota, before):
+            break
+        before = quota
+        with contextlib.closing(make_rig(quota.conditions)) as rig:
+            done[quota.key] += session.fill(rig, quota, lacking, most[quota.key])
+        if session.spent(quota) == most[quota.key]:
+            session.give_up(quota, done[quota.key], most[quota.key] // ATTEMPTS_PER_TAKE)
+    return done.total()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import StrEnum
@@ -171,28 +171,40 @@ def takes_part(
     return ""
 
 
+def refused(reason: str, use: Use, what: str) -> UnusableInputError:
+    """Return the error for a use that there is no consent for.
+
+    Args:
+        reason: what `Register.refusal` said.
+        use: what was to be done.
+        what: the take or takes in words, such as "Plan item p-1".
+    """
+    verb = {Use.RECORD: "recorded", Use.PUBLISH: "published", Use.PUSH: "pushed"}[use]
+    return UnusableInputError(
+        f"{what} can't be {verb}: {reason}. Ask the participant, then: gaploop consent add; "
+        "name the id with --consent=ID."
+    )
+
+
 def require_consent(
-    register: Register, info: TakeInfo, use: Use, what: str, on: date | None = None
+    register: Register, infos: Iterable[TakeInfo], use: Use, what: str, on: date | None = None
 ) -> None:
-    """Refuse a use without valid consent.
+    """Refuse a use of takes unless every one of them has valid consent for it.
 
     Args:
         register: what stands.
-        info: what is known about the take.
-        use: what is to be done with it.
-        what: the take or takes in words, for the message, such as "Plan item p-1".
+        infos: what is known about each take.
+        use: what is to be done with them.
+        what: they in words, for the message, such as the dataset's folder.
         on: the day, UTC; today unless given.
 
     Raises:
-        UnusableInputError: why not, and what mends it.
+        UnusableInputError: for the first take that may not be used so.
     """
-    reason = register.refusal(info, use, on)
-    if reason:
-        verb = {Use.RECORD: "recorded", Use.PUBLISH: "published", Use.PUSH: "pushed"}[use]
-        raise UnusableInputError(
-            f"{what} can't be {verb}: {reason}. Ask the participant, then: gaploop consent add; "
-            "name the id with --consent=ID."
-        )
+    for info in infos:
+        reason = register.refusal(info, use, on)
+        if reason:
+            raise refused(f"take {info.uid}: {reason}" if info.uid else reason, use, what)
 
 
 def check_scope(names: Iterable[str], where: str = "--scope") -> frozenset[Use]:
@@ -236,5 +248,5 @@ def today() -> date:
     return datetime.now(UTC).date()
 
 
-def _scope_words(scope: Iterable[Use]) -> str:
-    return ", ".join(sorted(scope, key=list(Use).index))
+def _scope_words(scope: Collection[Use]) -> str:
+    return ", ".join(use for use in Use if use in scope)

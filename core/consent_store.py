@@ -13,9 +13,19 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.consent import Consent, Place, Register, Use, check_day, check_id, check_scope
+from gaploop.core.consent import (
+    Consent,
+    Place,
+    Register,
+    Use,
+    check_day,
+    check_id,
+    check_scope,
+    consent_ids,
+)
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import append_line, locked_file, read_json, write_atomically
+from gaploop.core.take import TakeInfo
 
 REGISTER: Final = "consents.jsonl"
 NAMES: Final = "names.json"
@@ -98,14 +108,36 @@ def get(register: Register, id_: str) -> Consent:
     return register.consents[id_]
 
 
-def add_place(path: Path, id_: str, what: str, where: str) -> None:
+def add_place(path: Path, id_: str, place: Place) -> None:
     """Remember where takes of a participant are put, before they are put there.
 
     Withdrawing finds them by it. What is known already isn't written again.
     """
-    place = Place(what, where)
     if place not in load_register(path).places.get(id_, ()):
-        _append(path, "place", id_, what=what, where=where)
+        _append(path, "place", id_, what=place.what, where=place.where)
+
+
+def refusal_at(path: Path | None, info: TakeInfo, use: Use, place: Place) -> str:
+    """Say why a take may not be put in a place; "" where it may.
+
+    The place is remembered first: a withdrawal at the same moment either is seen here, or finds
+    the place in the register.
+
+    Args:
+        path: the register; the default one where None.
+        info: what is known about the take.
+        use: what it is put there for.
+        place: where it is about to be put.
+    """
+    path = path or default_register()
+    ids = consent_ids(info.consent)
+    if not ids:
+        return Register({}, {}, str(path)).refusal(info, use)
+    known = load_register(path)
+    for id_ in ids:
+        if id_ in known.consents and place not in known.places.get(id_, ()):
+            add_place(path, id_, place)
+    return load_register(path).refusal(info, use)
 
 
 def read_names(path: Path) -> dict[str, str]:

@@ -117,7 +117,7 @@ def _locked_stream(path: Path) -> Iterator[BinaryIO]:
             except FileNotFoundError:
                 current = False
             if current:
-                yield stream  # type: ignore[misc]  # FileIO reads and writes bytes as BinaryIO does
+                yield stream
                 return
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import yaml
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import write_atomically
 from gaploop.core.schema import check_keys, load_yaml, number
-from gaploop.core.station import SIM_STATION, Station
+from gaploop.core.station import NAMED_CONDITIONS, SIM_STATION, Station
 from gaploop.core.vocabulary import GapDimension, dimension
 
 SCHEMA: Final = "gaploop.plan.v1"
@@ -30,6 +31,8 @@ class PlanItem:
         protocol: how to record them, in words.
         remedy: one of `REMEDIES`.
         why: the evidence, in words and numbers.
+        conditions: what to set up for every take.
+        vary: condition to the values it takes in turn; takes are spread over all combinations.
         share: the dimension's share of the diagnosed failures, 0 to 1.
     """
 
@@ -41,6 +44,15 @@ class PlanItem:
     protocol: str = ""
     conditions: Mapping[str, Any] = field(default_factory=dict)
     share: float = 0.0
+    vary: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def setups(self) -> tuple[dict[str, Any], ...]:
+        """Return the conditions of every set-up, one for each combination of `vary`."""
+        combinations = itertools.product(*self.vary.values())
+        return tuple(
+            {**self.conditions, **dict(zip(self.vary, values, strict=True))}
+            for values in combinations
+        )
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,7 @@ def save_plan(plan: Plan, path: Path) -> None:
     value["items"] = [{**asdict(i), "dimension": i.dimension.value} for i in plan.items]
     for item in value["items"]:
         item["conditions"] = dict(item["conditions"])
+        item["vary"] = {name: list(values) for name, values in item["vary"].items()}
     write_atomically(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100))
 
 
@@ -121,4 +134,36 @@ def _item(value: Any, where: str, station: Station) -> PlanItem:
         protocol=str(value.get("protocol", "")),
         conditions=conditions,
         share=number(value.get("share", 0.0), f"{where}: share", 0, 1),
+        vary=_vary(value.get("vary") or {}, conditions, where, station),
     )
+
+
+def _vary(
+    value: Any, conditions: Mapping[str, Any], where: str, station: Station
+) -> dict[str, tuple[Any, ...]]:
+    """Return condition to its values; `all` names every grid cell, or every name of the station."""
+    if not isinstance(value, dict):
+        raise UnusableInputError(f"{where}: vary must map conditions to lists, got {value!r}.")
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, values in value.items():
+        place = f"{where}: vary: {name}"
+        if name in conditions:
+            raise UnusableInputError(
+                f"{place} is fixed in conditions already. Keep one of the two."
+            )
+        if values == "all" and name == "grid_cell":
+            values = [list(cell) for cell in itertools.product(*map(range, station.grid))]
+        elif values == "all" and name in NAMED_CONDITIONS:
+            values = list(station.conditions.get(name, ()))
+        if not isinstance(values, list) or not values:
+            raise UnusableInputError(
+                f"{place} must be a list of values"
+                + (", or all" if name in ("grid_cell", *NAMED_CONDITIONS) else "")
+                + f", got {values!r}."
+            )
+        if any(entry in values[:n] for n, entry in enumerate(values)):
+            raise UnusableInputError(f"{place} names a value twice: {values!r}.")
+        for entry in values:
+            station.check_conditions({name: entry}, f"{where}: vary")
+        found[name] = tuple(values)
+    return found

@@ -84,7 +84,7 @@ def test_a_scope_that_makes_no_sense_is_refused(scope: list[str], said: str) -> 
 def test_no_register_means_that_nobody_agreed(tmp_path: Path) -> None:
     empty = consent_store.load_register(tmp_path / "none.jsonl")
     with pytest.raises(UnusableInputError, match="gaploop consent add"):
-        consent.require_consent(empty, info(consent=ANA), Use.RECORD, "This take")
+        consent.require_consent(empty, [info(consent=ANA)], Use.RECORD, "This take")
 
 
 def test_the_register_keeps_what_was_said_and_withdrawal_is_final(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_the_register_keeps_what_was_said_and_withdrawal_is_final(tmp_path: Path
     consent_store.add(path, id_, DAY, frozenset({Use.RECORD}))
     consent_store.add(path, id_, DAY + timedelta(days=1), ALL)
     for _ in range(2):
-        consent_store.add_place(path, id_, "journal", "/data/journal")
+        consent_store.add_place(path, id_, Place("journal", "/data/journal"))
     known = consent_store.load_register(path)
     assert known.consents[id_].scope == ALL
     assert known.consents[id_].expires == DAY + timedelta(days=1)
@@ -107,6 +107,27 @@ def test_the_register_keeps_what_was_said_and_withdrawal_is_final(tmp_path: Path
         consent_store.withdraw(path, ANA)
     path.write_text(path.read_text() + '{"event": "add", "id"')  # a kill tore the last line
     assert consent_store.load_register(path).consents[id_].withdrawn == first.withdrawn
+
+
+def test_a_place_is_remembered_before_anything_is_put_there(tmp_path: Path) -> None:
+    path, place = tmp_path / "consents.jsonl", Place("dataset", "/data/cube")
+    take = info(consent=f"{ANA},c-bbbbbbbbbb")
+    consent_store.add(path, ANA, date(2999, 1, 1), frozenset({Use.RECORD, Use.PUBLISH}))
+    assert "not in" in consent_store.refusal_at(path, take, Use.PUBLISH, place)
+    assert consent_store.load_register(path).places == {ANA: (place,)}
+    assert not consent_store.refusal_at(path, info(consent=ANA), Use.PUBLISH, place)
+    assert "doesn't cover 'push'" in consent_store.refusal_at(
+        path, info(consent=ANA), Use.PUSH, place
+    )
+
+
+def test_takes_without_people_never_look_at_the_register(tmp_path: Path) -> None:
+    broken = tmp_path / "consents.jsonl"
+    broken.write_text("nonsense\n")
+    place = Place("journal", "/j")
+    assert not consent_store.refusal_at(broken, info(), Use.RECORD, place)
+    human = info(conditions={"human": "handover"})
+    assert "names no consent" in consent_store.refusal_at(broken, human, Use.RECORD, place)
 
 
 def test_names_are_readable_by_their_owner_only_and_stand_nowhere_else(tmp_path: Path) -> None:
