@@ -20,7 +20,8 @@ gaploop doctor ./follower ./leader --json | jq '.findings[] | select(.level == "
 
 POSITIONAL: Final = "port"
 
-_COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+_CODEC: Final = "h264"  # what the recorder writes pictures with
+_COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @dataclass
@@ -69,10 +70,9 @@ def run(config: DoctorConfig) -> int:
 
 
 def _look(config: DoctorConfig) -> Iterator[Finding]:
-    from gaploop.collect.streams import CODEC
     from gaploop.teleop.doctor import calibrations, cameras, host, ports, servos
 
-    yield from host.look(config.journal, CODEC)
+    yield from host.look(config.journal, _CODEC)
     yield from ports.modem_manager()
     found = [ports.Port(str(path)) for path in config.port] or ports.find()
     if not found:
@@ -88,17 +88,18 @@ def _look(config: DoctorConfig) -> Iterator[Finding]:
 
 
 def _show(findings: list[Finding]) -> None:
-    from rich import box
+    """Print a line for each finding, grouped by area, and its mend whole, to be copied."""
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from rich.text import Text
 
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for column in ("", "what", "found"):
-        table.add_column(column, overflow="fold")
+    console, area = Console(highlight=False), ""
+    width = max(len(finding.name) for finding in findings)
     for finding in findings:
-        level = f"[{_COLOURS[finding.level]}]{finding.level}[/]"
-        name = escape(f"{finding.area}: {finding.name}")
-        mend = f"\n[{_COLOURS[finding.level]}]→[/] {escape(finding.mend)}" if finding.mend else ""
-        table.add_row(level, name, escape(finding.found) + mend)
-    Console().print(table, highlight=False)
+        if finding.area != area:
+            area = finding.area
+            console.print(Text(area, style="bold"))
+        line = Text(f"  {finding.level.value:<5}", style=_COLOURS[finding.level])
+        line.append(f"{finding.name:<{width}}  {finding.found}", style="default")
+        console.print(line, soft_wrap=True)
+        if finding.mend:
+            console.print(Text(f"        → {finding.mend}", style="cyan"), soft_wrap=True)

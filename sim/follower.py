@@ -1,9 +1,10 @@
-"""The embedded cell as devices: a follower, a camera and a clock on simulated time."""
+"""The embedded cell as devices: a follower, a camera and clocks of simulated time."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from gaploop.core.clock import MonotonicClock
 from gaploop.core.types import CameraFrame, FloatArray, FollowerState, SafeCommand
 from gaploop.sim.cell import Cell
 from gaploop.sim.units import from_degrees, to_degrees
@@ -78,3 +79,26 @@ class CellClock:
         remaining_s = deadline_s - self._cell.now_s
         if remaining_s > 0:
             self._cell.advance(remaining_s)
+
+
+class PacedCellClock:
+    """Simulated time that passes as fast as real time: for a cell that a person drives.
+
+    Args:
+        cell: advanced while a loop waits; the cell's time then is this clock's.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell, self._real = cell, MonotonicClock()
+        self._start_s = self._real.now_s() - cell.now_s
+
+    def now_s(self) -> float:
+        """Return real time since the cell's time was 0 [s]."""
+        return self._real.now_s() - self._start_s
+
+    def sleep_until(self, deadline_s: float) -> None:
+        """Advance the cell to now, then wait for `deadline_s` [s] of this clock."""
+        behind_s = min(deadline_s, self.now_s()) - self._cell.now_s
+        if behind_s > 0:
+            self._cell.advance(behind_s)
+        self._real.sleep_until(self._start_s + deadline_s)

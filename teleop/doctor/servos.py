@@ -36,6 +36,9 @@ BAUDS: Final[dict[Protocol, tuple[int, ...]]] = {
 QUIET_S: Final = 0.06
 """An answer to all is over when nothing has come for this long [s]: a Dynamixel with id n waits
 for n answers of 3 ms (e-manual, Protocol 2.0, "Ping")."""
+ALONE_S: Final = 0.02
+USUAL_IDS: Final = (*range(1, 9), *range(11, 17))
+"""Ids that LeRobot's arms use."""
 LONGEST_S: Final = 1.0
 HOT_C: Final = 65.0
 TURNS: Final = 20
@@ -95,8 +98,12 @@ class _Bus:
         self._port, self.protocol = port, protocol
         self._wire = feetech if protocol is Protocol.FEETECH else dynamixel
 
-    def ask(self, packet: bytes, replies: int, quiet_s: float) -> list[Reply]:
+    def ask(self, packet: bytes, replies: int, quiet_s: float = QUIET_S) -> list[Reply]:
         """Send a packet; return its replies when there are enough or it stays quiet [s]."""
+        return self.hear(packet, replies, quiet_s)[0]
+
+    def hear(self, packet: bytes, replies: int, quiet_s: float) -> tuple[list[Reply], bool]:
+        """As `ask`, and say whether something came that no servo says when it speaks alone."""
         parser: FrameParser = self._wire.Parser()
         self._port.reset_input_buffer()
         self._port.write(packet)
@@ -110,12 +117,33 @@ class _Bus:
             found += [reply for reply in said if reply is not None and reply.id < BROADCAST_ID]
             if not data:
                 break
-        return found
+        return found, parser.rejected_bytes > 0
 
-    def ids(self) -> list[int]:
-        """Return the id of every answer to a ping of all, twice where two servos share it."""
+    def ids(self) -> tuple[list[int], list[int]]:
+        """Return the ids that answer, and those whose answers are garbled or come twice.
+
+        All are asked at once; where that leaves a doubt, each of the usual ids alone.
+        """
         packet = self._wire.ping(BROADCAST_ID)
-        return [reply.id for reply in self.ask(packet, 2 * BROADCAST_ID, QUIET_S)]
+        replies, garbled = self.hear(packet, 2 * BROADCAST_ID, QUIET_S)
+        seen = Counter(reply.id for reply in replies)
+        twice = {servo_id for servo_id, count in seen.items() if count > 1}
+        if garbled or (seen and set(seen) != set(range(min(seen), max(seen) + 1))):
+            for servo_id in sorted(set(USUAL_IDS) - set(seen)):
+                answers, garbled = self._alone(servo_id)
+                if answers:
+                    seen[servo_id] = answers
+                if garbled or answers > 1:
+                    twice.add(servo_id)
+        return sorted(seen), sorted(twice)
+
+    def _alone(self, servo_id: int) -> tuple[int, bool]:
+        """Return how many answer to one id, and whether they do so at the same time."""
+        for _ in range(2):
+            replies, garbled = self.hear(self._wire.ping(servo_id), 2, ALONE_S)
+            if replies or garbled:
+                return sum(reply.id == servo_id for reply in replies), garbled
+        return 0, False
 
     def read(self, servo_id: int, span: Register) -> bytes:
         """Return registers of one servo, or nothing where it doesn't answer."""
@@ -185,9 +213,10 @@ def _scan(opened: Any, port: str) -> Iterator[Finding]:
     for protocol, baud in tries:
         opened.baudrate = baud
         bus = _Bus(opened, protocol)
-        ids = bus.ids()
-        if ids:
-            yield from _report(bus, ids, port, baud)
+        ids, twice = bus.ids()
+        if ids or twice:
+            yield from _report(bus, ids, port, baud) if ids else ()
+            yield from _doubled(twice, port)
             return
     mend = (
         "Check the power supply and the three-wire cable to the first servo. New servos: "
@@ -197,23 +226,22 @@ def _scan(opened: Any, port: str) -> Iterator[Finding]:
 
 
 def _report(bus: _Bus, ids: Sequence[int], port: str, baud: int) -> Iterator[Finding]:
-    unique = sorted(set(ids))
-    asked = {servo_id: bus.servo(servo_id) for servo_id in unique}
+    asked = {servo_id: bus.servo(servo_id) for servo_id in ids}
     servos = [servo for servo in asked.values() if servo is not None]
     volts, heat = [s.voltage_v for s in servos], [s.temperature_c for s in servos]
     models = ", ".join(f"{n}× {model}" for model, n in Counter(s.model for s in servos).items())
-    found = f"{bus.protocol} at {baud} baud: ids {_spans(unique)}; {models}"
+    found = f"{bus.protocol} at {baud} baud: ids {_spans(ids)}; {models}"
     if servos:
         found += f"; {min(volts):.1f} to {max(volts):.1f} V; {min(heat)} to {max(heat)} °C"
     found += "; torque on" if any(s.torque for s in servos) else ""
-    data = {"protocol": bus.protocol.value, "baud": baud, "ids": unique}
+    data = {"protocol": bus.protocol.value, "baud": baud, "ids": list(ids)}
     data["servos"] = [vars(servo) for servo in servos]
     yield Finding(AREA, port, Level.OK, found, data=data)
-    yield from _doubled(ids, port)
+    yield from _missing(ids, port)
     yield from _half_dead(asked, port)
     yield from _mixed(servos, port)
     yield from _unwell(servos, port)
-    yield _speed(bus, unique, port)
+    yield _speed(bus, ids, port)
 
 
 def _spans(ids: Sequence[int]) -> str:
@@ -222,12 +250,19 @@ def _spans(ids: Sequence[int]) -> str:
     return ", ".join(map(str, ids))
 
 
-def _doubled(ids: Sequence[int], port: str) -> Iterator[Finding]:
-    twice = sorted(servo_id for servo_id, count in Counter(ids).items() if count > 1)
+def _doubled(twice: Sequence[int], port: str) -> Iterator[Finding]:
     if twice:
-        found = f"several servos answer to id {', '.join(map(str, twice))}"
+        found = f"several servos answer to id {', '.join(map(str, twice))} at once"
         mend = "Give each its own, one servo plugged in at a time: lerobot-setup-motors"
-        yield Finding(AREA, port, Level.FAIL, found, mend, {"doubled": twice})
+        yield Finding(AREA, port, Level.FAIL, found, mend, {"doubled": list(twice)})
+
+
+def _missing(ids: Sequence[int], port: str) -> Iterator[Finding]:
+    gaps = sorted(set(range(ids[0], ids[-1])) - set(ids))
+    if gaps:
+        found = f"id {', '.join(map(str, gaps))} doesn't answer, while those around it do"
+        mend = "Check that servo's cable; if it was replaced: lerobot-setup-motors"
+        yield Finding(AREA, port, Level.WARN, found, mend, {"missing": gaps})
 
 
 def _half_dead(asked: dict[int, Servo | None], port: str) -> Iterator[Finding]:

@@ -1,0 +1,104 @@
+"""The doctor's scan of a servo bus: finds everybody, says who is unwell, changes nothing."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from gaploop.teleop.doctor import servos
+from gaploop.teleop.doctor.finding import Finding, Level
+from gaploop.teleop.emulator import EmulatedBus, koch, openmanipulator, so101
+from gaploop.teleop.emulator.arms import ArmPlan
+
+ARMS = {"so101": so101, "koch": koch, "openmanipulator": openmanipulator}
+
+
+def scan(plan: ArmPlan) -> list[Finding]:
+    with EmulatedBus.start(plan=plan) as bus:
+        return list(servos.look(bus.port))
+
+
+def settings(bus: EmulatedBus) -> list[dict[str, int]]:
+    """All registers but those that a servo writes itself."""
+    with bus.lock:
+        return [
+            {
+                register.name: servo.memory[register.name]
+                for register in servo.memory.table.registers
+                if not register.name.startswith(("Present", "Moving", "Realtime"))
+            }
+            for servo in bus.all_servos
+        ]
+
+
+@pytest.mark.parametrize("model", ARMS)
+@pytest.mark.parametrize("role", ["follower", "leader"])
+def test_every_servo_is_found_and_nothing_is_changed(model: str, role: str) -> None:
+    with EmulatedBus.start(model, role=role) as bus:
+        before = settings(bus)
+        findings = list(servos.look(bus.port))
+        after = settings(bus)
+        ids = sorted(bus.servos)
+    assert all(finding.level is Level.OK for finding in findings)
+    assert findings[0].data["ids"] == ids
+    assert after == before
+
+
+def test_torque_that_was_left_on_is_said_and_left_on() -> None:
+    with EmulatedBus.start() as bus:
+        for servo in bus.all_servos:
+            servo.memory["Torque_Enable"] = 1
+        first, *_ = servos.look(bus.port)
+        assert "torque on" in first.found
+        assert all(servo.torque for servo in bus.all_servos)
+
+
+@pytest.mark.parametrize(
+    ("plan", "level", "says"),
+    [
+        (so101().with_servo("gripper", id=5), Level.FAIL, "several servos answer to id 5"),
+        (koch().with_servo("gripper", id=5), Level.FAIL, "several servos answer to id 5"),
+        (so101().factory_new(), Level.FAIL, "several servos answer to id 1"),
+        (koch().factory_new(), Level.FAIL, "several servos answer to id 1"),
+        (so101().without(["elbow_flex"]), Level.WARN, "id 3 doesn't answer"),
+        (
+            so101().with_servo("gripper", settings={"Firmware_Minor_Version": 9}),
+            Level.FAIL,
+            "different firmware (3.10: id 1, 2, 3, 4, 5; 3.9: id 6)",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_bus_has_a_mend(plan: ArmPlan, level: Level, says: str) -> None:
+    (wrong,) = [finding for finding in scan(plan) if finding.level is not Level.OK]
+    assert wrong.level is level
+    assert says in wrong.found
+    assert wrong.mend
+
+
+def test_a_hot_servo_and_a_silent_port() -> None:
+    with EmulatedBus.start() as bus:
+        bus.faults.overheat(3)
+        unwell = [f for f in servos.look(bus.port) if f.level is Level.FAIL]
+        assert any("id 3 reports: overheating" in f.found for f in unwell)
+        bus.plug([])
+        (silent,) = servos.look(bus.port)
+    assert silent.level is Level.FAIL
+    assert "no servo answers" in silent.found
+
+
+def test_a_slow_bus_is_said() -> None:
+    with EmulatedBus.start(wire_time=False) as bus:
+        bus.faults.slow(0.008)
+        slow = [f for f in servos.look(bus.port) if "read in" in f.found]
+    assert [f.level for f in slow] == [Level.WARN]
+
+
+def test_a_port_that_is_gone_is_one_finding() -> None:
+    master, slave = os.openpty()
+    path = os.ttyname(slave)
+    os.close(slave)
+    os.close(master)
+    (gone,) = servos.look(path)
+    assert gone.level is Level.FAIL
+    assert "\n" not in gone.found
