@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from gaploop.collect.campaign import Quota, plan_quotas
 from gaploop.collect.journal import JournalWriter, warm_up
 from gaploop.collect.recovery import recover
 from gaploop.collect.rig import Rig
+from gaploop.collect.sealing import Sealer
 from gaploop.collect.take import TakeResult, run_take
 from gaploop.core import journal_format
 from gaploop.core.consent import Place, Use, refused
@@ -36,8 +36,6 @@ __all__ = [
     "record_takes",
     "run_take",
 ]
-
-log = logging.getLogger(__name__)
 
 ATTEMPTS_PER_TAKE: Final = 3
 """A quota is given up after this many attempts per take that it asks for."""
@@ -119,6 +117,7 @@ class _Session:
         self.session = uuid7()
         self.results: list[TakeResult] = []
         self.gave_up: list[str] = []
+        self.sealer = Sealer()
         self._unpublished = 0
         self._attempts = Counter[str]()
         self._next_seed = spec.seed + len(journal_format.take_folders(spec.journal))
@@ -133,17 +132,41 @@ class _Session:
         """
         leader = self.make_leader(rig, self._next_seed)
         done = 0
-        while done < missing and self._attempts[quota.key] < most and not self.stop():
+        while not self.stop():
+            done += self._settle(len(self.sealer.pending))
+            if done + self._expected() >= missing or self._attempts[quota.key] >= most:
+                done += self._settle(0)  # a seal that failed means one take more
+            if done >= missing or self._attempts[quota.key] >= most:
+                break
             self._attempts[quota.key] += 1
             result = self._take(rig, leader, quota)
-            if result.outcome is Outcome.INTERRUPTED:
-                continue
+            if result.outcome is not Outcome.INTERRUPTED:
+                self.sealer.add(result)
+            done += self._settle(0 if self._is_publication_due() else 1)
+        return done + self._settle(0)
+
+    def _settle(self, keep: int) -> int:
+        """Report takes that are sealed by now; wait until at most `keep` aren't.
+
+        Returns:
+            How many of them count.
+        """
+        done = 0
+        for result in self.sealer.sealed(keep):
             counts = campaign_log.counts(self.spec.kind, result.outcome)
             done += counts
             self.results.append(result)
             self.on_take(result, counts)
             self._publish_if_due()
         return done
+
+    def _expected(self) -> int:
+        """Return how many takes whose seal isn't known yet will count."""
+        pending = self.sealer.pending
+        return sum(campaign_log.counts(self.spec.kind, take.outcome) for take in pending)
+
+    def _is_publication_due(self) -> bool:
+        return self._unpublished + len(self.sealer.pending) >= self.spec.publish_every
 
     def spent(self, quota: Quota) -> int:
         """Return how many attempts a set-up has had in this session."""
@@ -168,15 +191,23 @@ class _Session:
             policy=self.spec.policy,
             session=self.session,
             operator=self.spec.operator,
+            leader=leader,
         )
         header = replace(header, info=replace(header.info, consent=self.spec.consent))
         self._require_consent(header.info)
-        with JournalWriter(self.spec.journal, header) as writer:
+        encoder, waits = self.sealer.encoder, not rig.is_real_time
+        with JournalWriter(self.spec.journal, header, encoder=encoder, waits=waits) as writer:
             result = run_take(
-                rig, leader, seed=seed, max_s=self.spec.max_s, writer=writer, stop=self.stop
+                rig,
+                leader,
+                seed=seed,
+                max_s=self.spec.max_s,
+                writer=writer,
+                stop=self.stop,
+                sealer=self.sealer.pool,
             )
-        if result.outcome is Outcome.INTERRUPTED:
-            log.warning("take %s is not sealed: %s", result.uid, result.reason)
+        if result.outcome is Outcome.INTERRUPTED and not self.stop():
+            self.sealer.failed(result, result.reason)
         return result
 
     def _require_consent(self, info: TakeInfo) -> None:
@@ -206,9 +237,10 @@ def record_takes(
 ) -> SessionEnd:
     """Record takes until every quota is filled.
 
-    Each take is sealed before the next begins. A failed demonstration is kept, as a failure,
-    and doesn't count. Takes left unsealed, by this session or one before, are recovered as
-    `interrupted`.
+    Each take is sealed while the next begins. A failed demonstration is kept, as a failure, and
+    doesn't count. Takes left unsealed, by this session or one before, are recovered as
+    `interrupted`. A take that can't be recorded, because the encoder died or the disk is full,
+    ends; the session goes on with the next, until `FAULTS_IN_A_ROW`.
 
     Args:
         spec: what all takes share.
@@ -218,12 +250,14 @@ def record_takes(
         make_leader: builds who drives, from the rig and a seed.
         set_up: called before a rig is made for conditions that differ from those before.
         stop: asked every turn; True interrupts the take and ends the session.
-        on_take: called after every sealed take; its second argument says whether it counts.
+        on_take: called once a take is known to be sealed, at the latest after the next one; its
+            second argument says whether it counts.
         publish: called every `publish_every` takes and at the end, however the session ends.
 
     Raises:
         UnusableInputError: the journal can't be written, or people take part without consent.
-        DeviceError: a device failed; what was sealed is published before this is raised.
+        DeviceError: a device failed, or takes can't be recorded; what was sealed is published
+            before this is raised.
     """
     warm_up()
     recovered = len(recover(spec.journal).recovered) if spec.journal.exists() else 0
@@ -233,6 +267,7 @@ def record_takes(
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(publish)
         cleanup.callback(recover, spec.journal)
+        cleanup.callback(session.sealer.close)
         recorded = _fill_all(session, quotas, missing, make_rig, set_up)
     wanted = sum(quota.takes for quota in quotas)
     counted = wanted - sum(missing) + recorded

@@ -220,7 +220,9 @@ def test_a_stopped_session_leaves_one_interrupted_take_and_goes_on_later(tmp_pat
     assert end.counted == 3
 
 
-def test_a_device_fault_seals_nothing_publishes_the_rest_and_is_raised(tmp_path: Path) -> None:
+def test_a_device_fault_interrupts_the_take_publishes_the_rest_and_is_raised(
+    tmp_path: Path,
+) -> None:
     published: list[int] = []
     leaders = iter([Unplugged()])
     with pytest.raises(DeviceError, match="cable"):
@@ -232,7 +234,9 @@ def test_a_device_fault_seals_nothing_publishes_the_rest_and_is_raised(tmp_path:
             publish=lambda: published.append(1),
         )
     (folder,) = take_folders(tmp_path)
-    assert read_end(folder) is None
+    end = read_end(folder)
+    assert end is not None
+    assert end.outcome is Outcome.INTERRUPTED
     assert len(read_take(folder).telemetry) == 30
     assert published == [1]
 
