@@ -75,8 +75,10 @@ def add(path: Path, id_: str, expires: date, scope: frozenset[Use]) -> Consent:
     """Record that a participant agrees, anew or with another term or scope.
 
     Raises:
-        UnusableInputError: the consent was withdrawn, which is final, or the file can't be written.
+        UnusableInputError: the consent was withdrawn, which is final, the scope makes no sense, or
+            the file can't be written.
     """
+    check_scope(scope)
     known = load_register(path).consents.get(check_id(id_))
     if known is not None and known.withdrawn:
         raise UnusableInputError(

@@ -6,13 +6,15 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from gaploop.core import journal_format, labels
+from gaploop.core.consent import Place, Use
+from gaploop.core.consent_store import refusal_at
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder
 from gaploop.core.journal_format import TakeHeader, read_end, read_header, read_take, take_folders
@@ -37,9 +39,11 @@ class PublishReport:
     Attributes:
         published: uids added now, in order of episode.
         present: takes of the journal that the dataset already had.
-        skipped: outcome to number of takes left out because of it; `unsealed` among them.
+        skipped: outcome to number of takes left out because of it; `unsealed` and `no_consent`
+            among them.
         refused: uid to the reason why a take can't be published.
         labels: label events added now.
+        withheld: uid to the reason why there is no valid consent to publish a take.
     """
 
     published: tuple[str, ...] = ()
@@ -47,6 +51,7 @@ class PublishReport:
     skipped: Mapping[str, int] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     labels: int = 0
+    withheld: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,15 +59,16 @@ class _Candidates:
     folders: tuple[tuple[Path, TakeHeader], ...]
     present: int
     skipped: Mapping[str, int]
+    withheld: Mapping[str, str]
 
 
-def publish(journal: Path, root: Path, repo_id: str) -> int:
+def publish(journal: Path, root: Path, repo_id: str, consents: Path | None = None) -> int:
     """Publish what is new in `journal` to the dataset at `root`; return how many takes that was.
 
     Raises:
         UnusableInputError: as in `publish_takes`.
     """
-    return len(publish_takes(journal, root, repo_id).published)
+    return len(publish_takes(journal, root, repo_id, consents=consents).published)
 
 
 def publish_takes(
@@ -72,8 +78,12 @@ def publish_takes(
     *,
     on_take: Callable[[int, int], None] | None = None,
     hook: staging.Hook = staging.no_hook,
+    consents: Path | None = None,
 ) -> PublishReport:
     """Publish what is new in `journal` to the dataset at `root`.
+
+    Takes in which people take part stay in the journal unless their consent to publishing is
+    valid today.
 
     Args:
         journal: folder of takes.
@@ -81,6 +91,7 @@ def publish_takes(
         repo_id: LeRobot's name of the dataset.
         on_take: called with (takes done, takes to do).
         hook: called with the name of each step.
+        consents: the consent register; the default one where None.
 
     Raises:
         UnusableInputError: no journal there, a root with other fps, joints or features, or a
@@ -92,11 +103,11 @@ def publish_takes(
         staging.recover(root)
         known = _known_uids(root)
         events = labels.current(labels.read(journal / journal_format.LABELS))
-        found = _candidates(journal, known, events)
+        found = _with_consent(_candidates(journal, known, events), root, consents)
         _check_compatible(root, found)
         new_events = _new_events(journal, root, known | {h.info.uid for _, h in found.folders})
         if not found.folders and not new_events:
-            return PublishReport(present=found.present, skipped=found.skipped)
+            return PublishReport((), found.present, found.skipped, withheld=found.withheld)
         job = _Job(journal, root, repo_id, on_take, hook)
         return job.run(found, events, new_events)
 
@@ -143,7 +154,22 @@ def _candidates(
                 chosen.append((folder, header))
             else:
                 skipped[str(said)] += 1
-    return _Candidates(tuple(chosen), present, dict(skipped))
+    return _Candidates(tuple(chosen), present, dict(skipped), {})
+
+
+def _with_consent(found: _Candidates, root: Path, consents: Path | None) -> _Candidates:
+    """Leave out takes whose participants haven't agreed, or not any more."""
+    place = Place("dataset", str(root))
+    reasons = {
+        header.info.uid: refusal_at(consents, header.info, Use.PUBLISH, place)
+        for _, header in found.folders
+    }
+    withheld = {uid: reason for uid, reason in reasons.items() if reason}
+    if not withheld:
+        return found
+    kept = tuple(pair for pair in found.folders if pair[1].info.uid not in withheld)
+    skipped = {**found.skipped, "no_consent": len(withheld)}
+    return replace(found, folders=kept, skipped=skipped, withheld=withheld)
 
 
 def _check_compatible(root: Path, found: _Candidates) -> None:
@@ -212,6 +238,7 @@ class _Job:
             found.skipped,
             refused,
             len(new_events),
+            found.withheld,
         )
         if rows or _dataset(self.root):
             self._complete(stage, dict(enumerate(rows, first)), new_events)

@@ -73,15 +73,38 @@ class VideoWriter:
             stream = container.streams.video[0]
             packets = [p for p in container.demux(stream) if p.size]
             check_packets(packets, frames, source)
-            self._open(stream)
-            for packet in packets:
-                packet.time_base = self._stream.time_base
-                packet.pts = packet.dts = self.frames * TICKS_PER_FRAME
-                packet.duration = TICKS_PER_FRAME
-                packet.stream = self._stream
-                self._container.mux(packet)
-                self.frames += 1
+            self._mux(stream, packets)
         return first
+
+    def append_part(self, source: Path, start_s: float, frames: int) -> None:
+        """Append `frames` pictures of `source` from `start_s` [s] on, without decoding them.
+
+        Raises:
+            UnusableInputError: there are fewer, or they don't begin with a key frame, or they
+                are not stored in the order in which they are shown.
+        """
+        with open_video(source) as container:
+            stream = container.streams.video[0]
+            begin = round(start_s / stream.time_base)
+            half = round(Fraction(1, 2) / self._rate / stream.time_base)
+            container.seek(max(0, begin), stream=stream)
+            wanted = (p for p in container.demux(stream) if p.size and p.pts >= begin - half)
+            packets = list(itertools.islice(wanted, frames))
+            check_packets(packets, frames, source)
+            late = packets and packets[0].pts > begin + half
+            if late or not all(p.is_keyframe for p in packets[:1]):
+                raise UnusableInputError(f"{source} has no key frame at {start_s:g} s.")
+            self._mux(stream, packets)
+
+    def _mux(self, stream: Any, packets: list[Any]) -> None:
+        self._open(stream)
+        for packet in packets:
+            packet.time_base = self._stream.time_base
+            packet.pts = packet.dts = self.frames * TICKS_PER_FRAME
+            packet.duration = TICKS_PER_FRAME
+            packet.stream = self._stream
+            self._container.mux(packet)
+            self.frames += 1
 
     def _open(self, template: Any) -> None:
         if self._container is not None:

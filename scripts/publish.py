@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,15 +19,18 @@ class PublishConfig:
     """Publish a journal's takes to a LeRobot v3 dataset, without re-encoding their videos.
 
     Takes that the dataset has already are left alone, labels given since then are brought over.
-    Discarded, interrupted and unsealed takes stay in the journal. Safe to kill at any instant.
-    Exit code 1 where a sealed take couldn't be published.
+    Discarded, interrupted and unsealed takes stay in the journal, and so do takes with people
+    whose consent to publishing isn't valid today. Safe to kill at any instant. Exit code 1 where
+    a sealed take couldn't be published.
     """
 
     journal: Path | None = None
     """Folder of recorded takes."""
     dataset: DatasetTarget = field(default_factory=DatasetTarget)
+    consents: Path | None = None
+    """The consent register; see gaploop consent --help."""
     json: bool = False
-    """Print {"published", "present", "skipped", "refused", "labels"}."""
+    """Print {"published", "present", "skipped", "refused", "labels", "withheld"}."""
 
 
 EXAMPLE = """
@@ -45,7 +49,11 @@ def run(config: PublishConfig) -> int:
     root = config.dataset.folder()
     with progress("Publishing", len(take_folders(config.journal))) as advance:
         report = publish_takes(
-            config.journal, root, config.dataset.repo_id, on_take=lambda _done, _total: advance()
+            config.journal,
+            root,
+            config.dataset.repo_id,
+            on_take=lambda _done, _total: advance(),
+            consents=config.consents,
         )
     emit(config.json, report, _words(report, root))
     return int(bool(report.refused))
@@ -54,8 +62,12 @@ def run(config: PublishConfig) -> int:
 def _words(report: PublishReport, root: Path) -> str:
     lines = [f"{len(report.published)} takes published to {root}, {report.present} were there."]
     lines += [
-        f"{count} {outcome} left in the journal." for outcome, count in report.skipped.items()
+        f"{count} {outcome.replace('_', ' ')} left in the journal."
+        for outcome, count in report.skipped.items()
     ]
+    for reason, count in Counter(report.withheld.values()).items():
+        takes = "take" if count == 1 else "takes"
+        lines.append(f"{count} {takes} not published: {reason}.")
     lines += [f"Take {uid} not published: {why}." for uid, why in report.refused.items()]
     if report.labels:
         lines.append(f"{report.labels} label events brought over.")
