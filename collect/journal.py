@@ -12,7 +12,8 @@ import fcntl
 import hashlib
 import math
 import os
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import asdict
 from pathlib import Path
@@ -27,10 +28,11 @@ from gaploop.collect.encoder import Encoder, LocalTake, TakeEncoding
 from gaploop.collect.flusher import Flusher
 from gaploop.collect.frame_row import FrameRow
 from gaploop.collect.streams import ArrowStream, EventStream
+from gaploop.collect.take_folder import make_folder, unusable
 from gaploop.collect.video_stream import check_sizes
 from gaploop.core import journal_format, telemetry
 from gaploop.core.clock import utc_ns
-from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.errors import DeviceError
 from gaploop.core.files import sync_folder, write_json
 from gaploop.core.journal_format import TakeEnd, TakeHeader
 from gaploop.core.types import FloatArray
@@ -81,10 +83,14 @@ class JournalWriter:
         check_sizes(header.cameras)
         if encoder is not None and header.cameras:
             encoder.start(header.cameras)
-        _make_folder(journal, self.folder)
+        make_folder(journal, self.folder)
         with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
             undo.callback(self._cleanup.close)
-            self._open(header)
+            try:
+                self._open(header)
+            except OSError as error:
+                raise unusable(journal, error) from None
             self._encoding: TakeEncoding = (
                 LocalTake(self.folder, header.cameras)
                 if encoder is None or not header.cameras
@@ -146,14 +152,14 @@ class JournalWriter:
             DeviceError: a camera's picture is missing or has another size than the header says;
                 or the take can't be written any more.
         """
-        self._check()
         row.check(self.header.cameras)
         dropped = self._encoding.show(row.pictures)
         ages = [self._age_s(camera, row, camera in dropped) for camera in self.header.cameras]
         for camera in sorted(dropped):
             self.dropped[camera] += 1
             self.event(row.t_s, journal_format.DROPPED, camera=camera, frame=self._frames.rows)
-        self._frames.append(row.values(ages), row.t_s)
+        with self._writable():
+            self._frames.append(row.values(ages), row.t_s)
 
     def _age_s(self, camera: str, row: FrameRow, is_dropped: bool) -> float:
         """Return the age of the picture that stands beside the row [s]."""
@@ -172,9 +178,9 @@ class JournalWriter:
         Raises:
             DeviceError: the take can't be written any more.
         """
-        self._check()
         self._t_s = t_ns * 1e-9
-        self._telemetry.append_after_time(t_ns, values)
+        with self._writable():
+            self._telemetry.append_after_time(t_ns, values)
 
     def telemetry_block(self, t_ns: NDArray[np.int64], values: FloatArray) -> None:
         """Add many rows at once, for imports.
@@ -182,24 +188,31 @@ class JournalWriter:
         Args:
             t_ns: times since the take began [ns], shape (n,).
             values: in the order of the header's channels, shape (n, n_channels).
+
+        Raises:
+            DeviceError: the take can't be written any more.
         """
-        for t, row in zip(t_ns, values, strict=True):
-            self._telemetry.append_after_time(int(t), row)
+        with self._writable():
+            for t, row in zip(t_ns, values, strict=True):
+                self._telemetry.append_after_time(int(t), row)
 
     def event(self, t_s: float, name: str, **details: Any) -> None:
         """Append one event (key, mark, intervention, trip) at `t_s` [s] to `events.jsonl`."""
         self._events.append(t_s, name, details)
 
-    def _check(self) -> None:
-        if self._flusher.fault is not None:
-            raise self._unwritable(self._flusher.fault)
-
-    def _unwritable(self, error: OSError) -> DeviceError:
-        why = error.strerror or error
-        return DeviceError(
-            f"Take {self.header.info.uid} can't be written beyond {self._t_s:.1f} s ({why}). Make "
-            f"room in {self.folder.parent} or name another folder with --journal."
-        )
+    @contextlib.contextmanager
+    def _writable(self) -> Iterator[None]:
+        """Raise DeviceError where the disk doesn't take the take, now or behind our back."""
+        try:
+            if self._flusher.fault is not None:
+                raise self._flusher.fault
+            yield
+        except OSError as error:
+            why = error.strerror or error
+            raise DeviceError(
+                f"Take {self.header.info.uid} can't be written beyond {self._t_s:.1f} s ({why}). "
+                f"Make room in {self.folder.parent} or name another folder with --journal."
+            ) from None
 
     def finish(self) -> None:
         """Say that no more rows come. What is left, `seal` does, in any thread."""
@@ -224,22 +237,22 @@ class JournalWriter:
         try:
             self.finish()
             self._flusher.stop()
-            self._check()
-            self._frames.finish()
-            self._telemetry.finish()
-            self._events.flush()
-            self._count_pictures(self._encoding.wait())
-            sums = {p.name: _synced_sha256(p) for p in sorted(self.folder.iterdir())}
-            end = TakeEnd(
-                outcome, reason, self._frames.rows, self._telemetry.rows, self.dropped, sums
-            )
-            write_json(self.folder / journal_format.END, asdict(end))
+            with self._writable():
+                self._frames.finish()
+                self._telemetry.finish()
+                self._events.flush()
+                self._count_pictures(self._encoding.wait())
+                self._write_end(outcome, reason)
             self.sealed = True
-        except OSError as error:
-            raise self._unwritable(error) from None
         finally:
             self._close()
         return self.folder
+
+    def _write_end(self, outcome: Outcome, reason: str) -> None:
+        sums = {p.name: _synced_sha256(p) for p in sorted(self.folder.iterdir())}
+        rows = self._frames.rows, self._telemetry.rows
+        end = TakeEnd(outcome, reason, *rows, self.dropped, sums)
+        write_json(self.folder / journal_format.END, asdict(end))
 
     def _count_pictures(self, pictures: Mapping[str, int]) -> None:
         for camera, count in pictures.items():
@@ -272,18 +285,6 @@ class JournalWriter:
         with contextlib.suppress(DeviceError):  # what the videos hold stays readable
             self._encoding.wait()
         self._close()
-
-
-def _make_folder(journal: Path, folder: Path) -> None:
-    if folder.exists():
-        raise UnusableInputError(f"{folder} exists already. Give every take a new uid.")
-    try:
-        journal.mkdir(parents=True, exist_ok=True)
-        folder.mkdir()
-    except OSError as error:
-        raise UnusableInputError(
-            f"Journal {journal} can't be written ({error.strerror}). Name another with --journal."
-        ) from None
 
 
 def _synced_sha256(path: Path) -> str:

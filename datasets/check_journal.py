@@ -69,6 +69,13 @@ def _check_sealed(folder: Path, header: TakeHeader, end: TakeEnd, findings: Find
         )
     for camera in header.cameras:
         _check_video(folder, camera, end.frames, findings)
+        if end.dropped.get(camera):
+            text = (
+                f"{camera}: {end.dropped[camera]} of {end.frames} pictures were dropped; those "
+                "rows stand beside the picture before."
+            )
+            mend = "Use it if that will do. With fewer or smaller pictures the encoder keeps up."
+            findings.warn("dropped_pictures", folder.name, text, mend)
 
 
 def _check_video(folder: Path, camera: str, frames: int, findings: Findings) -> None:

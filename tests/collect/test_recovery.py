@@ -1,4 +1,4 @@
-"""Laws of recovery: the longest intact stretch, equal counts, idempotent, sealed is never touched."""
+"""Laws of recovery: the longest intact stretch, equal counts, idempotent, nothing sealed touched."""
 
 from __future__ import annotations
 

@@ -1,0 +1,40 @@
+"""The folder of a new take."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from gaploop.core.errors import UnusableInputError
+
+ROOM_BYTES: Final = 64_000_000
+"""Room that a take is begun with: a minute and a half of two 640×480 cameras at 50 Hz."""
+
+
+def make_folder(journal: Path, folder: Path) -> None:
+    """Make a take's folder in a journal that has room for it.
+
+    Raises:
+        UnusableInputError: it exists, there is too little room, or it can't be made.
+    """
+    if folder.exists():
+        raise UnusableInputError(f"{folder} exists already. Give every take a new uid.")
+    try:
+        journal.mkdir(parents=True, exist_ok=True)
+        left = shutil.disk_usage(journal).free
+        if left < ROOM_BYTES:
+            raise UnusableInputError(
+                f"Journal {journal} has {left / 1e6:.1f} MB of room left; a take is begun with "
+                f"{ROOM_BYTES / 1e6:.0f} MB or more. Make room or name another with --journal."
+            )
+        folder.mkdir()
+    except OSError as error:
+        raise unusable(journal, error) from None
+
+
+def unusable(journal: Path, error: OSError) -> UnusableInputError:
+    """Return what to say where a journal can't be written."""
+    return UnusableInputError(
+        f"Journal {journal} can't be written ({error.strerror}). Name another with --journal."
+    )
