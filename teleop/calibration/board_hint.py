@@ -18,26 +18,25 @@ def why_not_found(board: Board, images: Iterable[Image]) -> str:
     Returns:
         a sentence with the option that mends it, or advice where nothing was recognised.
     """
+    shapes = []
     for image in images:
         grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.ndim == 3 else image
-        seen = _other_markers(board, grey) or _other_chessboard(board, grey)
-        if seen:
+        if seen := _other_markers(board, grey):
             return seen
+        grid = any_chessboard(grey, (3, 3))
+        shapes += [grid.shape[:2]] if grid is not None else []
+    if shapes:  # of a partly covered board only a part is found: the largest is the likeliest
+        return _other_chessboard(board, *max(shapes, key=lambda shape: shape[0] * shape[1]))
     return (
         "No board of any kind was recognised: is it wholly lit, sharp, flat, and with a white "
         "edge around it?"
     )
 
 
-def _other_chessboard(board: Board, grey: Image) -> str:
-    grid = any_chessboard(grey, (3, 3))
-    if grid is None:
-        return ""
-    rows, columns = grid.shape[0] + 1, grid.shape[1] + 1
-    if board.kind == "chessboard" and sorted((rows, columns)) == sorted(
-        (board.rows, board.columns)
-    ):
-        return ""
+def _other_chessboard(board: Board, inner_rows: int, inner_columns: int) -> str:
+    rows, columns = sorted((inner_rows + 1, inner_columns + 1))
+    if board.kind == "chessboard" and (rows, columns) == tuple(sorted((board.rows, board.columns))):
+        return "It is there, but not clear enough: see to light and focus."
     shape = f"{columns} x {rows} squares ({columns - 1} x {rows - 1} inner corners)"
     return (
         f"A chessboard of {shape} is there instead: "

@@ -35,8 +35,8 @@ from gaploop.teleop.calibration.hand_eye_model import Sighting
 IMAGE_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 POSE_FILES: Final = ("poses.jsonl", "poses.csv")
 _POSE_COLUMNS: Final = ("x_m", "y_m", "z_m", "qw", "qx", "qy", "qz")
-_ASKED: Final = 3
-"""How many pictures without a board are searched for another board: it takes a second each."""
+_ASKED: Final = 6
+"""How many pictures without a board are searched for another board: that is slow."""
 
 
 @dataclass(frozen=True)

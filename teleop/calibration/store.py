@@ -73,8 +73,11 @@ class Calibration:
 
     def get(self, section: str, name: str, part: str = "") -> Mapping[str, Any] | None:
         """Return one part, such as `cameras`, `wrist`, `intrinsics`; None where it isn't there."""
-        found = self.content.get(section, {}).get(name)
-        return found.get(part) if found is not None and part else found
+        found: Mapping[str, Any] | None = self.content.get(section, {}).get(name)
+        if found is None or not part:
+            return found
+        value: Mapping[str, Any] | None = found.get(part)
+        return value
 
     def intrinsics(self, camera: str) -> Intrinsics:
         """Return a camera's intrinsics.

@@ -1,0 +1,115 @@
+"""The command `gaploop calibrate`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+EXAMPLE: Final = """\
+gaploop calibrate board board.pdf
+gaploop calibrate intrinsics wrist_board --camera_name=wrist --camera.type=opencv \\
+    --camera.index_or_path=0
+gaploop calibrate hand_eye wrist_poses --camera_name=wrist --setup=eye_in_hand --arm_model=so101
+gaploop calibrate latency recordings_journal
+gaploop calibrate show
+"""
+
+POSITIONAL: Final = ("what", "path")
+
+
+@dataclass
+class BoardOptions:
+    """The printed board."""
+
+    kind: Literal["charuco", "chessboard"] = "charuco"
+    """charuco may be partly outside the picture, chessboard must be wholly in it."""
+    columns: int = 8
+    """Squares along the long side (squares, not inner corners)."""
+    rows: int = 6
+    """Squares along the other side."""
+    square_mm: float = 28.0
+    """Side of a square, measured on the print [mm]."""
+    marker_mm: float | None = None
+    """Side of a ChArUco marker [mm]; three quarters of a square unless given."""
+    dictionary: str = "4X4_50"
+    """The markers' dictionary."""
+    legacy: bool = False
+    """A ChArUco board printed with OpenCV before 4.6."""
+
+
+@dataclass
+class CalibrateFields:
+    """What every part of the command shares; the device options are added when it runs."""
+
+    what: Literal["show", "board", "intrinsics", "hand_eye", "latency", "drift"] = "show"
+    """board: print one; intrinsics: the lens; hand_eye: where the camera is; latency: from
+    command to motion; drift: has anything moved since; show: what is calibrated, how long ago."""
+    path: Path | None = None
+    """Folder of pictures (taken into it if a camera is given), take or journal, or sheet."""
+    camera_name: str = ""
+    """The camera's name in the calibration file, such as wrist."""
+    arm_name: str = "follower"
+    """The arm's name in the calibration file."""
+    board: BoardOptions = field(default_factory=BoardOptions)
+    page: Literal["", "A4", "A3", "letter"] = ""
+    """Paper for the board; the smallest that it fits on unless given."""
+    lens: Literal["standard", "wide"] = "standard"
+    """wide: lenses over about 90°."""
+    drop_outliers: bool = False
+    """Leave out pictures that make the intrinsics worse."""
+    setup: Literal["eye_in_hand", "eye_to_hand"] = "eye_in_hand"
+    """eye_in_hand: camera on the gripper, board on the table; eye_to_hand: the reverse."""
+    arm_model: str = ""
+    """so101, koch, openmanipulator or an MJCF file; follows from --robot.type where given."""
+    images: int = 20
+    """How many pictures to take, with a camera."""
+    seconds: float = 20.0
+    """How long to move the arm for latency, with a robot [s]."""
+    reference: str = "rest"
+    """Name of the reference for drift."""
+    store: bool = False
+    """drift: keep what is seen now as the reference."""
+    station: Path | None = None
+    """Station file; the calibration lies beside it."""
+    calibration: Path | None = None
+    """Calibration file, if not <station>.calibration.json."""
+    output_dir: Path | None = None
+    """Where pictures and figures of the result go; <path>/report unless given."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def config_class() -> type:
+    """Return the options with those of LeRobot's cameras and robots."""
+    from lerobot.cameras import CameraConfig
+    from lerobot.robots import RobotConfig
+
+    @dataclass
+    class CalibrateConfig(CalibrateFields):
+        """Calibrate cameras and arms, print boards, see whether anything has drifted.
+
+        Results go into one versioned file beside the station file; its id is part of every
+        take. A result that is too poor to use is refused: 0.5 px for intrinsics, 5 mm for
+        hand-eye. Arms themselves are calibrated by lerobot-calibrate. Exit code 0 done, 1 drift
+        found, 2 refused.
+        """
+
+        camera: CameraConfig | None = None
+        """The camera to take pictures with; read the folder as it is unless given."""
+        robot: RobotConfig | None = None
+        """The arm to read (hand_eye, drift) or to move (latency)."""
+
+    return CalibrateConfig
+
+
+def run(config: CalibrateFields) -> int:
+    """Do what was asked for; 1 where drift was found."""
+    from gaploop.scripts import _calibrate
+
+    work: dict[str, Callable[[Any], int]] = {
+        "show": _calibrate.show,
+        "board": _calibrate.board,
+        "intrinsics": _calibrate.intrinsics,
+        "hand_eye": _calibrate.hand_eye,
+    }
+    return work[config.what](config)

@@ -1,0 +1,162 @@
+"""Pictures for people: where corners fell, how boards were tilted, which pictures fit badly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.types import FloatArray
+from gaploop.teleop.calibration.board import BoardView
+from gaploop.teleop.calibration.coverage import CELLS, TILTED_DEG
+from gaploop.teleop.calibration.hand_eye_model import HandEyeResult
+from gaploop.teleop.calibration.intrinsics import MAX_RMS_PX, IntrinsicsResult
+
+INK: Final = "#222222"
+FINE: Final = "#2a78b5"
+BAD: Final = "#c8442c"
+SHOWN_BARS: Final = 30
+"""More pictures than this are shown by their worst ones only."""
+
+
+def coverage_picture(path: Path, views: Sequence[BoardView], result: IntrinsicsResult) -> None:
+    """Write a PNG of where corners fell, how boards were tilted and how well pictures fit.
+
+    Args:
+        path: the PNG.
+        views: the views that `result` was made of, and those dropped from it.
+        result: of `calibrate_intrinsics`.
+    """
+    figure = _figure(12.0, 5.6)
+    grid = figure.add_gridspec(2, 2, width_ratios=(1.55, 1.0), hspace=0.55, wspace=0.22)
+    _draw_corners(figure.add_subplot(grid[:, 0]), views, result)
+    _draw_tilts(figure.add_subplot(grid[0, 1]), result.coverage.tilt_deg)
+    errors = [(i.name, i.rms_px) for i in result.images]
+    axes = figure.add_subplot(grid[1, 1])
+    _draw_errors(axes, errors, {h.name for h in result.hurting}, "RMS error [px]")
+    axes.axhline(MAX_RMS_PX, color=BAD, lw=0.8, ls="--")
+    verdict = "refused" if result.refusals() else "accepted"
+    figure.suptitle(
+        f"RMS {result.rms_px:.3f} px ({verdict}), held out {result.held_out_px:.3f} px, "
+        f"{len(result.images)} pictures, {result.coverage.share:.0%} of the cells covered",
+        fontsize=11,
+        color=INK,
+    )
+    figure.savefig(path, dpi=110, bbox_inches="tight")
+
+
+def hand_eye_picture(path: Path, result: HandEyeResult) -> None:
+    """Write a PNG of how far the board is off in each picture, and of how the methods compare."""
+    figure = _figure(12.0, 3.6)
+    grid = figure.add_gridspec(1, 2, width_ratios=(1.6, 1.0), wspace=0.3)
+    errors = list(zip(result.names, result.errors_mm.tolist(), strict=True))
+    worst = {name for name, _ in result.outliers()}
+    _draw_errors(figure.add_subplot(grid[0]), errors, worst, "board off by [mm]")
+    axes = figure.add_subplot(grid[1])
+    ranked = sorted(result.by_method.items(), key=lambda m: -m[1].board_mm)
+    values = [residual.board_mm for _, residual in ranked]
+    colours = [FINE if name == result.method else "#b9c4cc" for name, _ in ranked]
+    axes.barh([name for name, _ in ranked], values, color=colours)
+    for place, value in enumerate(values):
+        axes.text(value, place, f" {value:.2g}", va="center", fontsize=8, color=INK)
+    axes.set_xlabel("held-out board error [mm]", fontsize=9)
+    axes.set_xscale("log")
+    axes.margins(x=0.2)
+    axes.tick_params(axis="x", which="both", bottom=False, labelbottom=False)
+    _plain(axes)
+    setup = result.hand_eye.setup.replace("_", " ")
+    figure.suptitle(
+        f"Hand-eye ({setup}): {result.method}, {result.held_out.board_mm:.2f} mm and "
+        f"{result.held_out.rotation_deg:.2f}° in held-out pictures",
+        fontsize=11,
+        color=INK,
+        y=1.02,
+    )
+    figure.savefig(path, dpi=110, bbox_inches="tight")
+
+
+def _figure(wide_in: float, high_in: float) -> Any:
+    from matplotlib.figure import Figure  # not pyplot: no global state, no display
+
+    return Figure(figsize=(wide_in, high_in), facecolor="white")
+
+
+def _draw_corners(axes: Any, views: Sequence[BoardView], result: IntrinsicsResult) -> None:
+    width, height = result.intrinsics.width, result.intrinsics.height
+    bad = {h.name for h in result.hurting} | set(result.dropped)
+    counts = result.coverage.counts
+    extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+    axes.imshow(np.log1p(counts), extent=extent, cmap="Blues", alpha=0.45, vmin=0, aspect="equal")
+    for view in views:
+        colour = BAD if view.name in bad else FINE
+        axes.scatter(*view.corners_px.T, s=5, color=colour, alpha=0.75, lw=0, zorder=3)
+    for row in range(CELLS[0]):
+        for column in range(CELLS[1]):
+            _draw_cell(axes, counts[row, column], row, column, width, height)
+    axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
+    axes.set_title("Corners seen, and how many in each cell", fontsize=10, color=INK)
+    axes.set_xlabel("x [px]", fontsize=9)
+    axes.set_ylabel("y [px]", fontsize=9)
+    if any(view.name in bad for view in views):
+        axes.scatter([], [], s=14, color=BAD, label="pictures that hurt")
+        axes.legend(loc="lower right", fontsize=8, framealpha=0.9)
+
+
+def _draw_cell(axes: Any, count: int, row: int, column: int, width: int, height: int) -> None:
+    wide, high = width / CELLS[1], height / CELLS[0]
+    x, y = column * wide - 0.5, row * high - 0.5
+    if count == 0:
+        from matplotlib.patches import Rectangle
+
+        axes.add_patch(
+            Rectangle((x, y), wide, high, fill=False, hatch="///", ec=BAD, lw=0.0, alpha=0.5)
+        )
+    box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.75}
+    axes.text(
+        x + 0.04 * wide,
+        y + 0.05 * high,
+        f"{count}",
+        va="top",
+        fontsize=8,
+        color=BAD if count == 0 else INK,
+        bbox=box,
+        zorder=4,
+    )
+
+
+def _draw_tilts(axes: Any, tilt_deg: FloatArray) -> None:
+    edges = np.arange(0, 75, 5)
+    counts, _ = np.histogram(tilt_deg, edges)
+    colours = [FINE if edge >= TILTED_DEG else "#b9c4cc" for edge in edges[:-1]]
+    axes.bar(edges[:-1] + 2.5, counts, width=4.4, color=colours)
+    axes.set_title("Tilt of the board (20 to 45° tell the focal length)", fontsize=10, color=INK)
+    axes.set_xlabel("tilt [°]", fontsize=9)
+    axes.set_ylabel("pictures", fontsize=9)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    _plain(axes)
+
+
+def _draw_errors(axes: Any, errors: Sequence[tuple[str, float]], bad: set[str], label: str) -> None:
+    shown = list(errors)
+    title = "Error of each picture"
+    if len(shown) > SHOWN_BARS:
+        shown = sorted(shown, key=lambda e: -e[1])[:SHOWN_BARS]
+        title = f"The {SHOWN_BARS} pictures with the largest errors"
+    colours = [BAD if name in bad else FINE for name, _ in shown]
+    axes.bar(range(len(shown)), [value for _, value in shown], color=colours)
+    names = [name.rpartition(".")[0] or name for name, _ in shown]
+    axes.set_xticks(range(len(shown)), names, rotation=90, fontsize=6 if len(shown) > 15 else 7)
+    axes.set_title(title, fontsize=10, color=INK)
+    axes.set_ylabel(label, fontsize=9)
+    axes.margins(x=0.01)
+    _plain(axes)
+
+
+def _plain(axes: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8, colors=INK)
+    for tick in axes.get_xticklabels():
+        if tick.get_rotation() == 90:
+            tick.set_fontsize(6)
