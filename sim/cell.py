@@ -134,6 +134,11 @@ class Cell:
         return self._model
 
     @property
+    def data(self) -> mujoco.MjData:
+        """The simulation's state, for whoever steps the model himself; privileged."""
+        return self._data
+
+    @property
     def now_s(self) -> float:
         """Simulated time since reset [s]."""
         return self._steps * scene.TIMESTEP_S

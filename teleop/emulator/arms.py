@@ -136,9 +136,9 @@ class ArmPlan:
         encoder = round(servo.zero_ticks + servo.direction * middle * TICKS_PER_RAD)
         half = round((servo.high_rad - servo.low_rad) / 2 * TICKS_PER_RAD)
         low, high = (0, 4095) if servo.full_turn else (2047 - half, 2047 + half)
-        drive = servo.settings.get("Drive_Mode", 0)
+        drive = int(servo.direction < 0)  # mounted the other way round, LeRobot inverts it
         if self.model == "openmanipulator":
-            offset = servo.settings.get("Homing_Offset", 0)  # the factory's, LeRobot keeps it
+            offset = 100 if drive else 0  # LeRobot's factory values for the OMX
         elif self.protocol is Protocol.FEETECH:
             offset = encoder - 2047
         else:
@@ -159,6 +159,7 @@ class ArmPlan:
         settings = {
             **servo.settings,
             "Homing_Offset": offset,
+            **({"Drive_Mode": 1} if found["drive_mode"] else {}),
             "Min_Position_Limit": found["range_min"],
             "Max_Position_Limit": found["range_max"],
         }

@@ -8,6 +8,7 @@ import math
 import os
 import random
 import select
+import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -33,6 +34,10 @@ log = logging.getLogger(__name__)
 
 IDLE_S: Final = 0.02
 """How often the arm moves on while no host asks [s]."""
+_PRIORITY: Final = -15
+_SWITCH_S: Final = 0.0005
+"""A host in this process may spin while it waits, as the makers' SDKs do, and hold the
+interpreter for as long as it switches threads [s]."""
 _SILENCE_S: Final = 0.1  # a packet that paused for so long is not going on
 
 
@@ -188,6 +193,9 @@ class EmulatedBus:
         self.lock = threading.RLock()
         built = [servo.build() for servo in plan.servos]
         self.chain = _chain(plan, built, plant)
+        if plant is not None:
+            for servo in built:
+                servo.power_up()  # where the plant is, not where they were built
         self.all_servos = tuple(built)
         self.servos: Mapping[int, Servo] = {servo.id: servo for servo in built}
         self.hand = Hand(built, hand, leads=plan.role == "leader")
@@ -253,6 +261,7 @@ class EmulatedBus:
             seed=seed,
             plant=plant,
         )
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
         bus._thread = threading.Thread(target=bus.serve, name="emulated-bus", daemon=True)
         bus._thread.start()
         return bus
@@ -320,6 +329,8 @@ class EmulatedBus:
 
     def serve(self) -> None:
         """Answer the host until `stop`."""
+        with contextlib.suppress(PermissionError):  # servos don't share the host's processor
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _PRIORITY)
         while not self._stop.is_set():
             port = self._port
             waiting = [self._wake_read] if port is None else [port.fd, self._wake_read]

@@ -15,6 +15,7 @@ from gaploop.teleop.servos.dynamixel import ALERT, ErrorCode
 from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, FrameParser, Reply
 
 _STEP_S = 0.005
+_SHORTEST_S = 0.0005  # a write right after a read moves nothing worth computing
 _SLOW_S = 0.02
 _LONGEST_GAP_S = 0.25  # a process that was stopped for longer does not catch up
 
@@ -36,15 +37,14 @@ class Chain[S: Servo](ABC):
         self._parser = parser
         self._slow_s = 0.0
         self._by_id: dict[int, list[S]] = {}
-        self._baud = 0
-        self.lost: frozenset[int] = frozenset()
+        self._wired: list[int] = []
 
     def advance(self, now_s: float) -> None:
         """Let the servos move until `now_s` [s]."""
+        if now_s - self.now_s < _SHORTEST_S:
+            return
         gap_s = min(now_s - self.now_s, _LONGEST_GAP_S)
         self.now_s = now_s
-        if gap_s <= 0.0:
-            return
         steps = math.ceil(gap_s / _STEP_S - 1e-9)
         for _ in range(steps):
             for servo in self.servos:
@@ -78,6 +78,14 @@ class Chain[S: Servo](ABC):
 
     def rewire(self, baud: int) -> None:
         """Find out again who hears what at this bit rate [bit/s]."""
+        wired = [baud]
+        wired += [
+            s.memory.bytes[s.ID] << 8 | s.memory.bytes[s.BAUD] for s in self.servos if s.listening
+        ]
+        wired += [n for n, s in enumerate(self.servos) if s.listening]
+        if wired == self._wired:
+            return
+        self._wired = wired
         self._by_id = {}
         for servo in self.servos:
             if servo.listening and servo.baud == baud:
@@ -215,7 +223,7 @@ class DynamixelChain(Chain[DynamixelServo]):
         answers: list[bytes] = []
         for identity, address, size in spans:
             some = self._by_id.get(identity)
-            if not some or identity in self.lost:
+            if not some:
                 break
             replies = []
             for servo in some:
@@ -228,7 +236,7 @@ class DynamixelChain(Chain[DynamixelServo]):
         blocks: list[Reply] = []
         for identity, address, size in spans:
             some = self._by_id.get(identity)
-            if not some or identity in self.lost:
+            if not some:
                 break
             error, data = some[0].read(address, size)
             alert = ALERT if some[0].alarm else 0

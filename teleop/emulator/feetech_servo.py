@@ -21,6 +21,7 @@ MOTORS: Final = {
 _DUTY_PER_RAD_PER_P: Final = 1.04 / 2.94 / (25 / TICKS_PER_RAD) / 32
 _DUTY_S_PER_RAD_PER_D: Final = 0.0075  # assumed: settles without ringing at the factory's P and D
 _PRESENT: Final = 56
+_GOAL: Final = 42
 CURRENT_STEP_A: Final = 0.0065
 
 VOLTAGE, ENCODER, HEAT, CURRENT, OVERLOAD = 0x01, 0x02, 0x04, 0x08, 0x20
@@ -45,6 +46,7 @@ class FeetechServo(Servo):
     """An STS3215 or STS3250."""
 
     BAUD_RATES = BAUD_RATES
+    ID, BAUD = 5, 6
 
     def __init__(self, model: str, mount: Mount, joint: Joint) -> None:
         self.status = 0
@@ -52,6 +54,11 @@ class FeetechServo(Servo):
         """Overloaded: the torque is down to Protective_Torque until a new command."""
         self._over_current_s = 0.0
         super().__init__(model, feetech_table(model), mount, joint)
+
+    @property
+    def alarm_bits(self) -> int:
+        """Status."""
+        return self.status
 
     # --- registers -------------------------------------------------------------------------
 
@@ -64,6 +71,10 @@ class FeetechServo(Servo):
     def write(self, address: int, data: bytes) -> None:
         """Write bytes; read-only ones stay, and what is out of range is cut to it."""
         memory = self.memory
+        if address == _GOAL and len(data) == 2:  # written every few ms
+            memory.bytes[_GOAL : _GOAL + 2] = data
+            self._new_goal(from_sign_magnitude(data[0] | data[1] << 8, 15))
+            return
         end = min(address + len(data), memory.table.size)
         if address >= end:
             return
@@ -98,15 +109,16 @@ class FeetechServo(Servo):
     def _new_goal(self, ticks: int) -> None:
         """Feetech's own examples move a servo without writing 40: a goal switches torque on."""
         memory = self.memory
-        if memory["Torque_Enable"] != 1:
+        if memory.bytes[SRAM] != 1:
             self.hold_here()
+            memory["Goal_Position"] = sign_magnitude(ticks, 15)
             memory["Torque_Enable"] = 1
         if self.limited and (ticks - self.shown_ticks()) * self.joint.duty <= 0:
             self.limited = False  # backing off ends the protection
-        if memory["Operating_Mode"] == 3:
+        if self.mode == 3:
             self.goal = self.setpoint + ticks
             return
-        low, high = memory["Min_Position_Limit"], memory["Max_Position_Limit"]
+        low, high = self._range
         self.goal = float(ticks if low == high == 0 else max(low, min(high, ticks)))
 
     def _calibrate_middle(self) -> None:
@@ -129,6 +141,7 @@ class FeetechServo(Servo):
         self.joint.gain = memory["P_Coefficient"] * _DUTY_PER_RAD_PER_P
         self.joint.damping = memory["D_Coefficient"] * _DUTY_S_PER_RAD_PER_D
         self._limit = memory["Torque_Limit"] / 1000
+        self._range = (memory["Min_Position_Limit"], memory["Max_Position_Limit"])
         fastest = memory["Maximum_Velocity_Limit"] * 50.0
         asked = abs(from_sign_magnitude(memory["Goal_Velocity"], 15))
         self._top_speed = min(fastest, asked or fastest)

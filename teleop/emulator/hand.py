@@ -18,7 +18,7 @@ _REACH_RAD_S: Final = 1.5
 _WAVE_SHARE: Final = 0.2
 _WAVE_S: Final = (5.0, 6.1, 7.3, 4.7, 6.7, 5.3)
 _INSIDE_RAD: Final = 0.01  # a sweep presses against the stops but not past them
-_CENTRED_TICKS: Final = 12
+_CENTRED_TICKS: Final = 40
 
 
 class Hand:

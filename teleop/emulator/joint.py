@@ -12,8 +12,8 @@ TICKS_PER_RAD: Final = 4096 / math.tau
 
 AMBIENT_C: Final = 25.0
 _COOLING_S: Final = 300.0  # assumed: time constant of a small plastic housing in still air
-_HAND_NM_PER_RAD: Final = 30.0  # assumed: a firm grip, stiffer than any of the motors
-_HAND_NM_S_PER_RAD: Final = 1.5
+_HAND_NM_PER_RAD: Final = 100.0  # assumed: a firm grip that watches what it does
+_HAND_NM_S_PER_RAD: Final = 2.0
 _LONGEST_STEP_S: Final = 0.005
 
 

@@ -71,8 +71,8 @@ class PlantJoints(Joints):
         for n, joint in enumerate(self.joints):
             joint.q_rad = float(state.position_rad[n])
             joint.v_rad_s = float(state.velocity_rad_s[n])
-            joint.current_a = float(state.current_a[n])
             joint.duty = float(state.load_pct[n]) / 100.0
+            joint.current_a = joint.duty * joint.motor.stall_a
 
     def advance(self, duration_s: float) -> None:
         """Let time pass [s]. A hand counts as a motor that holds where the hand is."""

@@ -83,15 +83,11 @@ class Memory:
     def __init__(self, table: ControlTable, overrides: Mapping[str, int] | None = None) -> None:
         self.table = table
         self.bytes = bytearray(table.size)
+        self._places = {r.name: (r.address, r.end, r.signed) for r in table.registers}
         self._kept = bytearray(table.size)
         for register in table.registers:
             self.store(register, (overrides or {}).get(register.name, register.initial))
         self._kept[:] = self.bytes
-
-    def load(self, register: Register) -> int:
-        """Return a register's value."""
-        raw = self.bytes[register.address : register.end]
-        return int.from_bytes(raw, "little", signed=register.signed)
 
     def store(self, register: Register, value: int) -> None:
         """Set a register without any check; too large a value wraps, as in the firmware."""
@@ -99,7 +95,8 @@ class Memory:
         self.bytes[register.address : register.end] = raw
 
     def __getitem__(self, name: str) -> int:
-        return self.load(self.table.by_name[name])
+        first, end, signed = self._places[name]  # read thousands of times a second
+        return int.from_bytes(self.bytes[first:end], "little", signed=signed)
 
     def __setitem__(self, name: str, value: int) -> None:
         self.store(self.table.by_name[name], value)

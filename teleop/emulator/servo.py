@@ -81,6 +81,10 @@ class Servo(ABC):
     """
 
     BAUD_RATES: tuple[int, ...]
+    ID: int
+    """Address of the id."""
+    BAUD: int
+    """Address of the number of the bit rate."""
 
     def __init__(self, model: str, table: ControlTable, mount: Mount, joint: Joint) -> None:
         self.model, self.mount, self.joint = model, mount, joint
@@ -131,6 +135,11 @@ class Servo(ABC):
         if self.forced_load is not None:
             return self.forced_load
         return self.joint.duty * self.mount.direction
+
+    @property
+    @abstractmethod
+    def alarm_bits(self) -> int:
+        """The hardware error or status register."""
 
     def encoder_ticks(self) -> float:
         """What the bare encoder says, turns counted on beyond one [ticks]."""

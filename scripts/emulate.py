@@ -1,0 +1,291 @@
+"""gaploop emulate: a servo bus on a pseudo-terminal."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
+from gaploop.scripts import options
+from gaploop.scripts._signals import stoppable
+
+if TYPE_CHECKING:
+    from gaploop.core.protocols import Plant
+    from gaploop.teleop.emulator import ArmPlan, EmulatedBus, Fault
+    from gaploop.teleop.emulator.console import Console
+
+EXAMPLE = """gaploop emulate --model=so101 --link=./follower
+gaploop emulate --model=koch --role=leader --link=./leader --hand=middle_then_ranges
+gaploop emulate --model=so101 --link=./follower --plant=mujoco --cameras=top,side
+gaploop emulate --model=so101 --link=./follower --faults='[{at_s: 5, fault: vanish, id: 3}]'"""
+PLANTS = ("servo", "mujoco")
+
+
+@dataclass
+class EmulateConfig:
+    """Stand in for an arm: serve its servo bus on a pseudo-terminal, byte for byte.
+
+    LeRobot's own drivers connect to it as to hardware: `--robot.port=./follower`. While it runs
+    it takes commands on standard input (`help` lists them). Ctrl-C ends it and removes the link.
+    """
+
+    model: str = "so101"
+    """so101, koch or openmanipulator."""
+    protocol: str = ""
+    """feetech or dynamixel; the arm's own unless given."""
+    role: str = "follower"
+    """follower or leader."""
+    link: Path | None = None
+    """Where to put a link to the port, such as ./follower."""
+    hand: str = "middle_then_ranges"
+    """none, still, middle_then_ranges, wave, or trace=FILE (rows of time [s] and angles [rad])."""
+    plant: str = "servo"
+    """servo: every joint on its own. mujoco: the arm as a whole, with weight and, for the so101,
+    the table with cube and disc."""
+    cameras: str = ""
+    """Serve these as LeRobot zmq cameras: top, side or both, as in top,side. Needs mujoco."""
+    camera_port: int = 5555
+    """Port on 127.0.0.1 of the zmq cameras."""
+    camera_size: list[int] = field(default_factory=lambda: [320, 240])
+    """Width and height of the pictures [px]."""
+    camera_fps: float = 25.0
+    """Pictures a second [Hz]."""
+    faults: str = ""
+    """What goes wrong: a YAML or JSON file, or the list itself."""
+    servos: dict[str, Any] = field(default_factory=dict)
+    """Changes to servos, such as '{"gripper": {"id": 5}, "elbow_flex": null}': an id, a model,
+    registers; null takes one away."""
+    calibrated: bool = False
+    """The servos hold offsets and ranges already, as lerobot-calibrate leaves them."""
+    calibration: Path | None = None
+    """Write LeRobot's calibration file of the arm here; implies --calibrated."""
+    factory_new: bool = False
+    """Servos as shipped, all with id 1, for lerobot-setup-motors; plug them in one by one."""
+    wire_time: bool = True
+    """Answers take as long as their bytes on a real wire, and the return delay."""
+    seed: int = 0
+    """Draws faults, and the scene of the mujoco plant."""
+    duration_s: float = 0.0
+    """End by itself after this time [s]; 0 runs until Ctrl-C."""
+    json: bool = False
+    """Print events as JSON, one object a line."""
+
+
+def run(config: EmulateConfig) -> int:
+    """Serve until a signal, `quit` or the end of `duration_s`; return 128 + the signal."""
+    from gaploop.teleop.emulator import EmulatedBus
+    from gaploop.teleop.emulator.console import Console
+
+    plan, faults = _plan(config), _faults(config.faults)
+    hand, _, trace = config.hand.partition("=")
+    with stoppable() as stopped, ExitStack() as stack:
+        plant = stack.enter_context(_plant(config))
+        bus = stack.enter_context(
+            EmulatedBus.start(
+                plan=plan,
+                link=config.link,
+                hand="still" if trace else hand,
+                wire_time=config.wire_time,
+                faults=faults,
+                seed=config.seed,
+                plant=plant,
+            )
+        )
+        console = Console(bus)
+        if trace:
+            console.carry_out(f"hand {hand} {trace}")
+        _ready(config, bus)
+        _listen(config, console, stopped)
+        _event(config, {"event": "end", **_counts(bus)}, f"{bus.counts.exchanges} exchanges.")
+    return 128 + stopped[0] if stopped else 0
+
+
+# --- what to emulate ---------------------------------------------------------------------------
+
+
+def _plan(config: EmulateConfig) -> ArmPlan:
+    from gaploop.core.files import write_json
+    from gaploop.teleop.emulator import arm_plan
+
+    if config.plant not in PLANTS:
+        raise unknown_choice("plant", config.plant, PLANTS, "--plant")
+    if config.cameras and config.plant != "mujoco":
+        raise UnusableInputError("--cameras needs a scene to show. Add --plant=mujoco.")
+    plan = arm_plan(config.model, config.role, config.protocol or None)
+    if config.calibrated or config.calibration:
+        plan = plan.calibrated()
+    if config.factory_new:
+        plan = plan.factory_new()
+    plan = _changed(plan, config.servos)
+    if config.calibration:
+        write_json(config.calibration, plan.calibration())
+    return plan
+
+
+def _changed(plan: ArmPlan, changes: dict[str, Any]) -> ArmPlan:
+    for name, change in changes.items():
+        if change is None:
+            plan.with_servo(name)  # refuses a name that isn't there
+            plan = plan.without([name])
+            continue
+        if not isinstance(change, dict):
+            raise UnusableInputError(
+                f"--servos: {name} must map fields to values, such as {{id: 5}}, or be null."
+            )
+        fixed = {k: v for k, v in change.items() if k in ("id", "model")}
+        servo = next((s for s in plan.servos if s.name == name), None)
+        registers = {k: v for k, v in change.items() if k not in fixed}
+        settings = {**(servo.settings if servo else {}), **registers}
+        plan = plan.with_servo(name, **fixed, settings=settings)
+    return plan
+
+
+def _faults(given: str) -> tuple[Fault, ...]:
+    import yaml
+
+    from gaploop.teleop.emulator import parse_faults
+
+    if not given:
+        return ()
+    where = "--faults"
+    if not given.lstrip().startswith("["):
+        where = given
+        try:
+            given = Path(given).read_text()
+        except OSError as error:
+            raise UnusableInputError(
+                f"--faults={where}: {error.strerror}. Give a YAML or JSON file, or a list such as "
+                "'[{at_s: 5, fault: vanish, id: 3, for_s: 2}]'."
+            ) from error
+    try:
+        entries = yaml.safe_load(given)
+    except yaml.YAMLError as error:
+        first = str(error).splitlines()[0]
+        raise UnusableInputError(f"{where} is not YAML or JSON: {first}.") from error
+    return parse_faults(entries, where)
+
+
+@contextmanager
+def _plant(config: EmulateConfig) -> Iterator[Plant | None]:
+    if config.plant == "servo":
+        yield None
+        return
+    from gaploop.sim.plant import make_plant, serve_cameras
+
+    names = ["top"] if config.cameras == "true" else config.cameras.split(",")
+    with ExitStack() as stack:
+        plant = make_plant(config.model, seed=config.seed)
+        if config.cameras:
+            stack.enter_context(
+                serve_cameras(
+                    plant,
+                    names,
+                    port=config.camera_port,
+                    size_px=config.camera_size,
+                    fps=config.camera_fps,
+                )
+            )
+        yield plant
+
+
+# --- while it runs -----------------------------------------------------------------------------
+
+
+def _listen(config: EmulateConfig, console: Console, stopped: list[int]) -> None:
+    """Carry out what is typed, and tell what happens, until the end."""
+    end_s = time.monotonic() + config.duration_s if config.duration_s > 0 else None
+    typed = _Lines()
+    seen: list[str] = []
+    while not stopped and not console.over and (end_s is None or time.monotonic() < end_s):
+        for line in typed.wait(0.1):
+            try:
+                text = console.carry_out(line)
+            except GaploopError as error:
+                _event(config, {"event": "refused", "line": line, "why": str(error)}, str(error))
+                continue
+            event = {"event": "done", "line": line}
+            if line.strip() == "status":
+                event = {"event": "status", **_state(console.bus)}
+            _event(config, event, text)
+        seen = _tell_faults(config, console.bus, seen)
+
+
+def _tell_faults(config: EmulateConfig, bus: EmulatedBus, seen: list[str]) -> list[str]:
+    with bus.lock:
+        now = [f.fault + ("" if f.id is None else f" {f.id}") for f in bus.faults.active]
+    if now != seen:
+        text = ", ".join(now) or "none"
+        event = {"event": "faults", "at_s": round(bus.age_s(), 3), "active": now, "port": bus.port}
+        _event(config, event, f"faults: {text}")
+    return now
+
+
+class _Lines:
+    """Lines from standard input, without ever blocking on it."""
+
+    def __init__(self) -> None:
+        self._open = sys.stdin is not None and not sys.stdin.closed
+        self._rest = b""
+
+    def wait(self, duration_s: float) -> list[str]:
+        """Return the lines that came within `duration_s` [s]."""
+        if not self._open:
+            time.sleep(duration_s)
+            return []
+        try:
+            ready, _, _ = select.select([sys.stdin], [], [], duration_s)
+            chunk = os.read(sys.stdin.fileno(), 4096) if ready else None
+        except (OSError, ValueError):  # closed, or no file at all, as under a test runner
+            chunk = b""
+        if chunk is None:
+            return []
+        if not chunk:
+            self._open = False
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+
+def _ready(config: EmulateConfig, bus: EmulatedBus) -> None:
+    plan = bus.plan
+    ids = [servo.id for servo in plan.servos]
+    event = {
+        "event": "ready",
+        "model": plan.model,
+        "role": plan.role,
+        "protocol": plan.protocol.value,
+        "port": bus.port,
+        "ids": ids,
+        "plant": config.plant,
+        "cameras": f"tcp://127.0.0.1:{config.camera_port}" if config.cameras else None,
+    }
+    text = (
+        f"{plan.model} {plan.role} ({plan.protocol.value}, ids {ids[0]} to {ids[-1]}) at "
+        f"{bus.port}. Type help for commands; Ctrl-C ends."
+        if ids
+        else f"{plan.model} {plan.role} without servos at {bus.port}."
+    )
+    _event(config, event, text)
+
+
+def _counts(bus: EmulatedBus) -> dict[str, Any]:
+    return dict(vars(bus.counts))
+
+
+def _state(bus: EmulatedBus) -> dict[str, Any]:
+    from gaploop.teleop.emulator.console import servo_state
+
+    with bus.lock:
+        return {"servos": [servo_state(s) for s in bus.all_servos], **_counts(bus)}
+
+
+def _event(config: EmulateConfig, event: dict[str, Any], text: str) -> None:
+    options.emit(config.json, event, text)
+    if sys.__stdout__ is not None:
+        sys.__stdout__.flush()  # whoever reads a pipe waits for the line

@@ -1,0 +1,202 @@
+"""Commands to a running emulator, one a line, and the table of its servos."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.teleop.emulator.bus import EmulatedBus
+from gaploop.teleop.emulator.faults import KINDS, Fault
+from gaploop.teleop.emulator.hand import HANDS
+from gaploop.teleop.emulator.servo import Servo
+
+HELP: Final = f"""\
+status                          what every servo does
+hand {"|".join(HANDS[:-1])}   what the hand does
+hand trace FILE                 repeat rows of: time [s], joint angles [rad]
+pose Q1 Q2 ...                  the hand goes there [rad] and stays
+fault KIND [ID] [name=value]    {", ".join(KINDS)}
+fault clear [KIND]              all is well again
+plug NAME ... | plug all        only these motors are on the bus
+power off|on|cycle              the arm's power switch
+quit                            end"""
+
+
+class Console:
+    """Carries out commands on a bus."""
+
+    def __init__(self, bus: EmulatedBus) -> None:
+        self.bus = bus
+        self.over = False
+        self._commands: Mapping[str, Callable[[list[str]], str]] = {
+            "status": self._status,
+            "hand": self._hand,
+            "pose": self._pose,
+            "fault": self._fault,
+            "plug": self._plug,
+            "power": self._power,
+            "help": lambda _: HELP,
+            "quit": self._quit,
+        }
+
+    def carry_out(self, line: str) -> str:
+        """Do what a line says; return what to show.
+
+        Raises:
+            UnusableInputError: it can't be understood.
+        """
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise UnusableInputError(f"{line.strip()}: {error}.") from error
+        if not words:
+            return ""
+        if words[0] not in self._commands:
+            raise unknown_choice("command", words[0], self._commands)
+        return self._commands[words[0]](words[1:])
+
+    def _status(self, _words: list[str]) -> str:
+        return table(self.bus)
+
+    def _hand(self, words: list[str]) -> str:
+        mode = words[0] if words else ""
+        with self.bus.lock:
+            if mode == "trace" and len(words) == 2:
+                self.bus.hand.follow(read_trace(Path(words[1]), len(self.bus.all_servos)))
+            else:
+                self.bus.hand.set_mode(mode)
+        return f"hand: {mode}"
+
+    def _pose(self, words: list[str]) -> str:
+        angles = [_number("pose", word) for word in words]
+        wanted = len(self.bus.all_servos)
+        if len(angles) != wanted:
+            raise UnusableInputError(f"pose needs {wanted} angles [rad], got {len(angles)}.")
+        with self.bus.lock:
+            self.bus.hand.pose(angles)
+        return "hand: pose"
+
+    def _fault(self, words: list[str]) -> str:
+        if words and words[0] == "clear":
+            if len(words) > 1 and words[1] not in KINDS:
+                raise unknown_choice("fault", words[1], KINDS)
+            self.bus.faults.clear(words[1] if len(words) > 1 else None)
+            return "faults: cleared"
+        if not words:
+            raise UnusableInputError(f"Which fault? One of: {', '.join(KINDS)}, clear.")
+        options: dict[str, float] = {}
+        for word in words[1:]:
+            name, equals, value = word.partition("=")
+            if not equals:
+                name, value = "id", word
+            options[name] = _number(f"fault {words[0]}", value)
+        self.bus.faults.add(_fault(words[0], options))
+        return f"fault: {' '.join(words)}"
+
+    def _plug(self, words: list[str]) -> str:
+        self.bus.plug(None if words in ([], ["all"]) else words)
+        return f"plugged in: {', '.join(s.mount.name for s in self.bus.all_servos if s.connected)}"
+
+    def _power(self, words: list[str]) -> str:
+        what = words[0] if words else ""
+        if what not in ("on", "off", "cycle"):
+            raise unknown_choice("power", what, ("on", "off", "cycle"))
+        with self.bus.lock:
+            for servo in self.bus.all_servos:
+                if what != "on":
+                    servo.power_down()
+                if what != "off":
+                    servo.power_up()
+        return f"power: {what}"
+
+    def _quit(self, _words: list[str]) -> str:
+        self.over = True
+        return ""
+
+
+def _number(where: str, word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UnusableInputError(f"{where}: {word!r} is not a number.")
+    return value
+
+
+def _fault(kind: str, options: Mapping[str, float]) -> Fault:
+    from gaploop.teleop.emulator.faults import parse_faults
+
+    return parse_faults([{"fault": kind, **options}], "fault")[0]
+
+
+def read_trace(path: Path, joints: int) -> list[list[float]]:
+    """Return rows of time [s] and joint angles [rad] from a text file.
+
+    Raises:
+        UnusableInputError: it can't be read, or a row has another number of columns.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise UnusableInputError(f"{path}: {error.strerror}. Name a file of rows.") from error
+    rows: list[list[float]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        row = [_number(f"{path}, line {number}", word) for word in line.replace(",", " ").split()]
+        if len(row) != joints + 1:
+            raise UnusableInputError(
+                f"{path}, line {number} has {len(row)} columns. It needs {joints + 1}: time [s] "
+                f"and {joints} joint angles [rad]."
+            )
+        if rows and row[0] <= rows[-1][0]:
+            raise UnusableInputError(f"{path}, line {number}: time must rise.")
+        rows.append(row)
+    if not rows:
+        raise UnusableInputError(f"{path} has no rows. Each is time [s] and {joints} angles [rad].")
+    return rows
+
+
+def servo_state(servo: Servo) -> dict[str, object]:
+    """Return what one servo does, for people and programs."""
+    joint = servo.joint
+    return {
+        "name": servo.mount.name,
+        "id": servo.id,
+        "model": servo.model,
+        "there": servo.listening,
+        "torque": servo.torque,
+        "position_ticks": servo.position_ticks,
+        "angle_deg": round(math.degrees(joint.q_rad), 1),
+        "current_a": round(joint.current_a, 3),
+        "load_pct": round(100 * servo.load, 1),
+        "temperature_c": round(servo.temperature_c, 1),
+        "voltage_v": round(joint.voltage_v, 1),
+        "alarm": servo.alarm_bits,
+    }
+
+
+def table(bus: EmulatedBus) -> str:
+    """Return a table of the servos."""
+    with bus.lock:
+        rows = [servo_state(servo) for servo in bus.all_servos]
+        active = ", ".join(f.fault + (f" {f.id}" if f.id else "") for f in bus.faults.active)
+        head = f"{bus.port}  hand: {bus.hand.mode}  faults: {active or 'none'}"
+    lines = [
+        head,
+        f"{'motor':<14}{'id':>4} {'torque':<7}{'ticks':>6}{'deg':>8}{'A':>8}{'load %':>8}"
+        f"{'°C':>6}{'V':>6}  alarm",
+    ]
+    for row in rows:
+        state = ("on" if row["torque"] else "off") if row["there"] else "gone"
+        lines.append(
+            f"{row['name']:<14}{row['id']:>4} {state:<7}{row['position_ticks']:>6}"
+            f"{row['angle_deg']:>8}{row['current_a']:>8}{row['load_pct']:>8}"
+            f"{row['temperature_c']:>6}{row['voltage_v']:>6}  {row['alarm'] or '-'}"
+        )
+    return "\n".join(lines)
