@@ -156,7 +156,7 @@ class ArmModel:
     """
 
     def __init__(self, name: str, mjcf: Path, points: tuple[GuardedPoint, ...]) -> None:
-        self.name, self.mjcf = name, mjcf
+        self.name, self.mjcf, self.points = name, mjcf, points
         self._model = kinematic_model(mjcf)
         self._site = _tool_site(self._model, mjcf)
         self.site_name: str = self._model.site(self._site).name

@@ -1,0 +1,1 @@
+"""Command sources without a leader arm: keyboard, gamepad, scripted motion; force feedback."""

@@ -1,0 +1,133 @@
+"""From buttons and sticks to an intent: what is pressed now, and what a press switches.
+
+Pure bookkeeping, without pygame: keyboard and gamepad say which `Action` is pressed how far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+
+from gaploop.teleop.leaders.intent import Intent
+from gaploop.teleop.leaders.options import FRAMES, SPEED_STEPS, CartesianOptions
+
+
+class Action(Enum):
+    """What a key, button or stick direction means."""
+
+    HOLD = "hold to move"
+    FORWARD = "forward"
+    BACK = "back"
+    LEFT = "left"
+    RIGHT = "right"
+    UP = "up"
+    DOWN = "down"
+    PITCH_UP = "tip up"
+    PITCH_DOWN = "tip down"
+    ROLL_LEFT = "roll left"
+    ROLL_RIGHT = "roll right"
+    OPEN = "open"
+    CLOSE = "close"
+    HOME = "home"
+    CLUTCH = "clutch"
+    FRAME = "frame"
+    SLOWER = "slower"
+    FASTER = "faster"
+    ESTOP = "e-stop"
+    CLEAR = "clear a trip"
+
+
+MOTIONS: Final = (
+    Action.FORWARD, Action.BACK, Action.LEFT, Action.RIGHT, Action.UP, Action.DOWN,
+    Action.PITCH_UP, Action.PITCH_DOWN, Action.ROLL_LEFT, Action.ROLL_RIGHT, Action.OPEN,
+    Action.CLOSE, Action.HOME,
+)  # fmt: skip
+"""Actions that move the arm while `HOLD` is pressed."""
+
+
+class Controls:
+    """What is pressed.
+
+    Args:
+        options: speed step and frame to start with.
+        on_estop: called when the e-stop is pressed.
+        on_clear: called when the operator clears a trip.
+    """
+
+    def __init__(
+        self,
+        options: CartesianOptions,
+        on_estop: Callable[[], None] = lambda: None,
+        on_clear: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._amounts: dict[Action, float] = {}
+        self._step, self._frame = options.speed_step, options.frame
+        self._clutch_in = True
+        self._on_estop, self._on_clear = on_estop, on_clear
+
+    @property
+    def pressed(self) -> tuple[Action, ...]:
+        """What is pressed now, in order of pressing."""
+        return tuple(self._amounts)
+
+    def press(self, action: Action, amount: float = 1.0) -> None:
+        """Take note of a press; `amount` in (0, 1] is how far a stick is pushed."""
+        new = action not in self._amounts
+        self._amounts[action] = min(max(amount, 0.0), 1.0)
+        if new:
+            self._switch(action)
+
+    def release(self, action: Action) -> None:
+        """Take note of a release."""
+        self._amounts.pop(action, None)
+
+    def release_all(self) -> None:
+        """Forget every press: the dead-man button must be pressed anew."""
+        self._amounts.clear()
+
+    def set_speed_step(self, step: int) -> None:
+        """Choose a speed step, 1 to 4."""
+        self._step = min(max(step, 1), len(SPEED_STEPS))
+
+    def intent(self, *, present: bool = True, focused: bool = True) -> Intent:
+        """Return what the operator wants now."""
+        amount = self._amounts.get
+
+        def between(plus: Action, minus: Action) -> float:
+            return amount(plus, 0.0) - amount(minus, 0.0)
+
+        return Intent(
+            held=Action.HOLD in self._amounts,
+            clutch_in=self._clutch_in,
+            forward=between(Action.FORWARD, Action.BACK),
+            left=between(Action.LEFT, Action.RIGHT),
+            up=between(Action.UP, Action.DOWN),
+            roll=between(Action.ROLL_RIGHT, Action.ROLL_LEFT),
+            pitch=between(Action.PITCH_UP, Action.PITCH_DOWN),
+            gripper=between(Action.OPEN, Action.CLOSE),
+            home=Action.HOME in self._amounts,
+            step=self._step,
+            frame=self._frame,
+            present=present,
+            focused=focused,
+        )
+
+    def _switch(self, action: Action) -> None:
+        match action:
+            case Action.ESTOP:
+                self.release_all()
+                self._on_estop()
+            case Action.CLEAR:
+                self.release_all()
+                self._on_clear()
+            case Action.CLUTCH:
+                self._clutch_in = not self._clutch_in
+            case Action.FRAME if Action.HOLD not in self._amounts:
+                self._frame = FRAMES[1 - FRAMES.index(self._frame)]
+            case Action.SLOWER:
+                self.set_speed_step(self._step - 1)
+            case Action.FASTER:
+                self.set_speed_step(self._step + 1)
+            case _:
+                pass

@@ -1,0 +1,147 @@
+"""A gamepad as an input device, through SDL's mapping: buttons have the same names on every pad."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from gaploop.core.errors import DeviceError
+from gaploop.teleop.leaders.controls import Action, Controls
+from gaploop.teleop.leaders.panel import Panel
+from gaploop.teleop.leaders.sdl import controller, pygame
+from gaploop.teleop.leaders.window import Help
+
+log = logging.getLogger(__name__)
+
+BUTTONS: Final[Mapping[int, Action]] = {
+    pygame.CONTROLLER_BUTTON_RIGHTSHOULDER: Action.HOLD,
+    pygame.CONTROLLER_BUTTON_LEFTSHOULDER: Action.CLUTCH,
+    pygame.CONTROLLER_BUTTON_DPAD_UP: Action.PITCH_UP,
+    pygame.CONTROLLER_BUTTON_DPAD_DOWN: Action.PITCH_DOWN,
+    pygame.CONTROLLER_BUTTON_DPAD_LEFT: Action.SLOWER,
+    pygame.CONTROLLER_BUTTON_DPAD_RIGHT: Action.FASTER,
+    pygame.CONTROLLER_BUTTON_B: Action.ESTOP,
+    pygame.CONTROLLER_BUTTON_Y: Action.HOME,
+    pygame.CONTROLLER_BUTTON_BACK: Action.FRAME,
+    pygame.CONTROLLER_BUTTON_START: Action.CLEAR,
+}
+
+AXES: Final[Mapping[int, tuple[Action | None, Action]]] = {
+    pygame.CONTROLLER_AXIS_LEFTY: (Action.FORWARD, Action.BACK),
+    pygame.CONTROLLER_AXIS_LEFTX: (Action.LEFT, Action.RIGHT),
+    pygame.CONTROLLER_AXIS_RIGHTY: (Action.UP, Action.DOWN),
+    pygame.CONTROLLER_AXIS_RIGHTX: (Action.ROLL_LEFT, Action.ROLL_RIGHT),
+    pygame.CONTROLLER_AXIS_TRIGGERLEFT: (None, Action.OPEN),
+    pygame.CONTROLLER_AXIS_TRIGGERRIGHT: (None, Action.CLOSE),
+}
+"""Axis to what its negative and its positive half do (up and left are negative)."""
+
+FULL: Final = 32767
+"""Value of an axis at its end."""
+DEAD_ZONE: Final = 0.15
+"""Share of the way that counts as rest: worn sticks don't come back to the middle."""
+STICK_POWER: Final = 2.0
+"""Little way, little speed: the share beyond the dead zone to this power."""
+
+HELP: Final = (
+    Help("R1", "hold to move"),
+    Help("Left stick", "forward, back, sideways"),
+    Help("Right stick", "up, down; roll"),
+    Help("D-pad up", "finger tips up, down"),
+    Help("R2  L2", "close, open gripper"),
+    Help("D-pad side", "slower, faster"),
+    Help("B  (circle)", "EMERGENCY STOP"),
+    Help("Start", "clear a trip"),
+    Help("Y  (triangle)", "back to the start"),
+    Help("L1", "clutch out, in"),
+    Help("Back", "frame: base, tool"),
+)
+
+
+class Gamepad(Panel):
+    """The first gamepad that is there; one that is pulled out may be plugged in again.
+
+    Args:
+        controls: what is pressed.
+        title: of the window.
+        now_s: monotonic time [s].
+
+    Raises:
+        DeviceError: there is no gamepad, or no display for the window.
+    """
+
+    def __init__(
+        self, controls: Controls, title: str, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(controls, title, HELP, "R1", now_s)
+        pygame.joystick.init()
+        controller.init()
+        self._pad: Any = None
+        self._id = -1
+        self._take_first()
+        if self._pad is None:
+            message = _no_pad()
+            self.close()
+            raise DeviceError(message)
+
+    @property
+    def present(self) -> bool:
+        """Say whether the gamepad is plugged in."""
+        return self._pad is not None
+
+    def on_event(self, event: Any) -> None:
+        """Handle an event of the gamepad in use."""
+        if event.type == pygame.CONTROLLERDEVICEADDED:
+            self._take_first()
+        elif getattr(event, "instance_id", None) != self._id:
+            return
+        elif event.type == pygame.CONTROLLERDEVICEREMOVED:
+            log.warning("the gamepad is gone")
+            self._pad, self._id = None, -1
+            self.controls.release_all()
+        elif event.type == pygame.CONTROLLERBUTTONDOWN and event.button in BUTTONS:
+            self.controls.press(BUTTONS[event.button])
+        elif event.type == pygame.CONTROLLERBUTTONUP and event.button in BUTTONS:
+            self.controls.release(BUTTONS[event.button])
+        elif event.type == pygame.CONTROLLERAXISMOTION and event.axis in AXES:
+            self._on_axis(AXES[event.axis], event.value / FULL)
+
+    def _on_axis(self, actions: tuple[Action | None, Action], share: float) -> None:
+        beyond = (abs(share) - DEAD_ZONE) / (1.0 - DEAD_ZONE)
+        for action, here in zip(actions, (share < 0, share > 0), strict=True):
+            if action is None:
+                continue
+            if here and beyond > 0:
+                self.controls.press(action, beyond**STICK_POWER)
+            else:
+                self.controls.release(action)
+
+    def _take_first(self) -> None:
+        """Take the first gamepad that SDL knows, unless one is in use."""
+        pads = [i for i in range(controller.get_count()) if controller.is_controller(i)]
+        if self._pad is None and pads:
+            self._pad = controller.Controller(pads[0])
+            # Controller.id is its place in the list, which the next one plugged in has too.
+            self._id = self._pad.as_joystick().get_instance_id()
+
+    def _let_go(self) -> None:
+        if self._pad is not None:
+            self._pad.quit()
+        self._pad, self._id = None, -1
+        controller.quit()
+        pygame.joystick.quit()
+
+
+def _no_pad() -> str:
+    seen = [pygame.joystick.Joystick(i).get_name() for i in range(pygame.joystick.get_count())]
+    if seen:
+        return (
+            f"SDL doesn't know {', '.join(map(repr, seen))} as a gamepad. Give its mapping in the "
+            "environment variable SDL_GAMECONTROLLERCONFIG, or use --teleop.type=keyboard."
+        )
+    return (
+        "No gamepad found. Plug one in (a wireless one must be switched on and paired), or use "
+        "--teleop.type=keyboard."
+    )

@@ -1,0 +1,128 @@
+"""Builds the leaders that need to know the arm they lead: keyboard, gamepad, scripted motion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.kinematics import ARM_MODELS, ArmModel, Box, model_of
+from gaploop.core.protocols import Follower
+from gaploop.core.station import Station
+from gaploop.teleop.leaders.cartesian import CartesianLeader
+from gaploop.teleop.leaders.intent import IntentSource
+from gaploop.teleop.leaders.options import CartesianOptions
+
+
+def make_keyboard_leader(
+    follower: Follower,
+    station: Station,
+    options: CartesianOptions | None = None,
+    *,
+    on_estop: Callable[[], None] = lambda: None,
+    on_clear: Callable[[], None] = lambda: None,
+) -> CartesianLeader:
+    """Open the operator's window and return a leader that drives the tool from the keyboard.
+
+    Call it on the main thread, and there `leader.pump(trip)` 30 times a second or more. Attach
+    the leader to the control loop as a sink.
+
+    Args:
+        follower: the arm; asked where it is when a take begins.
+        station: arm model, workspace, limits.
+        options: speeds.
+        on_estop: called on the main thread when the e-stop key is pressed.
+        on_clear: the same when the operator clears a trip.
+
+    Raises:
+        UnusableInputError: no model of this arm is known, or it doesn't fit.
+        DeviceError: no window can be opened.
+    """
+    from gaploop.teleop.leaders.controls import Controls
+    from gaploop.teleop.leaders.keyboard import Keyboard
+
+    options = options or CartesianOptions()
+    arm = arm_of(follower, station, "keyboard")
+    controls = Controls(options, on_estop, on_clear)
+    return _cartesian(arm, follower, station, options, Keyboard(controls, _title(follower)))
+
+
+def make_gamepad_leader(
+    follower: Follower,
+    station: Station,
+    options: CartesianOptions | None = None,
+    *,
+    on_estop: Callable[[], None] = lambda: None,
+    on_clear: Callable[[], None] = lambda: None,
+) -> CartesianLeader:
+    """As `make_keyboard_leader`, from a gamepad.
+
+    Raises:
+        UnusableInputError: no model of this arm is known, or it doesn't fit.
+        DeviceError: there is no gamepad, or no window can be opened.
+    """
+    from gaploop.teleop.leaders.controls import Controls
+    from gaploop.teleop.leaders.gamepad import Gamepad
+
+    options = options or CartesianOptions()
+    arm = arm_of(follower, station, "gamepad")
+    controls = Controls(options, on_estop, on_clear)
+    return _cartesian(arm, follower, station, options, Gamepad(controls, _title(follower)))
+
+
+def arm_of(follower: Follower, station: Station, teleop: str) -> ArmModel:
+    """Return the model of an arm: the station's, or the one known for its robot type.
+
+    Args:
+        teleop: what needs it, for the message.
+
+    Raises:
+        UnusableInputError: there is none, or it has other joints.
+    """
+    name = station.robot_model or model_of(follower.robot_type)
+    joints = ", ".join(follower.joint_names)
+    if not name:
+        raise UnusableInputError(
+            f"--teleop.type={teleop} needs a model of the arm and none is known for "
+            f"{follower.robot_type}. Name one in the station file as robot_model "
+            f"({', '.join(ARM_MODELS)}, or the path of an MJCF file), or use a leader arm."
+        )
+    arm = ArmModel.load(name)
+    if arm.joint_names != tuple(follower.joint_names):
+        raise UnusableInputError(
+            f"--teleop.type={teleop} drives one arm with the joints of the model '{arm.name}' "
+            f"({', '.join(arm.joint_names)}); {follower.robot_type} has {joints}. "
+            "Use a leader arm, or name the right robot_model in the station file."
+        )
+    return arm
+
+
+def box_of(arm: ArmModel, station: Station) -> Box | None:
+    """Return the box that an arm is kept in: the station's, or that of its model [m]."""
+    if station.workspace is not None:
+        return (station.workspace.x, station.workspace.y, station.workspace.z)
+    spec = ARM_MODELS.get(arm.name)
+    return None if spec is None else spec.workspace_m
+
+
+def _cartesian(
+    arm: ArmModel,
+    follower: Follower,
+    station: Station,
+    options: CartesianOptions,
+    source: IntentSource,
+) -> CartesianLeader:
+    limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
+    fastest = min(options.joint_velocity_rad_s, station.safety.velocity_rad_s)
+    return CartesianLeader(
+        arm,
+        limits_rad,
+        source,
+        lambda: follower.read().position_rad,
+        replace(options, joint_velocity_rad_s=fastest),
+        box_of(arm, station),
+    )
+
+
+def _title(follower: Follower) -> str:
+    return f"gaploop: {follower.robot_type}"

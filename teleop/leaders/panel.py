@@ -1,0 +1,135 @@
+"""An input device with its window: events in, intents out.
+
+pygame's window and event queue belong to the thread that made them, the main thread; the control
+loop runs in its own. So `pump`, on the main thread, turns events into a snapshot and replaces the
+old one in a single assignment, and `heard`, on any thread, reads it. Where the loop itself runs
+on the main thread, `heard` pumps.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from gaploop.core.errors import DeviceError
+from gaploop.teleop.leaders.controls import Controls
+from gaploop.teleop.leaders.intent import Heard, Intent
+from gaploop.teleop.leaders.sdl import pygame
+from gaploop.teleop.leaders.window import Help, Window, sign_of
+
+PUMP_S: Final = 0.01
+"""`heard` pumps no more often than this [s]."""
+DRAW_S: Final = 0.05
+"""The window is drawn no more often than this [s]."""
+
+
+class Panel:
+    """Base of keyboard and gamepad. Make and pump it on the main thread.
+
+    Args:
+        controls: what is pressed.
+        title: of the window.
+        help_lines: what the window explains.
+        hold_key: name of the dead-man button.
+        now_s: monotonic time [s].
+
+    Raises:
+        DeviceError: there is no display to open a window on.
+    """
+
+    def __init__(
+        self,
+        controls: Controls,
+        title: str,
+        help_lines: Sequence[Help],
+        hold_key: str,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.controls = controls
+        self._now_s, self._hold_key = now_s, hold_key
+        self._thread = threading.get_ident()
+        self._closed = False
+        self._trip = ""
+        self._window: Window | None = _open_window(title, help_lines)
+        self._focused = bool(pygame.key.get_focused())
+        self._drawn_s = float("-inf")
+        self._snapshot: tuple[Intent, float, bool] = (Intent(), now_s(), False)
+
+    @property
+    def present(self) -> bool:
+        """Say whether the device is there."""
+        return True
+
+    def pump(self, trip: str = "") -> None:
+        """Handle what has happened since; call it 30 times a second or more.
+
+        Args:
+            trip: why the safety filter has tripped, to show it; "" where it hasn't.
+        """
+        self._trip = trip
+        self._pump()
+
+    def heard(self) -> Heard:
+        """Return the newest intent and its age."""
+        if threading.get_ident() == self._thread and self._now_s() - self._snapshot[1] > PUMP_S:
+            self._pump()
+        intent, at_s, closed = self._snapshot
+        return Heard(intent, self._now_s() - at_s, closed)
+
+    def close(self) -> None:
+        """Close the window; safe to call twice. On another thread it only stops the input."""
+        self._closed = True
+        self._snapshot = (Intent(present=False), self._snapshot[1], True)
+        if self._window is not None and threading.get_ident() == self._thread:
+            self._window = None
+            self._let_go()
+            pygame.display.quit()
+
+    def on_event(self, event: Any) -> None:
+        """Handle an event of the device; sub-classes say how."""
+        raise NotImplementedError
+
+    def _let_go(self) -> None:
+        """Let go of the device."""
+
+    def _pump(self) -> None:
+        if self._window is None:
+            return
+        for event in pygame.event.get():
+            self._handle(event)
+        intent = self.controls.intent(present=self.present, focused=self._focused)
+        # A device that is gone isn't heard any more: its last word grows old.
+        heard_s = self._now_s() if self.present else self._snapshot[1]
+        self._snapshot = (intent, heard_s, self._closed)
+        if self._now_s() - self._drawn_s >= DRAW_S:
+            self._drawn_s = self._now_s()
+            pressed = self.controls.pressed
+            self._window.draw(sign_of(intent, pressed, self._trip, self._hold_key), intent)
+
+    def _handle(self, event: Any) -> None:
+        if event.type in (pygame.QUIT, pygame.WINDOWCLOSE):
+            self.controls.release_all()
+            self._closed = True
+        elif event.type == pygame.WINDOWFOCUSLOST:
+            self._focused = False
+            self.controls.release_all()
+        elif event.type == pygame.WINDOWFOCUSGAINED:
+            self._focused = True
+            self.controls.release_all()  # what was let go of elsewhere was never heard here
+        else:
+            self.on_event(event)
+
+
+def _open_window(title: str, help_lines: Sequence[Help]) -> Window:
+    try:
+        pygame.display.init()
+        return Window(title, help_lines)
+    except pygame.error as error:
+        shown = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or "none set"
+        raise DeviceError(
+            f"No window can be opened for the operator ({error}; display: {shown}). Run it on a "
+            "desktop, or over SSH with X forwarding (ssh -X)."
+        ) from error

@@ -1,0 +1,121 @@
+"""The operator's small window: the state in letters that can be read from two metres."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gaploop.teleop.leaders.controls import MOTIONS, Action
+from gaploop.teleop.leaders.intent import Intent
+from gaploop.teleop.leaders.options import SPEED_STEPS
+from gaploop.teleop.leaders.sdl import pygame
+
+SIZE_PX: Final = (1120, 700)
+STATE_PX: Final = 132
+"""Height of the state's letters: 25 mm on a usual screen, readable from over five metres."""
+KEY_PX: Final = 38
+"""Height of the keys' letters: 7 mm, readable from two metres (20/20 sight needs 3 mm)."""
+
+_INK: Final = (238, 240, 243)
+_DIM: Final = (128, 134, 144)
+_GROUND: Final = (22, 24, 28)
+_RED: Final = (196, 42, 42)
+_AMBER: Final = (186, 122, 8)
+_GREEN: Final = (20, 122, 62)
+_GREY: Final = (58, 64, 74)
+
+
+@dataclass(frozen=True)
+class Help:
+    """One line of the on-screen help: keys and what they do."""
+
+    keys: str
+    does: str
+
+
+@dataclass(frozen=True)
+class Sign:
+    """The state: a word, its colour and a line below."""
+
+    word: str
+    colour: tuple[int, int, int]
+    below: str
+
+
+def sign_of(intent: Intent, pressed: Sequence[Action], trip: str, hold_key: str) -> Sign:
+    """Return what the window says.
+
+    Args:
+        intent: what the operator asks for.
+        pressed: what is pressed.
+        trip: why the safety filter tripped, or "".
+        hold_key: name of the dead-man button.
+    """
+    if not intent.present:
+        return Sign("NO GAMEPAD", _RED, "Plug it in again, then clear the trip.")
+    if trip:
+        return Sign("TRIPPED", _RED, trip)
+    if not intent.focused:
+        return Sign("CLICK HERE", _AMBER, "This window has lost the keyboard; the arm holds.")
+    if not intent.clutch_in:
+        return Sign("UNCOUPLED", _AMBER, "The clutch is out; the arm holds.")
+    if not intent.held:
+        return Sign("HOLDING", _GREY, f"Hold {hold_key} to move.")
+    moves = [action.value for action in pressed if action in MOTIONS]
+    return Sign("MOVING" if moves else "READY", _GREEN, ", ".join(moves) or "Nothing asked for.")
+
+
+class Window:
+    """Draws on the pygame display; belongs to the thread that made it."""
+
+    def __init__(self, title: str, help_lines: Sequence[Help]) -> None:
+        pygame.font.init()
+        self._surface = pygame.display.set_mode(SIZE_PX, pygame.RESIZABLE)
+        pygame.display.set_caption(title)
+        self._help = tuple(help_lines)
+        self._drawn: object = None
+
+    def draw(self, sign: Sign, intent: Intent) -> None:
+        """Draw, if anything has changed."""
+        shown = (sign, intent.step, intent.frame, pygame.display.get_window_size())
+        if shown == self._drawn:
+            return
+        self._drawn = shown
+        surface = self._surface = pygame.display.get_surface()
+        width, height = surface.get_size()
+        scale = min(width / SIZE_PX[0], height / SIZE_PX[1])
+        surface.fill(_GROUND)
+        band = round(250 * scale)
+        pygame.draw.rect(surface, sign.colour, (0, 0, width, band))
+        self._text(sign.word, STATE_PX * scale, _INK, (36 * scale, 34 * scale))
+        self._text(sign.below, KEY_PX * scale, _INK, (42 * scale, 184 * scale))
+        self._draw_speed(intent, band + round(28 * scale), scale)
+        self._draw_help(band + round(122 * scale), scale)
+        pygame.display.flip()
+
+    def _draw_speed(self, intent: Intent, top: int, scale: float) -> None:
+        self._text("SPEED", KEY_PX * scale, _DIM, (42 * scale, top + 10 * scale))
+        for index, share in enumerate(SPEED_STEPS):
+            on = index < intent.step
+            box = pygame.Rect(0, 0, round(108 * scale), round(58 * scale))
+            box.topleft = (round((190 + 122 * index) * scale), top)
+            pygame.draw.rect(self._surface, _INK if on else _GREY, box, border_radius=6)
+            ink = _GROUND if on else _DIM
+            self._text(f"{share:.0%}", KEY_PX * scale, ink, (box.x + 14 * scale, top + 10 * scale))
+        place = (700 * scale, top + 10 * scale)
+        self._text(f"FRAME  {intent.frame}", KEY_PX * scale, _INK, place)
+
+    def _draw_help(self, top: int, scale: float) -> None:
+        rows = (len(self._help) + 1) // 2
+        for index, line in enumerate(self._help):
+            x = (42 + 540 * (index // rows)) * scale
+            y = top + 46 * (index % rows) * scale
+            self._text(line.keys, KEY_PX * scale, _INK, (x, y))
+            self._text(line.does, KEY_PX * scale, _DIM, (x + 230 * scale, y))
+
+    def _text(
+        self, text: str, height_px: float, ink: tuple[int, int, int], at: tuple[float, float]
+    ) -> None:
+        font = pygame.font.Font(None, max(8, round(height_px)))
+        self._surface.blit(font.render(text, True, ink), (round(at[0]), round(at[1])))
