@@ -1,0 +1,334 @@
+"""From command to motion: how late an arm follows, by cross-correlation, with an interval.
+
+The velocities of what was sent and of what the servos report are shifted against each other
+until they agree best. The peak is found between samples. What is measured is dead time plus the
+servo's own lag, as one shift. Two things that are the loop's and not the arm's are taken off: a
+goal is held until the next one, half a period on average; and it leaves `loop.latency_s` after
+its turn's positions were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from scipy.interpolate import CubicSpline
+from scipy.ndimage import gaussian_filter1d
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.telemetry import Telemetry
+from gaploop.core.types import FloatArray
+
+SEGMENT_S: Final = 2.0
+"""Length of the pieces that are correlated, and resampled for the interval [s]."""
+EARLIEST_S: Final = -0.1
+LATEST_S: Final = 0.5
+"""Where the shift is looked for [s]."""
+MIN_MOTION_RAD: Final = 0.03
+"""A piece in which a joint was sent through less than this says nothing (20 ticks of 4096)."""
+MIN_CORRELATION: Final = 0.8
+MIN_SEGMENTS: Final = 4
+SMOOTH_S: Final = 0.012
+"""Both signals are smoothed alike: it moves no peak, and encoder steps make no velocity."""
+BOOTSTRAPS: Final = 400
+INTERVAL: Final = (2.5, 97.5)
+"""Percentiles of the 95 % interval."""
+
+
+@dataclass(frozen=True)
+class Motion:
+    """What was sent to joints and where they were, at one control rate.
+
+    Attributes:
+        t_s: time of each turn [s], shape (n,), rising.
+        sent_rad: goals [rad], shape (n, n_joints).
+        position_rad: measured positions [rad], shape (n, n_joints), NaN where none came.
+        joint_names: of the columns.
+        send_delay_s: from reading the positions to sending the goals of the same turn [s].
+    """
+
+    t_s: FloatArray
+    sent_rad: FloatArray
+    position_rad: FloatArray
+    joint_names: tuple[str, ...]
+    send_delay_s: float = 0.0
+
+    @classmethod
+    def of(cls, telemetry: Telemetry, arm: str = "") -> Motion:
+        """Return one arm's motion in a control-rate record.
+
+        Args:
+            telemetry: has `sent_rad` and `position_rad` columns.
+            arm: its name; the only one unless given.
+
+        Raises:
+            UnusableInputError: no such arm, or several and none named.
+        """
+        arms = telemetry.arms()
+        if not arm and len(arms) == 1:
+            arm = arms[0]
+        if arm not in arms:
+            known = ", ".join(arms) or "none"
+            raise UnusableInputError(
+                f"The telemetry has no arm {arm!r} (arms: {known}). Name one with --arm_name."
+            )
+        delay = telemetry.columns.get("loop.latency_s", np.empty(0))
+        known_delay = delay[np.isfinite(delay)]
+        return cls(
+            telemetry.t_s,
+            telemetry.stack(arm, "sent_rad"),
+            telemetry.stack(arm, "position_rad"),
+            telemetry.joints(arm),
+            float(np.median(known_delay)) if len(known_delay) else 0.0,
+        )
+
+
+@dataclass(frozen=True)
+class Lag:
+    """One shift between two signals.
+
+    Attributes:
+        latency_s: the shift [s].
+        interval_s: its 95 % interval, by bootstrap over pieces [s].
+        correlation: of the signals at that shift.
+        segments: pieces that it comes from.
+    """
+
+    latency_s: float
+    interval_s: tuple[float, float]
+    correlation: float
+    segments: int
+
+
+@dataclass(frozen=True)
+class LatencyResult:
+    """How late an arm follows.
+
+    Attributes:
+        overall: the median joint.
+        joints: joint to its own lag.
+        skipped: joint to why it says nothing.
+        rate_hz: of the record [Hz].
+    """
+
+    overall: Lag
+    joints: dict[str, Lag]
+    skipped: dict[str, str]
+    rate_hz: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the calibration file holds."""
+        return {
+            **_lag_json(self.overall),
+            "rate_hz": self.rate_hz,
+            "joints": {name: _lag_json(lag) for name, lag in self.joints.items()},
+        }
+
+
+def measure_latency(motions: Sequence[Motion], seed: int = 0) -> LatencyResult:
+    """Measure how late an arm follows what it is sent.
+
+    Args:
+        motions: records of the same arm, one or more; a chirp of 20 s is plenty.
+        seed: draws the bootstrap.
+
+    Raises:
+        UnusableInputError: too little motion, or no joint follows what it is sent.
+    """
+    names = motions[0].joint_names
+    period_s = float(np.median(np.concatenate([np.diff(m.t_s) for m in motions])))
+    if not period_s > 0:
+        raise UnusableInputError("The record has no two turns at different times. Record again.")
+    # A held goal acts like one that is sent half a period later.
+    held_s = period_s / 2 + float(np.median([m.send_delay_s for m in motions]))
+    pieces: dict[str, Pieces] = {}
+    skipped: dict[str, str] = {}
+    for j, name in enumerate(names):
+        found = [_pieces(m.t_s, m.sent_rad[:, j], m.position_rad[:, j], period_s) for m in motions]
+        joined = Pieces.join(found)
+        why = _why_not(joined)
+        if why:
+            skipped[name] = why
+        else:
+            pieces[name] = joined
+    if not pieces:
+        words = "; ".join(f"{name}: {why}" for name, why in skipped.items())
+        raise UnusableInputError(
+            f"No joint tells the latency ({words}). Move every joint by 5° or more for 10 s: "
+            "gaploop calibrate latency --robot.type=… does it."
+        )
+    return _pooled(pieces, skipped, period_s, held_s, seed)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Cross-correlations of pieces of two signals.
+
+    Attributes:
+        products: sum of products at each shift, shape (pieces, shifts).
+        driver: energy of the first signal, shape (pieces,).
+        response: energy of the second at each shift, shape (pieces, shifts).
+        first: shift of the first column, in periods.
+        period_s: between two columns [s].
+    """
+
+    products: FloatArray
+    driver: FloatArray
+    response: FloatArray
+    first: int
+    period_s: float
+
+    @classmethod
+    def join(cls, parts: Sequence[Pieces]) -> Pieces:
+        """Return the pieces of several records of one rate."""
+        return cls(
+            np.concatenate([p.products for p in parts]),
+            np.concatenate([p.driver for p in parts]),
+            np.concatenate([p.response for p in parts]),
+            parts[0].first,
+            parts[0].period_s,
+        )
+
+    def peak(self, which: Any = slice(None)) -> tuple[float, float]:
+        """Return the best shift [s] and its correlation, over the pieces `which`."""
+        energy = self.driver[which].sum() * self.response[which].sum(axis=0)
+        r = self.products[which].sum(axis=0) / np.sqrt(np.maximum(energy, 1e-300))
+        # Periodic motion agrees at several shifts: the first that is as good is the one.
+        inside = np.flatnonzero((r[1:-1] >= r[:-2]) & (r[1:-1] >= r[2:])) + 1
+        if not len(inside):
+            return float(self.first + int(np.argmax(r))) * self.period_s, float("nan")
+        good = inside[r[inside] >= 0.98 * r[inside].max()]
+        at = int(good[np.argmin(np.abs(good + self.first))])
+        spline = CubicSpline(np.arange(len(r)), r)
+        turning = spline.derivative().roots(extrapolate=False)
+        near = turning[np.abs(turning - at) <= 1.0]
+        if len(near):
+            at = near[int(np.argmax(spline(near)))]
+        return float((at + self.first) * self.period_s), float(spline(at))
+
+
+def correlate(driver: FloatArray, response: FloatArray, ok: Any, period_s: float) -> Pieces:
+    """Correlate pieces of two evenly sampled signals, shape (n,), where `ok` and moving.
+
+    Args:
+        driver: what comes first.
+        response: what follows.
+        ok: whether the piece that begins at a sample counts: a function of slice.
+        period_s: between samples [s].
+    """
+    n, length = len(driver), round(SEGMENT_S / period_s)
+    first, last = round(EARLIEST_S / period_s), round(LATEST_S / period_s)
+    products, energies, responses = [], [], []
+    for start in range(-first, n - length - last, length):
+        piece = slice(start, start + length)
+        window = response[start + first : start + last + length]
+        if not ok(piece) or not np.isfinite(window).all():
+            continue
+        x = driver[piece] - driver[piece].mean()
+        shifted = sliding_window_view(window, length)
+        shifted = shifted - shifted.mean(axis=1, keepdims=True)
+        products.append(shifted @ x)
+        energies.append(float(x @ x))
+        responses.append((shifted**2).sum(axis=1))
+    width = last - first + 1
+    return Pieces(
+        np.array(products).reshape(-1, width),
+        np.array(energies),
+        np.array(responses).reshape(-1, width),
+        first,
+        period_s,
+    )
+
+
+def lag_of(pieces: Pieces, seed: int = 0, off_s: float = 0.0) -> Lag:
+    """Return the shift between two signals with its interval; `off_s` [s] is taken off."""
+    best_s, correlation = pieces.peak()
+    rng, n = np.random.default_rng(seed), len(pieces.driver)
+    drawn = [pieces.peak(rng.integers(0, n, n))[0] for _ in range(BOOTSTRAPS)]
+    low, high = np.percentile(drawn, INTERVAL)
+    return Lag(best_s - off_s, (float(low) - off_s, float(high) - off_s), correlation, n)
+
+
+def resampled(t_s: FloatArray, values: FloatArray, grid_s: FloatArray) -> FloatArray:
+    """Return values, shape (n,), on an even grid; NaN where the record has a hole.
+
+    Args:
+        t_s: their times [s], shape (n,), rising.
+        values: may hold NaN.
+        grid_s: where they are wanted [s].
+    """
+    good = np.isfinite(values)
+    if good.sum() < 2:
+        return np.full(len(grid_s), np.nan)
+    times = t_s[good]
+    even = np.interp(grid_s, times, values[good], left=np.nan, right=np.nan)
+    after = np.clip(np.searchsorted(times, grid_s), 1, len(times) - 1)
+    hole = times[after] - times[after - 1] > 5 * float(np.median(np.diff(times)))
+    return np.asarray(np.where(hole, np.nan, even))
+
+
+def _pieces(t_s: FloatArray, sent: FloatArray, position: FloatArray, period_s: float) -> Pieces:
+    grid_s = np.arange(t_s[0], t_s[-1], period_s)
+    goal = resampled(t_s, sent, grid_s)
+
+    def moving(piece: slice) -> bool:
+        part = goal[piece]
+        return bool(np.isfinite(part).all() and np.ptp(part) >= MIN_MOTION_RAD)
+
+    response = resampled(t_s, position, grid_s)
+    return correlate(_velocity(goal, period_s), _velocity(response, period_s), moving, period_s)
+
+
+def _velocity(values: FloatArray, period_s: float) -> FloatArray:
+    sigma = max(SMOOTH_S / period_s, 1.0)
+    return np.gradient(np.asarray(gaussian_filter1d(values, sigma, mode="nearest")), period_s)
+
+
+def _why_not(pieces: Pieces) -> str:
+    if len(pieces.driver) < MIN_SEGMENTS:
+        return (
+            f"moved in {len(pieces.driver) * SEGMENT_S:.0f} s, "
+            f"{MIN_SEGMENTS * SEGMENT_S:.0f} s are needed"
+        )
+    best_s, correlation = pieces.peak()
+    if not correlation >= MIN_CORRELATION:
+        return f"doesn't follow (correlation {np.nan_to_num(correlation):.2f}): blocked or limp?"
+    if not EARLIEST_S + 2 * pieces.period_s < best_s < LATEST_S - 2 * pieces.period_s:
+        return f"no peak between {EARLIEST_S:g} and {LATEST_S:g} s"
+    return ""
+
+
+def _pooled(
+    pieces: dict[str, Pieces],
+    skipped: dict[str, str],
+    period_s: float,
+    held_s: float,
+    seed: int,
+) -> LatencyResult:
+    joints = {name: lag_of(part, seed + n, held_s) for n, (name, part) in enumerate(pieces.items())}
+    rng = np.random.default_rng(seed)
+    drawn = []
+    for _ in range(BOOTSTRAPS):
+        picked = (part.peak(rng.integers(0, len(part.driver), len(part.driver)))[0]
+                  for part in pieces.values())  # fmt: skip
+        drawn.append(float(np.median(list(picked))) - held_s)
+    low, high = np.percentile(drawn, INTERVAL)
+    overall = Lag(
+        float(np.median([lag.latency_s for lag in joints.values()])),
+        (float(low), float(high)),
+        float(np.median([lag.correlation for lag in joints.values()])),
+        sum(lag.segments for lag in joints.values()),
+    )
+    return LatencyResult(overall, joints, skipped, 1.0 / period_s)
+
+
+def _lag_json(lag: Lag) -> dict[str, Any]:
+    return {
+        "latency_s": lag.latency_s,
+        "interval_s": list(lag.interval_s),
+        "correlation": lag.correlation,
+        "segments": lag.segments,
+    }
