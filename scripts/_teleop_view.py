@@ -66,6 +66,7 @@ class Picture:
         protocol: `feetech`, `dynamixel` or empty, for the names of status bits.
         limits: the safety filter's.
         tick: the newest turn, if there was one.
+        state: what the follower reports since then, where the loop waits.
         rate_hz: turns a second over the last seconds [Hz].
         period_error: over the last seconds.
         latency: over the last seconds.
@@ -90,6 +91,7 @@ class Picture:
     period_error: Spread
     latency: Spread
     figures: Figures
+    state: FollowerState | None = None
     torque: bool = True
     real_time: str = ""
     bus_faults: Mapping[str, int] = field(default_factory=dict)
@@ -193,7 +195,8 @@ def _has(values: FloatArray) -> bool:
 
 
 def _rows(picture: Picture, tick: Tick) -> Iterator[list[str]]:
-    state, command, limits = tick.state, tick.command, picture.limits
+    command, limits = tick.command, picture.limits
+    state = picture.state or tick.state
     asked = command.requested_rad
     if asked.shape != command.sent_rad.shape:
         asked = np.full(len(picture.joints), np.nan)

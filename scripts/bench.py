@@ -13,8 +13,11 @@ from gaploop.scripts import options
 
 EXAMPLE: Final = """\
 gaploop bench cell
+gaploop bench loop --json
 gaploop bench gaps --n=30 --output_dir=outputs/gaps
 gaploop bench attribution --n=8 --output_dir=outputs/attribution
+gaploop bench journal --kills=1000 --output_dir=outputs/journal
+gaploop bench record --seconds=300 --output_dir=outputs/record
 gaploop bench real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
 """
 
@@ -23,6 +26,9 @@ POSITIONAL: Final = "name"
 BENCHES: Final = {
     "attribution": "injected against diagnosed dimension, over freshly drawn gaps",
     "cell": "rendering rate and the scripted expert's success in the nominal cell",
+    "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
+    "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
+    "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
     "gaps": "what every gap mechanism costs the base policy",
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
@@ -31,12 +37,13 @@ BENCHES: Final = {
 
 @dataclass
 class BenchConfig:
-    """Run one of the project's benchmarks: attribution, cell, gaps, reference or real_input.
+    """Run a benchmark: attribution, cell, gaps, journal, loop, real_input, record or reference.
 
     attribution tabulates injected against diagnosed dimension over freshly drawn gaps; cell
     measures rendering and the scripted expert; gaps measures what every mechanism costs the base
-    policy; reference records nominal takes and says what is usual in them; real_input takes
-    foreign recordings through import, diagnosis and LoRA.
+    policy; loop drives emulated arms with gaploop and with lerobot-teleoperate in turn; real_input
+    takes foreign recordings through import, diagnosis and LoRA; reference records nominal takes
+    and says what is usual in them.
     """
 
     name: str = ""
@@ -46,6 +53,10 @@ class BenchConfig:
     """real_input: the folder that holds the recordings."""
     n: int = 0
     """Rollouts or takes per cell of the benchmark; its own default unless given."""
+    seconds: float = 60.0
+    """loop, record: how long each program is measured [s]."""
+    kills: int = 60
+    """journal: how many kills."""
     seed: int = 0
     """Draws gaps and scenes."""
     output_dir: Path | None = None

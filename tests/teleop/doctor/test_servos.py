@@ -20,13 +20,13 @@ def scan(plan: ArmPlan) -> list[Finding]:
 
 
 def settings(bus: EmulatedBus) -> list[dict[str, int]]:
-    """All registers but those that a servo writes itself."""
+    """All registers that a host could change."""
     with bus.lock:
         return [
             {
                 register.name: servo.memory[register.name]
                 for register in servo.memory.table.registers
-                if not register.name.startswith(("Present", "Moving", "Realtime"))
+                if register.writable
             }
             for servo in bus.all_servos
         ]

@@ -1,0 +1,120 @@
+"""From `--robot.*` and `--teleop.*` to a follower, a leader and the clock they live on."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.clock import Clock
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.protocols import CameraSource, Follower, Leader
+from gaploop.core.station import SIM_STATION, Station, load_station
+
+EMBEDDED: Final = "so101_sim"
+EXPERT: Final = "scripted"
+
+
+@dataclass(frozen=True)
+class Arms:
+    """Connected devices, torque off.
+
+    Attributes:
+        title: which arms, in words.
+        clock: the time that both live on.
+    """
+
+    follower: Follower
+    leader: Leader
+    cameras: tuple[CameraSource, ...]
+    clock: Clock
+    title: str
+
+
+def station_for(robot: Any, path: Path | None) -> Station:
+    """Return the station of `--station=FILE`, or the one that a robot has without it.
+
+    Raises:
+        UnusableInputError: what is wrong in the file.
+    """
+    if path is not None:
+        return load_station(path)
+    return SIM_STATION if robot.type == EMBEDDED else Station(name="unnamed")
+
+
+def connect(robot: Any, teleop: Any, station: Station, *, with_cameras: bool = False) -> Arms:
+    """Connect the devices that LeRobot's configs describe; all or none.
+
+    Args:
+        robot: a LeRobot RobotConfig.
+        teleop: a LeRobot TeleoperatorConfig.
+        station: for the robot's limits and model.
+        with_cameras: connect the robot's cameras too.
+
+    Raises:
+        DeviceError: a device doesn't answer, or isn't what it should be.
+        UnusableInputError: options or calibration that can't be used.
+    """
+    title = f"{_name(robot)} ← {_name(teleop)}"
+    with contextlib.ExitStack() as undo:
+        if robot.type == EMBEDDED:
+            follower, clock, expert = _embedded(robot)
+        else:
+            follower, clock, expert = _real(robot, station)
+        undo.callback(follower.close)
+        leader = _leader(teleop, follower, clock, expert)
+        if callable(close := getattr(leader, "close", None)):
+            undo.callback(close)
+        cameras = _cameras(robot, clock) if with_cameras else ()
+        undo.pop_all()
+    return Arms(follower, leader, cameras, clock, title)
+
+
+def _name(config: Any) -> str:
+    return f"{config.type} '{config.id}'" if config.id else str(config.type)
+
+
+def _embedded(robot: Any) -> tuple[Follower, Clock, Leader]:
+    """Return the embedded cell's arm in real time, and the expert that can drive it."""
+    from gaploop.sim.cell import Cell
+    from gaploop.sim.expert import ScriptedLeader
+    from gaploop.sim.follower import CellFollower, PacedCellClock
+
+    cell = Cell(
+        robot.task,
+        gaps=robot.gaps,
+        gap_seed=robot.gap_seed,
+        conditions=robot.conditions,
+        image_size=robot.image_size,
+    )
+    cell.reset(robot.seed)
+    return CellFollower(cell), PacedCellClock(cell), ScriptedLeader(cell, robot.seed)
+
+
+def _real(robot: Any, station: Station) -> tuple[Follower, Clock, None]:
+    from gaploop.teleop.lerobot_devices import make_follower
+    from gaploop.teleop.realtime import PacedClock
+
+    return make_follower(robot, station), PacedClock(), None
+
+
+def _leader(teleop: Any, follower: Follower, clock: Clock, expert: Leader | None) -> Leader:
+    if teleop.type == EXPERT:
+        if expert is not None:
+            return expert
+        raise UnusableInputError(
+            f"--teleop.type={EXPERT} drives the embedded cell only, not {follower.robot_type}. Use "
+            f"--robot.type={EMBEDDED}, or a leader: so101_leader, keyboard, motion, …"
+        )
+    from gaploop.teleop.lerobot_devices import make_leader
+
+    return make_leader(teleop, follower, clock)
+
+
+def _cameras(robot: Any, clock: Clock) -> tuple[CameraSource, ...]:
+    if robot.type == EMBEDDED:
+        return ()
+    from gaploop.teleop.lerobot_devices import make_cameras
+
+    return tuple(make_cameras(robot, clock))

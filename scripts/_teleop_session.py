@@ -1,0 +1,324 @@
+"""A teleoperation session: run, trip, clear, lose a cable, find it again, until it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gaploop.core.errors import DeviceError
+from gaploop.core.station import Station
+from gaploop.core.types import SafetyReason
+from gaploop.scripts._arms import Arms
+from gaploop.scripts._keys import Keys
+from gaploop.scripts._teleop_screen import Show
+from gaploop.scripts._teleop_view import Mode, Picture, say_trip
+from gaploop.teleop.control import ControlThread
+from gaploop.teleop.control import Mode as ControlMode
+from gaploop.teleop.loop import Rates
+from gaploop.teleop.realtime import Realtime
+from gaploop.teleop.safety import make_safety
+from gaploop.teleop.statistics import Figures, LoopStatistics
+from gaploop.teleop.stopping import run_steps
+
+FRAME_S: Final = 0.1
+"""The view is drawn this often [s]."""
+AGAIN_S: Final = 3.0
+"""The second press of c must follow the first within this [s]."""
+RETRY_S: Final = 0.5
+"""A lost device is looked for this often [s]."""
+
+GONE: Final = SafetyReason.LOST_SERVO | SafetyReason.STALE_LEADER | SafetyReason.HARDWARE_ERROR
+"""After these the devices are connected anew before the arm holds again: a servo that lost power
+has forgotten its settings, and a port whose cable was pulled is another one when it is back."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a session ended.
+
+    Attributes:
+        why: `quit`, `time`, `signal` or `trip`.
+        signal: the signal's number, 0 where none came.
+        figures: what the loop did.
+        realtime: whether real-time rights were granted; None where the loop never ran.
+        bus_faults: fault to count.
+        reconnected: times that lost devices were found again.
+        faults: what else went wrong, a line each.
+        trip: the trip that the session ended in, in words, or empty.
+    """
+
+    why: str
+    signal: int
+    figures: Figures
+    realtime: Realtime | None
+    bus_faults: Mapping[str, int] = field(default_factory=dict)
+    reconnected: int = 0
+    faults: tuple[str, ...] = ()
+    trip: str = ""
+
+
+class Session:
+    """Drives until somebody ends it. Without keys a trip or a lost device ends it, too.
+
+    Args:
+        connect: connects the arms; called again when one was lost.
+        station: its limits are the filter's.
+        rates: of the loop.
+        keys: what the operator presses.
+        show: draws one frame of the view.
+        max_s: longest time of driving [s], or infinity.
+        stopped: numbers of signals that came, such as SIGTERM.
+        watch: called with the control thread before it starts, to subscribe to it.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Arms],
+        station: Station,
+        rates: Rates,
+        keys: Keys,
+        show: Show,
+        max_s: float,
+        stopped: list[int],
+        watch: Callable[[ControlThread], None] = lambda _control: None,
+    ) -> None:
+        self._connect, self._station, self._rates = connect, station, rates
+        self._keys, self._show, self._max_s, self._stopped = keys, show, max_s, stopped
+        self._watch = watch
+        self._statistics: LoopStatistics | None = None
+        self._realtime: Realtime | None = None
+        self._bus_faults: dict[str, int] = {}
+        self._faults: list[str] = []
+        self._reconnected = 0
+        self._why, self._trip = "", ""
+        self._help = False
+        self._asked_s = -AGAIN_S
+
+    def run(self, connected: Arms) -> Ended:
+        """Drive until it is over; torque is off and everything disconnected afterwards.
+
+        Args:
+            connected: the arms, as `connect` returned them.
+
+        Raises:
+            DeviceError: an arm is lost and there is nobody to press a key.
+        """
+        arms: Arms | None = connected
+        while arms is not None:
+            lost = self._drive(arms)
+            arms = self._find_again(lost, arms) if lost else None
+        figures = self._statistics.figures() if self._statistics is not None else _NOTHING
+        number = self._stopped[0] if self._stopped else 0
+        return Ended(
+            "signal" if number else self._why,
+            number,
+            figures,
+            self._realtime,
+            self._bus_faults,
+            self._reconnected,
+            tuple(self._faults),
+            self._trip,
+        )
+
+    # -- one connection ---------------------------------------------------------------------
+
+    def _drive(self, arms: Arms) -> str:
+        """Drive with these arms; return what was lost, in words, or nothing where it is over."""
+        before = dict(self._bus_faults)
+        with contextlib.ExitStack() as undo:
+            undo.callback(_close, arms)
+            safety = make_safety(self._station, arms.follower, self._rates.period_s)
+            undo.pop_all()
+        if self._statistics is None:
+            self._statistics = LoopStatistics(
+                arms.follower.joint_names, self._rates.period_s, safety.limits
+            )
+        left_s = self._max_s - self._statistics.figures().duration_s
+        control = ControlThread(
+            arms.follower,
+            arms.leader,
+            safety,
+            self._rates,
+            cameras=arms.cameras,
+            sinks=(self._statistics,),
+            max_s=max(left_s, self._rates.period_s),
+            clock=arms.clock,
+        )
+        with control, control.signals() as came:
+            self._watch(control)
+            lost = self._attend(control, arms, before)
+            self._stopped += came
+        return lost
+
+    def _attend(self, control: ControlThread, arms: Arms, before: Mapping[str, int]) -> str:
+        lost, said = "", None
+        try:
+            control.start()
+            while control.alive and not lost and not self._why:
+                self._bus_faults = _added(before, count_faults(arms))
+                self._show(self._picture(control, arms))
+                lost = self._heed(control)
+            end = control.finish()
+            self._why = self._why or ("" if lost else str(end.reason.value))
+        except DeviceError as error:
+            lost, said = str(error), error
+        finally:
+            self._bus_faults = _added(before, count_faults(arms))
+            snapshot = control.snapshot()
+            self._realtime = snapshot.realtime or self._realtime
+            self._faults += [line for line in snapshot.faults if line not in self._faults]
+        if said is not None and not self._keys.works:
+            raise said
+        return lost
+
+    def _heed(self, control: ControlThread) -> str:
+        """Wait for a key or the next frame; return what must be connected anew, if anything."""
+        key = self._keys.wait(FRAME_S) if self._keys.works else ""
+        if not self._keys.works:
+            control.wait(FRAME_S)
+        snapshot = control.snapshot()
+        is_limp = snapshot.mode is ControlMode.TRIPPED
+        self._trip = self._trip_words() if snapshot.tripped else ""
+        if key == "q":
+            self._why = "quit"
+        elif key == " ":
+            control.estop()
+        elif key == "h":
+            self._help = not self._help
+        elif key == "c" and is_limp and self._confirmed():
+            if snapshot.tripped & GONE:
+                return self._trip
+            control.clear()
+        if is_limp and not self._keys.works:
+            self._why = "trip"
+        return ""
+
+    def _confirmed(self) -> bool:
+        """Say whether c was pressed for the second time."""
+        now_s = time.monotonic()
+        was_s, self._asked_s = self._asked_s, now_s
+        if now_s - was_s > AGAIN_S:
+            return False
+        self._asked_s = -AGAIN_S
+        return True
+
+    def _note(self, can_clear: bool) -> str:
+        if can_clear and time.monotonic() - self._asked_s <= AGAIN_S:
+            return "Press c again: the arm holds where it is and comes slowly to the leader's pose."
+        return ""
+
+    def _trip_words(self) -> str:
+        trips = self._statistics.figures().trips if self._statistics is not None else ()
+        return say_trip(trips[-1].reason, trips[-1].joints) if trips else ""
+
+    # -- between two connections ------------------------------------------------------------
+
+    def _find_again(self, lost: str, arms: Arms) -> Arms | None:
+        """Wait until the devices answer again and the operator says c twice; None to leave."""
+        found: Arms | None = None
+        tried_s, why = -RETRY_S, lost
+        self._asked_s = -AGAIN_S
+        with contextlib.ExitStack() as held:
+            while not self._stopped:
+                if found is None and time.monotonic() - tried_s >= RETRY_S:
+                    try:
+                        found = self._connect()
+                        held.callback(_close, found)
+                    except DeviceError as error:
+                        why = str(error)
+                    tried_s = time.monotonic()
+                self._show(self._lost_picture(arms, lost, why, found is not None))
+                key = self._keys.wait(FRAME_S)
+                if key == "q":
+                    self._why = "quit"
+                    return None
+                if key == "h":
+                    self._help = not self._help
+                if key == "c" and found is not None and self._confirmed():
+                    held.pop_all()
+                    self._reconnected += 1
+                    self._trip = ""
+                    return found
+        return None
+
+    # -- what is shown ----------------------------------------------------------------------
+
+    def _picture(self, control: ControlThread, arms: Arms) -> Picture:
+        snapshot = control.snapshot()
+        is_limp = snapshot.mode is ControlMode.TRIPPED
+        mode = Mode.TRIPPED if snapshot.tripped else Mode.RUNNING
+        return self._frame(
+            arms,
+            mode,
+            torque=not is_limp,
+            real_time=_say_rights(snapshot.realtime),
+            note=self._note(is_limp),
+            state=snapshot.state if is_limp else None,
+        )
+
+    def _lost_picture(self, arms: Arms, lost: str, why: str, is_back: bool) -> Picture:
+        if is_back:
+            words = "Everything answers again. Make sure that the arm may move, then press c twice."
+            return self._frame(arms, Mode.READY, torque=False, lost=words, note=self._note(is_back))
+        words = lost if why == lost else f"{lost} Now: {why}"
+        return self._frame(
+            arms, Mode.LOST, torque=False, lost=words, note="Waiting for it to return; q leaves."
+        )
+
+    def _frame(self, arms: Arms, mode: Mode, **more: Any) -> Picture:
+        statistics = self._statistics
+        if statistics is None:
+            raise RuntimeError("nothing has been driven yet")
+        rate_hz, error, latency = statistics.now()
+        state = more.pop("state", None)
+        return Picture(
+            arms.title,
+            mode,
+            arms.follower.units,
+            arms.follower.to_units,
+            arms.follower.joint_names,
+            str(getattr(arms.follower, "protocol", "")),
+            self._station.safety,
+            statistics.latest,
+            rate_hz,
+            error,
+            latency,
+            statistics.figures(),
+            bus_faults=self._bus_faults,
+            help=self._help,
+            state=state,
+            **more,
+        )
+
+
+_NOTHING: Final = LoopStatistics((), 1.0, Station(name="none").safety).figures()
+
+
+def _close(arms: Arms) -> None:
+    """Torque off and disconnect everything, each step whatever the others do."""
+    devices = (arms.follower, arms.leader, *arms.cameras)
+    named = [(device, getattr(device, "close", None)) for device in devices]
+    run_steps([(type(device).__name__, close) for device, close in named if callable(close)])
+
+
+def count_faults(arms: Arms) -> dict[str, int]:
+    """Return every kind of bus fault that either arm has counted, in words, to its count."""
+    counts: dict[str, int] = {}
+    for role, device in (("follower", arms.follower), ("leader", arms.leader)):
+        faults = getattr(device, "fault_counts", None)
+        if callable(faults):
+            counts |= {f"{role} {name}": count for name, count in faults().items()}
+    return counts
+
+
+def _added(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    return {name: before.get(name, 0) + now.get(name, 0) for name in {**before, **now}}
+
+
+def _say_rights(realtime: Realtime | None) -> str:
+    if realtime is None:
+        return ""
+    return "granted" if realtime.granted else realtime.hint

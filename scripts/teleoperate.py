@@ -1,0 +1,183 @@
+"""The command `gaploop teleoperate`."""
+
+# Annotations are not postponed: the config's dataclass is made inside a function (see cli.py).
+
+import contextlib
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    from gaploop.scripts._teleop_session import Ended
+    from gaploop.teleop.control import ControlThread
+    from gaploop.teleop.statistics import Spread
+
+EXAMPLE: Final = """\
+gaploop teleoperate --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
+    --teleop.type=so101_leader --teleop.port=/dev/ttyACM1 --teleop.id=blue
+gaploop teleoperate --robot.type=koch_follower --robot.port=./follower --robot.id=koch \\
+    --teleop.type=koch_leader --teleop.port=./leader --teleop.id=koch --teleop_time_s=60 --json
+gaploop teleoperate --robot.type=so101_sim --teleop.type=scripted
+"""
+
+POSITIONAL: Final = ()
+CONTROL_HZ: Final = 200.0
+FASTEST_HZ: Final = 1000.0
+DRAW_FPS: Final = 20.0
+"""With --display_data, pictures and curves are sent this often [Hz]."""
+
+
+def config_class() -> type:
+    """Return the options, with every type of robot and teleoperator that LeRobot knows here."""
+    from gaploop.scripts._devices import registries
+
+    RobotConfig, TeleoperatorConfig = registries()
+
+    @dataclass
+    class TeleoperateConfig:
+        """Drive an arm by a leader, a keyboard or a script; nothing is recorded.
+
+        The safety filter stands between leader and arm. A trip takes torque off; `c`, pressed
+        twice, goes on from where the arm then is. Space is the emergency stop, q leaves. Without
+        a terminal a line a second is written instead, and a trip ends the program with exit
+        code 1. What was lost (a cable, a servo's power) is waited for; nothing need be restarted.
+        """
+
+        robot: RobotConfig  # type: ignore[valid-type]
+        teleop: TeleoperatorConfig  # type: ignore[valid-type]
+        fps: float = CONTROL_HZ
+        """Turns of the control loop per second [Hz]."""
+        control_hz: float | None = None
+        """The same, in gaploop's words; wins over --fps [Hz]."""
+        teleop_time_s: float | None = None
+        """End after this time of driving [s]."""
+        station: Path | None = None
+        """station.yaml with the cell's limits; conservative ones unless given."""
+        display_data: bool = False
+        """Show joints and cameras in Rerun's viewer, as lerobot-teleoperate does."""
+        output_dir: Path | None = None
+        """Where teleoperate.json goes, if the summary is to be kept."""
+        json: bool = False
+        """Print the summary as one JSON object."""
+
+    return TeleoperateConfig
+
+
+def run(config: Any) -> int:
+    """Drive until it is over; 1 where it ended in a trip, 128 + the signal where one came."""
+    from gaploop.scripts import _arms
+    from gaploop.scripts._keys import keys
+    from gaploop.scripts._signals import stoppable
+    from gaploop.scripts._teleop_screen import screen
+    from gaploop.scripts._teleop_session import Session
+    from gaploop.teleop.loop import Rates
+
+    control_hz = _rate(config)
+    max_s = math.inf if config.teleop_time_s is None else _positive(config, "teleop_time_s")
+    station = _arms.station_for(config.robot, config.station)
+    rates = (
+        Rates(control_hz, control_hz)
+        if not config.display_data
+        else Rates.near(DRAW_FPS, control_hz)
+    )
+
+    def connect() -> _arms.Arms:
+        return _arms.connect(config.robot, config.teleop, station, with_cameras=config.display_data)
+
+    with contextlib.ExitStack() as stack:
+        watch = stack.enter_context(_viewer(config.display_data))
+        stopped = stack.enter_context(stoppable())
+        arms = connect()  # before the screen is taken: what is wrong is said in one line
+        stack.callback(arms.follower.close)
+        pressed = stack.enter_context(keys())
+        show = stack.enter_context(screen())
+        session = Session(connect, station, rates, pressed, show, max_s, stopped, watch)
+        ended = session.run(arms)
+    return _report(config, control_hz, arms.title, ended)
+
+
+def _rate(config: Any) -> float:
+    hz = config.fps if config.control_hz is None else config.control_hz
+    name = "fps" if config.control_hz is None else "control_hz"
+    if not 1 <= hz <= FASTEST_HZ:
+        raise UnusableInputError(f"--{name} must be from 1 to {FASTEST_HZ:g} Hz, got {hz:g}.")
+    return float(hz)
+
+
+def _positive(config: Any, name: str) -> float:
+    value = float(getattr(config, name))
+    if not value > 0:
+        raise UnusableInputError(f"--{name} must be above 0, got {value:g}.")
+    return value
+
+
+@contextlib.contextmanager
+def _viewer(wanted: bool) -> "Iterator[Callable[[ControlThread], None]]":
+    """Yield what subscribes Rerun's viewer to a control thread, or nothing."""
+    if not wanted:
+        yield lambda _control: None
+        return
+    from gaploop.scripts._rerun_view import rerun_view
+
+    with rerun_view() as watch:
+        yield watch
+
+
+def _report(config: Any, control_hz: float, title: str, ended: "Ended") -> int:
+    from gaploop.core.files import writable_folder, write_json
+
+    summary = {
+        "robot": config.robot.type,
+        "teleop": config.teleop.type,
+        "ended": ended.why,
+        "control_hz": control_hz,
+        "realtime": ended.realtime,
+        "reconnected": ended.reconnected,
+        "bus_faults": ended.bus_faults,
+        "faults": ended.faults,
+        **options.jsonable(ended.figures),
+    }
+    summary["trips"] = [
+        {
+            "t_s": trip.t_s,
+            "reasons": str(trip.reason.name).lower().split("|"),
+            "joints": trip.joints,
+        }
+        for trip in ended.figures.trips
+    ]
+    if config.output_dir is not None:
+        folder = writable_folder(config.output_dir)
+        write_json(folder / "teleoperate.json", options.jsonable(summary))
+    options.emit(config.json, summary, _words(title, ended))
+    for fault in ended.faults:
+        print(f"gaploop teleoperate: {fault}", file=sys.stderr)
+    if ended.signal:
+        return 128 + ended.signal
+    if ended.trip:
+        print(f"gaploop teleoperate: {ended.trip}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _words(title: str, ended: "Ended") -> str:
+    figures = ended.figures
+    lines = [
+        f"{title}: {figures.duration_s:.1f} s at {figures.rate_hz:.1f} Hz, "
+        f"{figures.missed} of {figures.turns + figures.missed} turns missed, "
+        f"{len(figures.trips)} trips.",
+        f"period error {_say(figures.period_error)}; leader to follower {_say(figures.latency)}",
+    ]
+    if ended.realtime is not None and not ended.realtime.granted:
+        lines.append(ended.realtime.hint)
+    return "\n".join(lines)
+
+
+def _say(spread: "Spread") -> str:
+    p50, p99, most = (1e3 * s for s in (spread.p50_s, spread.p99_s, spread.max_s))
+    return f"p50 {p50:.2f}, p99 {p99:.2f}, max {most:.2f} ms"
