@@ -1,4 +1,4 @@
-"""What keeps a differential inverse kinematics out of trouble, as constraints on each joint step."""
+"""What keeps differential inverse kinematics out of trouble: constraints on each joint step."""
 
 from __future__ import annotations
 

@@ -11,19 +11,20 @@ from gaploop.teleop.leaders.intent import Intent
 from gaploop.teleop.leaders.options import SPEED_STEPS
 from gaploop.teleop.leaders.sdl import pygame
 
-SIZE_PX: Final = (1120, 700)
-STATE_PX: Final = 132
-"""Height of the state's letters: 25 mm on a usual screen, readable from over five metres."""
-KEY_PX: Final = 38
-"""Height of the keys' letters: 7 mm, readable from two metres (20/20 sight needs 3 mm)."""
+SIZE_PX: Final = (1200, 730)
+STATE_PX: Final = 200
+"""Font of the state: capitals of 26 mm on a screen of 96 dpi, readable across a room."""
+KEY_PX: Final = 46
+"""Font of the rest: capitals of 6 mm; 20/20 sight reads 3 mm from two metres (ISO 8596)."""
+ROW_PX: Final = 50
 
 _INK: Final = (238, 240, 243)
-_DIM: Final = (128, 134, 144)
+_DIM: Final = (186, 192, 202)
 _GROUND: Final = (22, 24, 28)
 _RED: Final = (196, 42, 42)
 _AMBER: Final = (186, 122, 8)
 _GREEN: Final = (20, 122, 62)
-_GREY: Final = (58, 64, 74)
+_GREY: Final = (66, 72, 84)
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Window:
         self._surface = pygame.display.set_mode(SIZE_PX, pygame.RESIZABLE)
         pygame.display.set_caption(title)
         self._help = tuple(help_lines)
+        font = pygame.font.Font(None, KEY_PX)
+        self._indent = 28 + max(font.size(line.keys)[0] for line in self._help)
         self._drawn: object = None
 
     def draw(self, sign: Sign, intent: Intent) -> None:
@@ -86,33 +89,38 @@ class Window:
         width, height = surface.get_size()
         scale = min(width / SIZE_PX[0], height / SIZE_PX[1])
         surface.fill(_GROUND)
-        band = round(250 * scale)
+        band = round(248 * scale)
         pygame.draw.rect(surface, sign.colour, (0, 0, width, band))
-        self._text(sign.word, STATE_PX * scale, _INK, (36 * scale, 34 * scale))
-        self._text(sign.below, KEY_PX * scale, _INK, (42 * scale, 184 * scale))
-        self._draw_speed(intent, band + round(28 * scale), scale)
-        self._draw_help(band + round(122 * scale), scale)
+        self._text(sign.word, STATE_PX * scale, _INK, (36 * scale, 28 * scale))
+        self._text(sign.below, KEY_PX * scale, _INK, (42 * scale, 190 * scale))
+        self._draw_speed(intent, band + round(26 * scale), scale)
+        self._draw_help(band + round(112 * scale), scale)
         pygame.display.flip()
 
     def _draw_speed(self, intent: Intent, top: int, scale: float) -> None:
-        self._text("SPEED", KEY_PX * scale, _DIM, (42 * scale, top + 10 * scale))
+        self._text("SPEED", KEY_PX * scale, _DIM, (42 * scale, top + 13 * scale))
         for index, share in enumerate(SPEED_STEPS):
             on = index < intent.step
             box = pygame.Rect(0, 0, round(108 * scale), round(58 * scale))
-            box.topleft = (round((190 + 122 * index) * scale), top)
+            box.topleft = (round((200 + 122 * index) * scale), top)
             pygame.draw.rect(self._surface, _INK if on else _GREY, box, border_radius=6)
             ink = _GROUND if on else _DIM
-            self._text(f"{share:.0%}", KEY_PX * scale, ink, (box.x + 14 * scale, top + 10 * scale))
-        place = (700 * scale, top + 10 * scale)
+            self._text(f"{share:.0%}", KEY_PX * scale, ink, (box.x + 12 * scale, top + 13 * scale))
+        place = (736 * scale, top + 13 * scale)
         self._text(f"FRAME  {intent.frame}", KEY_PX * scale, _INK, place)
 
     def _draw_help(self, top: int, scale: float) -> None:
         rows = (len(self._help) + 1) // 2
         for index, line in enumerate(self._help):
-            x = (42 + 540 * (index // rows)) * scale
-            y = top + 46 * (index % rows) * scale
+            x = (42 + 610 * (index // rows)) * scale
+            y = top + ROW_PX * (index % rows) * scale
             self._text(line.keys, KEY_PX * scale, _INK, (x, y))
-            self._text(line.does, KEY_PX * scale, _DIM, (x + 230 * scale, y))
+            self._text(
+                line.does,
+                KEY_PX * scale,
+                _INK if line.does.isupper() else _DIM,
+                (x + self._indent * scale, y),
+            )
 
     def _text(
         self, text: str, height_px: float, ink: tuple[int, int, int], at: tuple[float, float]
