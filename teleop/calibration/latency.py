@@ -284,7 +284,8 @@ def _pieces(t_s: FloatArray, sent: FloatArray, position: FloatArray, period_s: f
 
 def _velocity(values: FloatArray, period_s: float) -> FloatArray:
     sigma = max(SMOOTH_S / period_s, 1.0)
-    return np.gradient(np.asarray(gaussian_filter1d(values, sigma, mode="nearest")), period_s)
+    smooth = gaussian_filter1d(values, sigma, mode="nearest")
+    return np.asarray(np.gradient(smooth, period_s), dtype=np.float64)
 
 
 def _why_not(pieces: Pieces) -> str:

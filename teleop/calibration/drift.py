@@ -1,0 +1,288 @@
+"""Has anything moved since it was calibrated? A known pose, looked at again.
+
+A reference is kept when all is well: where the joints are with the arm at a place it can be put
+back to (its rest, a mechanical stop, a jig), and where each camera sees a board that stays in
+the cell. Later the same is looked at again. A calibration that slipped by a gear tooth or a
+camera that was knocked shows here in a second, rather than in every take of a day.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import sha256
+from gaploop.core.kinematics import ArmModel
+from gaploop.core.types import FloatArray
+from gaploop.teleop.calibration.board import Board, BoardView
+from gaploop.teleop.calibration.camera_model import Intrinsics
+from gaploop.teleop.calibration.geometry import angle_rad, inverse, transform
+from gaploop.teleop.calibration.hand_eye_model import SETUPS
+from gaploop.teleop.calibration.observation import Observation
+from gaploop.teleop.calibration.store import OLD_DAYS, Calibration
+
+MAX_PX: Final = 3.0
+"""A fixed camera that sees the board farther from its place has moved [px]."""
+MAX_MM: Final = 5.0
+"""As far as a hand-eye calibration may be wrong at all [mm]."""
+MAX_DEG: Final = 2.0
+"""Backlash and play put a hobby arm back within about a degree."""
+ELSEWHERE_DEG: Final = 45.0
+"""An arm that is farther from the reference isn't there; drift of 17° has been seen [deg]."""
+MIN_COMMON: Final = 4
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far what is seen now lies from the reference.
+
+    Attributes:
+        px: board in a fixed camera's picture, RMS, of the worst camera [px]; NaN where not seen.
+        mm: tool or board, whichever is worse [mm]; NaN where nobody knows.
+        deg: joint or camera, whichever is worse [deg]; NaN where nobody knows.
+        verdict: `ok`, `drifted`, or `unknown` where there was nothing to compare.
+        says: a line for each thing that has drifted, with its mend.
+    """
+
+    px: float
+    mm: float
+    deg: float
+    verdict: str
+    says: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Shift:
+    """One thing's drift; NaN where it can't be told."""
+
+    px: float = np.nan
+    mm: float = np.nan
+    deg: float = np.nan
+    says: str = ""
+
+
+def check_drift(
+    calibration: Calibration,
+    observation: Observation,
+    reference: str = "rest",
+    arm: ArmModel | None = None,
+) -> Drift:
+    """Compare what is seen now with a stored reference.
+
+    Joints are compared as they are: the arm must stand where it stood. A camera on the gripper
+    may look from anywhere if its hand-eye calibration and `arm` are known.
+
+    Args:
+        calibration: holds the reference.
+        observation: what is seen now.
+        reference: its name.
+        arm: turns joint positions into millimetres.
+
+    Raises:
+        UnusableInputError: no such reference, other joints, or the arm is somewhere else.
+    """
+    value = calibration.get("references", reference)
+    if value is None:
+        known = tuple(calibration.content.get("references", {}))
+        if not known:
+            raise UnusableInputError(
+                f"{calibration.path} has no reference to compare with. With the arm at rest and "
+                "all well, store one: gaploop calibrate drift --store"
+            )
+        raise unknown_choice("reference", reference, known, str(calibration.path))
+    before = Observation.from_json(value, f"{calibration.path}: references.{reference}")
+    shifts = []
+    if before.q_rad is not None and observation.q_rad is not None:
+        _check_joints(before, observation, reference)
+        shifts.append(
+            _joint_shift(before.q_rad, observation.q_rad, before.joint_names, reference, arm)
+        )
+    for name in sorted(before.views.keys() & observation.views.keys()):
+        shifts.append(_camera_shift(calibration, name, before, observation, arm))
+    return _verdict(shifts)
+
+
+def before_recording(
+    calibration: Calibration,
+    observation: Observation,
+    reference: str = "rest",
+    arm: ArmModel | None = None,
+    arm_file: Path | None = None,
+    arm_name: str = "follower",
+) -> tuple[str, ...]:
+    """Return what a person should know before recording; empty where all is well.
+
+    Never raises for what the calibration file lacks: recording without a reference is allowed.
+
+    Args:
+        calibration: of the station.
+        observation: the joints now, and boards in view, if any.
+        reference: name of the stored pose.
+        arm: its kinematics.
+        arm_file: the arm's own calibration file (lerobot-calibrate's).
+        arm_name: of the arm in the calibration file.
+    """
+    said = [
+        f"{name} was calibrated {age:.0f} days ago. Repeat it if anything was touched."
+        for name, age in calibration.ages_days().items()
+        if age > OLD_DAYS and not name.startswith("references.")
+    ]
+    said += _other_arm_file(calibration, arm_file, arm_name)
+    if calibration.get("references", reference) is not None:
+        try:
+            said += check_drift(calibration, observation, reference, arm).says
+        except UnusableInputError as error:
+            said.append(str(error))
+    return tuple(said)
+
+
+def _other_arm_file(calibration: Calibration, file: Path | None, arm: str) -> list[str]:
+    known = calibration.get("arms", arm, "calibration")
+    if known is None or file is None or not file.is_file() or known["sha256"] == sha256(file):
+        return []
+    return [
+        f"The arm was calibrated again ({file}) after its cameras were. Repeat: gaploop "
+        "calibrate hand_eye, and drift --store"
+    ]
+
+
+def _check_joints(before: Observation, now: Observation, reference: str) -> None:
+    if before.joint_names != now.joint_names:
+        raise UnusableInputError(
+            f"Reference '{reference}' is of joints {', '.join(before.joint_names)}; the arm has "
+            f"{', '.join(now.joint_names)}. Name another with --reference, or store it again."
+        )
+
+
+def _joint_shift(
+    before_rad: FloatArray,
+    now_rad: FloatArray,
+    names: tuple[str, ...],
+    reference: str,
+    arm: ArmModel | None,
+) -> _Shift:
+    degrees = np.degrees(now_rad - before_rad)
+    worst = int(np.argmax(np.abs(degrees)))
+    if abs(degrees[worst]) > ELSEWHERE_DEG:
+        raise UnusableInputError(
+            f"The arm is not at '{reference}': {names[worst]} is {degrees[worst]:+.0f}° away. "
+            "Put it there and look again."
+        )
+    mm = np.nan
+    if arm is not None and arm.joint_names == names:
+        apart = arm.T_base_tcp(now_rad) - arm.T_base_tcp(before_rad)
+        mm = float(np.linalg.norm(apart[:3, 3])) * 1e3
+    off = [
+        f"{name} by {d:+.1f}°" for name, d in zip(names, degrees, strict=True) if abs(d) > MAX_DEG
+    ]
+    says = ""
+    if off:
+        where = f", {mm:.0f} mm at the tool" if np.isfinite(mm) else ""
+        says = (
+            f"Joints are off against '{reference}': {', '.join(off)}{where}. If the arm stands "
+            "there, calibrate it again (lerobot-calibrate) before recording."
+        )
+    return _Shift(mm=mm, deg=float(np.abs(degrees).max()), says=says)
+
+
+def _camera_shift(
+    calibration: Calibration,
+    name: str,
+    before: Observation,
+    now: Observation,
+    arm: ArmModel | None,
+) -> _Shift:
+    old, new, board = before.views[name], now.views[name], before.board
+    if board is None or now.board != board:
+        raise UnusableInputError(
+            f"The reference was stored with another board ({board.words if board else 'none'}). "
+            "Show that one, or store it again with --store."
+        )
+    if (old.width, old.height) != (new.width, new.height):
+        raise UnusableInputError(
+            f"Camera {name} takes {new.width}x{new.height} px, the reference has {old.width}x"
+            f"{old.height}. Set the camera to that size, or store it again with --store."
+        )
+    both = set(old.ids.tolist()) & set(new.ids.tolist())
+    if len(both) < MIN_COMMON:
+        return _Shift()
+    lens = _lens(calibration, name)
+    on_tool = (calibration.get("cameras", name, "hand_eye") or {}).get("setup") == SETUPS[0]
+    if on_tool:
+        return _tool_camera_shift(calibration, name, before, now, arm)
+    moved = _of(new, both) - _of(old, both)
+    px = float(np.sqrt((moved**2).sum(axis=1).mean()))
+    mm = deg = np.nan
+    if lens is not None:
+        mm, deg = _apart(board, lens.board_pose(board, old)[0], lens.board_pose(board, new)[0])
+    says = ""
+    if px > MAX_PX:
+        far = f", {mm:.1f} mm and {deg:.1f}°" if np.isfinite(mm) else ""
+        says = (
+            f"Camera {name} sees the board {px:.1f} px from where it was{far}. If the board was "
+            f"not moved, the camera was: put it back, or run gaploop calibrate hand_eye "
+            f"--camera_name={name}"
+        )
+    return _Shift(px, mm, deg, says)
+
+
+def _tool_camera_shift(
+    calibration: Calibration,
+    name: str,
+    before: Observation,
+    now: Observation,
+    arm: ArmModel | None,
+) -> _Shift:
+    """Predict where a camera on the gripper must see the board, from wherever it looks."""
+    lens, board = _lens(calibration, name), before.board
+    if arm is None or lens is None or board is None or before.q_rad is None or now.q_rad is None:
+        return _Shift()
+    X = calibration.hand_eye(name).T_mount_camera
+    at = [arm.T_base_tcp(o.q_rad) for o in (before, now) if o.q_rad is not None]
+    T_base_board = at[0] @ X @ lens.board_pose(board, before.views[name])[0]
+    expected = inverse(at[1] @ X) @ T_base_board
+    mm, deg = _apart(board, expected, lens.board_pose(board, now.views[name])[0])
+    says = ""
+    if mm > MAX_MM or deg > MAX_DEG:
+        says = (
+            f"Camera {name} sees the board {mm:.1f} mm and {deg:.1f}° from where arm and camera "
+            "place it. If the board was not moved, the camera's mount or the arm's calibration "
+            f"has: run gaploop calibrate hand_eye --camera_name={name}"
+        )
+    return _Shift(mm=mm, deg=deg, says=says)
+
+
+def _lens(calibration: Calibration, name: str) -> Intrinsics | None:
+    known = calibration.get("cameras", name, "intrinsics")
+    return calibration.intrinsics(name) if known is not None else None
+
+
+def _of(view: BoardView, ids: set[int]) -> FloatArray:
+    order = np.argsort(view.ids)
+    keep = [i for i in order if int(view.ids[i]) in ids]
+    return view.corners_px[keep]
+
+
+def _apart(board: Board, a: FloatArray, b: FloatArray) -> tuple[float, float]:
+    """Return how far two places of the board's centre are apart [mm], and their turn [deg]."""
+    centre = board.centre_m[None]
+    mm = float(np.linalg.norm(transform(a, centre) - transform(b, centre))) * 1e3
+    return mm, float(np.degrees(angle_rad(a[:3, :3].T @ b[:3, :3])))
+
+
+def _verdict(shifts: list[_Shift]) -> Drift:
+    def worst(values: list[float]) -> float:
+        known = [v for v in values if np.isfinite(v)]
+        return max(known, default=float("nan"))
+
+    px = worst([s.px for s in shifts])
+    mm = worst([s.mm for s in shifts])
+    deg = worst([s.deg for s in shifts])
+    says = tuple(s.says for s in shifts if s.says)
+    if not np.isfinite([px, mm, deg]).any():
+        return Drift(px, mm, deg, "unknown")
+    return Drift(px, mm, deg, "drifted" if says else "ok", says)
