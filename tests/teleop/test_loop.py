@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
 from gaploop.core.clock import ManualClock
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.station import SafetyLimits
 from gaploop.core.types import (
     CameraFrame,
@@ -18,9 +20,10 @@ from gaploop.core.types import (
     LeaderSample,
     Observation,
     SafeCommand,
+    SafetyReason,
     Tick,
 )
-from gaploop.teleop.loop import EndReason, LoopEnd, Rates, run_loop
+from gaploop.teleop.loop import EndReason, LoopEnd, Rates, Resume, run_loop
 from gaploop.teleop.safety import SafetyFilter
 
 RATES = Rates(100.0, 50.0)
@@ -35,9 +38,15 @@ class FakeArm:
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock, self.sent = clock, list[SafeCommand]()
+        self.done_s = list[tuple[str, float]]()
+        self.read_fails_at = 10**9
+        self.reads = 0
         self.q: FloatArray = np.zeros(2)
 
     def read(self) -> FollowerState:
+        self.reads += 1
+        if self.reads > self.read_fails_at:
+            raise DeviceError("unplugged")
         none = np.full(2, np.nan)
         status = np.zeros(2, np.int64)
         return FollowerState(self.clock.now_s(), self.q, none, none, none, none, none, status)
@@ -56,22 +65,22 @@ class FakeArm:
         pass
 
     def torque_off(self) -> None:
-        pass
+        self.done_s.append(("torque off", self.clock.now_s()))
 
     def close(self) -> None:
         pass
 
 
 class FakeLeader:
-    def __init__(self, turns: int = 10**9) -> None:
-        self.left = turns
+    def __init__(self, turns: int = 10**9, age_s: float = 0.0) -> None:
+        self.left, self.age_s = turns, age_s
 
     def reset(self) -> None:
         pass
 
     def read(self, t_s: float) -> LeaderSample:
         self.left -= 1
-        return LeaderSample(t_s, np.array([0.3, -0.3]))
+        return LeaderSample(t_s - self.age_s, np.array([0.3, -0.3]))
 
     def done(self) -> bool:
         return self.left <= 0
@@ -202,14 +211,85 @@ def test_it_ends_when_leader_or_caller_says_so() -> None:
 
 def test_after_a_trip_the_arm_holds_until_torque_off_is_due() -> None:
     setup = Setup()
+    setup.safety = SafetyFilter(
+        SafetyLimits(torque_off_s=0.5), setup.arm.joint_limits_rad, RATES.period_s
+    )
+    start_s, ticks = setup.clock.now_s(), Ticks()
     setup.safety.estop()
-    end = setup.run(max_s=60.0)
+    end = setup.run(ticks, max_s=60.0)
     assert end.reason is EndReason.TRIPPED
-    assert end.duration_s == pytest.approx(5.0, abs=0.02)
+    assert end.tripped is SafetyReason.ESTOP
     assert all((c.sent_rad == 0).all() for c in setup.arm.sent)
+    ((did, at_s),) = setup.arm.done_s
+    assert did == "torque off"
+    assert at_s - start_s == pytest.approx(0.5, abs=1.5 * RATES.period_s)
+    assert len(ticks.ticks) == end.ticks  # the turn that took torque off is on record, too
 
 
-@pytest.mark.parametrize(("control_hz", "fps"), [(100.0, 30.0), (50.0, 100.0), (100.0, 0.0)])
+def test_by_default_torque_is_off_within_200_ms_of_a_trip() -> None:
+    setup = Setup()
+    start_s = setup.clock.now_s()
+    setup.safety.estop()
+    setup.run(max_s=60.0)
+    assert setup.arm.done_s[0][1] - start_s < 0.15
+
+
+@pytest.mark.parametrize("where", ["first read", "read", "leader", "camera", "interrupt"])
+def test_on_any_exception_torque_is_off_before_anybody_hears_of_it(where: str) -> None:
+    """A closed camera or a bus error ended LeRobot's loop with the arm under torque."""
+    setup = Setup()
+    setup.arm.read_fails_at = {"first read": 0, "read": 20}.get(where, 10**9)
+    cameras = [FakeCamera(setup.clock)]
+    error: type[BaseException] = KeyboardInterrupt if where == "interrupt" else DeviceError
+
+    def fail(*_: object) -> NoReturn:
+        raise error("gone")
+
+    if where == "leader":
+        setup.leader.read = fail  # type: ignore[assignment,method-assign]
+    if where == "camera":
+        cameras[0].frame = fail  # type: ignore[method-assign]
+    stop = fail if where == "interrupt" else lambda: False
+    with pytest.raises(error):
+        setup.run(cameras=cameras, stop=stop)
+    assert [did for did, _ in setup.arm.done_s] == ["torque off"]
+
+
+def test_overruns_and_latency_are_data_on_every_tick() -> None:
+    setup = Setup()
+    setup.leader = FakeLeader(age_s=0.003)
+
+    def stall(tick: Tick) -> None:
+        if tick.index == 10:
+            setup.clock.sleep_until(setup.clock.now_s() + 0.052)
+
+    ticks = Ticks(stall)
+    end = setup.run(ticks)
+    np.testing.assert_allclose([t.latency_s for t in ticks.ticks], 0.003)
+    assert [t.overruns for t in ticks.ticks[9:13]] == [0, 0, 4, 0]
+    assert sum(t.overruns for t in ticks.ticks) == end.missed
+
+
+def test_a_loop_that_goes_on_after_a_trip_counts_on() -> None:
+    setup, ticks = Setup(), Ticks()
+    setup.run(ticks, resume=Resume(50, setup.clock.now_s() - 3.0))
+    assert ticks.ticks[0].index == 50
+    assert ticks.ticks[0].t_s == pytest.approx(3.0)
+    assert math.isnan(ticks.ticks[0].period_s)
+
+
+@pytest.mark.parametrize(
+    ("fps", "control_hz"), [(30, 210), (50, 200), (60, 180), (200, 200), (250, 250)]
+)
+def test_the_control_rate_is_the_multiple_of_the_frame_rate_nearest_to_200_hz(
+    fps: float, control_hz: float
+) -> None:
+    assert Rates.near(fps).control_hz == control_hz
+
+
+@pytest.mark.parametrize(
+    ("control_hz", "fps"), [(100.0, 30.0), (50.0, 100.0), (100.0, 0.0), (math.inf, 50.0)]
+)
 def test_rates_that_do_not_divide_are_refused(control_hz: float, fps: float) -> None:
     with pytest.raises(UnusableInputError, match="whole multiple"):
         Rates(control_hz, fps)

@@ -1,0 +1,100 @@
+"""Stopping in good order: every step is tried, whatever the ones before it did."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType, TracebackType
+from typing import Final, Self
+
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Ctrl-C, a polite kill, and a terminal that was closed."""
+
+type Step = tuple[str, Callable[[], object]]
+"""What a step is called in messages, and the step."""
+
+
+class Attempt:
+    """Runs a block that may fail in any way and keeps what it raised.
+
+    For what must not be stopped by a device or a subscriber, which raise whatever their
+    libraries do. An interrupt or an exit isn't caught.
+    """
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.error = error
+        return True
+
+
+def run_steps(steps: Iterable[Step]) -> tuple[str, ...]:
+    """Run every step in order, each whether or not those before it failed.
+
+    An interrupt in one of them is raised after the last.
+
+    Returns:
+        A line for every step that failed.
+    """
+    faults: list[str] = []
+    with contextlib.ExitStack() as stack:
+        for name, step in reversed(tuple(steps)):
+            stack.callback(_run_step, name, step, faults)
+    return tuple(faults)
+
+
+def _run_step(name: str, step: Callable[[], object], faults: list[str]) -> None:
+    with Attempt() as attempt:
+        step()
+    if attempt.error is not None:
+        faults.append(f"{name}: {one_line(attempt.error)}")
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an error says, on one line, with its type where it says nothing."""
+    said = " ".join(str(error).split())
+    return said or type(error).__name__
+
+
+@contextlib.contextmanager
+def on_signals(stop: Callable[[], None], *, is_safe: Callable[[], bool]) -> Iterator[list[int]]:
+    """Call `stop` on the first of `STOP_SIGNALS` while the block runs.
+
+    A further signal changes nothing until `is_safe`, which says that torque is off: from then on
+    it interrupts whatever still hangs. Outside the main thread this does nothing: whoever runs
+    the main thread minds the signals.
+
+    Yields:
+        The numbers of the signals that came.
+    """
+    came: list[int] = []
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) == 1:
+            stop()
+        elif is_safe():
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

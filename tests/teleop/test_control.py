@@ -1,0 +1,526 @@
+"""Laws of the control thread: nothing stops it but a stop, and torque always goes off."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gaploop.core.errors import DeviceError
+from gaploop.core.station import SafetyLimits
+from gaploop.core.types import (
+    CameraFrame,
+    FloatArray,
+    FollowerState,
+    LeaderSample,
+    SafeCommand,
+    SafetyReason,
+    Tick,
+)
+from gaploop.teleop.control import ControlThread, Mode
+from gaploop.teleop.loop import EndReason, Rates
+from gaploop.teleop.mailbox import Mailbox
+from gaploop.teleop.realtime import quiet_interpreter, realtime_rights
+from gaploop.teleop.safety import SafetyFilter
+from gaploop.teleop.stopping import run_steps
+
+RATES = Rates(200.0, 50.0)
+SOON_S = 20.0
+"""Longest time that a loaded machine is waited for."""
+
+
+class Arm:
+    """Two joints that go where they are sent; each step can be told to fail or to hang."""
+
+    name, robot_type, units = "follower", "fake", "deg"
+    joint_names = ("a", "b")
+    joint_limits_rad = np.array([[-1.0, 1.0], [-1.0, 1.0]])
+
+    def __init__(self, fails: frozenset[str] = frozenset(), after: int = 10) -> None:
+        self.fails, self.after = fails, after
+        self.did = list[str]()
+        self.q: FloatArray = np.zeros(2)
+        self.torque = False
+        self.status = np.zeros(2, np.int64)
+        self.hangs = threading.Event()
+        self.freed = threading.Event()
+        self.reads = 0
+
+    def _step(self, name: str, error: type[Exception] = DeviceError) -> None:
+        self.did.append(name)
+        if name in self.fails and self.reads >= self.after:
+            raise error(f"{name} failed")
+
+    def read(self) -> FollowerState:
+        self.reads += 1
+        if self.hangs.is_set():
+            self.freed.wait(SOON_S)
+        self._step("read")
+        none = np.full(2, np.nan)
+        return FollowerState(0.0, self.q.copy(), none, none, none, none, none, self.status.copy())
+
+    def send(self, command: SafeCommand) -> None:
+        self._step("send", RuntimeError)
+        self.torque = True  # as a Feetech servo, whose torque comes on with a goal
+        self.q = command.sent_rad
+
+    def torque_on(self) -> None:
+        self._step("torque on")
+        self.torque = True
+
+    def torque_off(self) -> None:
+        self._step("torque off", OSError)
+        self.torque = False
+
+    def close(self) -> None:
+        self._step("close", ConnectionError)
+
+    def to_units(self, q_rad: FloatArray) -> FloatArray:
+        return np.degrees(q_rad)
+
+    def from_units(self, values: FloatArray) -> FloatArray:
+        return np.radians(values)
+
+
+class Driver:
+    def __init__(self, fails: frozenset[str] = frozenset(), after: int = 10) -> None:
+        self.fails, self.after, self.reads = fails, after, 0
+        self.did = list[str]()
+        self.is_done = False
+
+    def reset(self) -> None:
+        self.did.append("reset")
+
+    def read(self, t_s: float) -> LeaderSample:
+        self.reads += 1
+        if "leader" in self.fails and self.reads > self.after:
+            raise OSError("leader gone")
+        return LeaderSample(t_s, np.array([0.3, -0.3]))
+
+    def done(self) -> bool:
+        return self.is_done
+
+    def close(self) -> None:
+        self.did.append("close")
+        if "leader close" in self.fails:
+            raise RuntimeError("leader close failed")
+
+
+class Camera:
+    name = "top"
+
+    def __init__(self, fails: frozenset[str] = frozenset(), after: int = 10) -> None:
+        self.fails, self.after, self.frames = fails, after, 0
+        self.closed = False
+
+    def frame(self) -> CameraFrame:
+        self.frames += 1
+        if "camera" in self.fails and self.frames > self.after / 4:
+            raise DeviceError("camera gone")
+        return CameraFrame(np.zeros((2, 2, 3), np.uint8), 0.0)
+
+    def close(self) -> None:
+        self.closed = True
+        if "camera close" in self.fails:
+            raise TimeoutError
+
+
+class Seen:
+    def __init__(self, then: Callable[[Tick], None] = lambda _tick: None) -> None:
+        self.ticks, self.then = list[Tick](), then
+
+    def tick(self, tick: Tick) -> None:
+        self.ticks.append(tick)
+        self.then(tick)
+
+
+def fails_on_the_fourth(tick: Tick) -> None:
+    if tick.index == 3:
+        raise ZeroDivisionError
+
+
+def waits_for(event: threading.Event) -> Callable[[Tick], None]:
+    def wait(_tick: Tick) -> None:
+        event.wait(SOON_S)
+
+    return wait
+
+
+def thread(arm: Arm, leader: Driver | None = None, **given: object) -> ControlThread:
+    limits = SafetyLimits(stale_leader_s=5.0)  # a machine under load isn't a stale leader
+    safety = SafetyFilter(limits, arm.joint_limits_rad, RATES.period_s)
+    return ControlThread(arm, leader or Driver(), safety, RATES, **given)  # type: ignore[arg-type]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + SOON_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "waited in vain"
+        time.sleep(0.002)
+
+
+STEPS = ("read", "send", "torque off", "close", "leader", "leader close", "camera", "camera close")
+
+
+@settings(max_examples=40)
+@given(st.sets(st.sampled_from(STEPS)), st.integers(1, 12))
+def test_whatever_fails_torque_off_and_every_disconnection_are_tried(
+    steps: set[str], after: int
+) -> None:
+    fails = frozenset(steps)
+    arm, leader, camera = Arm(fails, after), Driver(fails, after), Camera(fails, after)
+    control = thread(arm, leader, cameras=[camera], max_s=0.1)
+    said = ""
+    try:
+        control.start()
+        control.wait(SOON_S)
+        control.finish()
+    except (DeviceError, RuntimeError) as error:
+        said = str(error)
+    finally:
+        control.close()
+    assert not control.alive
+    assert "torque off" in arm.did
+    assert arm.did.index("torque off") < arm.did.index("close")
+    assert arm.did.count("close") == leader.did.count("close") == 1
+    assert camera.closed
+    if fails:
+        assert said
+        assert "\n" not in said
+    if "torque off" in fails:
+        assert "torque off failed" in said or {"read", "send", "leader", "camera"} & fails
+    else:
+        assert not arm.torque
+
+
+def test_all_that_went_wrong_is_one_line() -> None:
+    arm = Arm(frozenset({"read", "torque off", "close"}))
+    with thread(arm) as control:
+        control.start()
+        control.wait(SOON_S)
+        with pytest.raises(DeviceError) as caught:
+            control.finish()
+    for part in ("read failed", "torque off failed", "close failed"):
+        assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_start_that_fails_leaves_torque_off() -> None:
+    arm = Arm(frozenset({"torque on"}), after=0)
+    with thread(arm) as control, pytest.raises(DeviceError, match="torque on failed"):
+        control.start()
+    assert arm.did[:2] == ["torque on", "torque off"]
+    assert arm.did[-1] == "close"
+
+
+def test_it_stops_when_asked_holds_and_then_takes_torque_off() -> None:
+    arm, seen = Arm(), Seen()
+    with thread(arm, sinks=[seen]) as control:
+        control.start()
+        until(lambda: len(seen.ticks) > 5)
+        assert control.snapshot().mode is Mode.RUNNING
+        control.stop()
+        assert control.wait(SOON_S)
+        end = control.finish()
+    assert end.reason is EndReason.STOPPED
+    assert end.ticks == len(seen.ticks)
+    assert arm.did[-3:] == ["send", "torque off", "close"]
+    assert control.snapshot().mode is Mode.ENDED
+
+
+def test_subscribers_that_raise_hang_or_are_slow_neither_stop_nor_delay_it() -> None:
+    hung = threading.Event()
+    bad, stuck, good = Seen(fails_on_the_fourth), Seen(waits_for(hung)), Seen()
+    arm = Arm()
+    with thread(arm, max_s=1.0) as control:
+        boxes = [control.attach(sink) for sink in (bad, good)]
+        full = Mailbox(stuck, capacity=10)
+        control._loop.sinks = (*control._loop.sinks, full)
+        control.start()
+        assert control.wait(SOON_S)
+        hung.set()
+        end = control.finish()
+        full.close()
+    assert len(good.ticks) == end.ticks == arm.did.count("send") - 1  # the last one holds
+    assert len(bad.ticks) == 4
+    assert "ZeroDivisionError" in boxes[0].fault
+    assert end.faults == (boxes[0].fault,)
+    assert full.lost == end.ticks - len(stuck.ticks) > 0
+    assert f"lost {full.lost} turns" in full.faults()[0]
+
+
+def test_a_subscriber_that_never_returns_is_given_up_at_the_end() -> None:
+    hung = threading.Event()
+    box = Mailbox(Seen(waits_for(hung)))
+    control = thread(Arm(), max_s=0.1)
+    seen = control.attach(Seen())
+    control._loop.sinks = (*control._loop.sinks, box)
+    with control:
+        control.start()
+        control.wait(SOON_S)
+        assert seen.fault == ""
+    box.close(within_s=0.05)
+    hung.set()
+    assert "didn't take its turns" in box.fault
+    assert box.lost > 0
+
+
+def test_after_a_trip_the_operator_clears_it_and_the_arm_goes_on_from_where_it_stands() -> None:
+    arm, leader, seen = Arm(), Driver(), Seen()
+    with thread(arm, leader, sinks=[seen]) as control:
+        control.start()
+        until(lambda: len(seen.ticks) > 5)
+        control.estop()
+        until(lambda: control.snapshot().mode is Mode.TRIPPED)
+        assert not arm.torque
+        assert control.snapshot().tripped == SafetyReason.ESTOP
+        fallen = np.array([-0.5, -0.6])
+        arm.q, before, sent = fallen, len(seen.ticks), arm.did.count("send")
+        time.sleep(0.1)
+        assert arm.did.count("send") == sent  # a limp arm is sent nothing
+        control.clear()
+        until(lambda: len(seen.ticks) > before + 5)
+        assert control.alive
+        end = control.finish()
+    again = seen.ticks[before]
+    assert np.abs(again.command.sent_rad - fallen).max() <= 0.6 * RATES.period_s + 1e-9
+    assert [t.index for t in seen.ticks] == list(range(end.ticks))
+    assert np.all(np.diff([t.t_s for t in seen.ticks]) > 0)
+    assert end.tripped == SafetyReason.ESTOP
+    assert end.reason is EndReason.STOPPED
+    assert not arm.torque
+
+
+def test_an_estop_while_it_waits_counts_for_nothing_once_the_operator_clears() -> None:
+    arm, seen = Arm(), Seen()
+    with thread(arm, sinks=[seen]) as control:
+        control.start()
+        control.estop()
+        until(lambda: control.snapshot().mode is Mode.TRIPPED)
+        control.estop()
+        control.clear()
+        before = len(seen.ticks)
+        until(lambda: len(seen.ticks) > before + 60)  # longer than the watchdog's patience
+        assert control.snapshot().mode is Mode.RUNNING
+        control.finish()
+
+
+def test_a_clear_that_fails_leaves_it_tripped_and_limp_and_can_be_tried_again() -> None:
+    arm = Arm()
+    with thread(arm) as control:
+        control.start()
+        control.estop()
+        until(lambda: control.snapshot().mode is Mode.TRIPPED)
+        arm.fails = frozenset({"torque on"})
+        control.clear()
+        until(lambda: bool(control.snapshot().faults))
+        assert "torque on failed" in control.snapshot().faults[0]
+        assert control.snapshot().mode is Mode.TRIPPED
+        assert not arm.torque
+        arm.fails = frozenset()
+        control.clear()
+        until(lambda: control.snapshot().mode is Mode.RUNNING)
+        control.finish()
+
+
+def test_a_servo_that_kept_its_torque_after_a_trip_is_told_until_it_lets_go() -> None:
+    arm = Arm()
+    with thread(arm) as control:
+        control.start()
+        until(lambda: arm.reads > 3)
+        arm.fails, arm.after = frozenset({"torque off"}), 0
+        control.estop()
+        until(lambda: control.snapshot().mode is Mode.TRIPPED)
+        assert arm.torque
+        arm.fails = frozenset()
+        until(lambda: not arm.torque)
+
+
+def test_a_loop_that_hangs_in_a_device_has_its_torque_taken_off_from_outside() -> None:
+    """And what the device still sends when it comes back must not put torque on again."""
+    arm = Arm()
+    with thread(arm) as control:
+        control.start()
+        until(lambda: arm.reads > 3)
+        arm.hangs.set()
+        until(lambda: arm.did.count("torque off") > 0)
+        arm.freed.set()
+        assert control.wait(SOON_S)
+        with pytest.raises(DeviceError, match="kept the control loop waiting"):
+            control.finish()
+    assert not arm.torque
+
+
+def test_the_estop_works_on_a_loop_that_hangs() -> None:
+    arm = Arm()
+    with thread(arm) as control:
+        control.start()
+        until(lambda: arm.reads > 3)
+        arm.hangs.set()
+        control.estop()
+        until(lambda: "torque off" in arm.did)
+        arm.freed.set()
+
+
+def test_a_take_is_a_span_of_the_loop_with_its_own_count_and_time() -> None:
+    arm, leader, whole = Arm(), Driver(), Seen()
+    with thread(arm, leader, sinks=[whole], until_done=False) as control:
+        control.start()
+        until(lambda: len(whole.ticks) > 7)
+        first, second = Seen(), Seen()
+        end = control.span(max_s=0.3, sinks=[first])
+        assert end.reason is EndReason.TIME
+        leader.is_done = True
+        assert control.span(max_s=5.0, sinks=[second]).reason is EndReason.DONE
+        assert control.alive
+        frames = list[object]()
+        assert control.span(max_s=5.0, on_frame=[frames.append], stop=lambda: bool(frames))
+        control.finish()
+    for seen in (first, second):
+        assert seen.ticks[0].policy_frame
+        assert np.isnan(seen.ticks[0].period_s)
+        assert [t.index for t in seen.ticks] == list(range(len(seen.ticks)))
+    assert end.ticks == len(first.ticks)
+    assert first.ticks[0].t_s >= 0.0
+    assert first.ticks[-1].t_s < 0.3 + RATES.period_s
+    assert len(whole.ticks) > len(first.ticks) + len(second.ticks)
+
+
+def test_a_trip_ends_a_take_and_the_next_one_waits_for_the_operator() -> None:
+    arm = Arm()
+    with thread(arm, until_done=False) as control:
+        control.start()
+        seen = Seen(lambda tick: control.estop() if tick.index == 5 else None)
+        end = control.span(max_s=SOON_S, sinks=[seen])
+        assert (end.reason, end.tripped) == (EndReason.TRIPPED, SafetyReason.ESTOP)
+        later = threading.Timer(0.1, control.clear)
+        later.start()
+        assert control.span(max_s=0.05).reason is EndReason.TIME
+        later.join()
+        control.finish()
+
+
+@given(st.lists(st.sampled_from(["fine", "fails", "interrupt"]), max_size=8))
+def test_every_step_is_run_whatever_those_before_it_did(kinds: list[str]) -> None:
+    did = list[int]()
+
+    def step(number: int, kind: str) -> Callable[[], None]:
+        def run() -> None:
+            did.append(number)
+            if kind == "fails":
+                raise ValueError(f"line one\nline {number}")
+            if kind == "interrupt":
+                raise KeyboardInterrupt
+
+        return run
+
+    steps = [(f"step {n}", step(n, kind)) for n, kind in enumerate(kinds)]
+    if "interrupt" in kinds:
+        with pytest.raises(KeyboardInterrupt):
+            run_steps(steps)
+    else:
+        faults = run_steps(steps)
+        assert len(faults) == kinds.count("fails")
+        assert not any("\n" in fault for fault in faults)
+    assert did == list(range(len(kinds)))
+
+
+def test_realtime_says_whether_it_was_granted_and_how_to_grant_it() -> None:
+    found = realtime_rights()
+    assert found.granted == (found.hint == "")
+    assert "\n" not in found.hint
+    if not found.granted:
+        assert "rtprio" in found.hint or "Linux" in found.hint
+
+
+def test_the_interpreter_is_as_it_was_when_the_loop_is_over() -> None:
+    import gc
+
+    before = (sys.getswitchinterval(), gc.isenabled(), gc.get_freeze_count())
+    with quiet_interpreter():
+        assert not gc.isenabled()
+        assert sys.getswitchinterval() < 0.001
+    assert (sys.getswitchinterval(), gc.isenabled(), gc.get_freeze_count()) == before
+
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_control import Arm, RATES, thread
+
+record = Path(sys.argv[2])
+
+class Recorded(Arm):
+    def _step(self, name, error=RuntimeError):
+        if name in ("read", "send") and len(self.did) > 5:
+            return
+        self.did.append(name)
+        with record.open("a") as file:
+            file.write(name + "\\n")
+        if name == "torque off":
+            time.sleep(0.5)  # long enough for a second signal
+            with record.open("a") as file:
+                file.write("torque is off\\n")
+
+how = sys.argv[3]
+control = thread(Recorded())
+if how == "dies":
+    control.start()
+    time.sleep(0.2)
+    print("ready", flush=True)
+    raise RuntimeError("a defect in the main thread")
+with control, control.signals() as came:
+    control.start()
+    print("ready", flush=True)
+    control.wait(60.0)
+    control.finish()
+sys.exit(128 + came[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "numbers"),
+    [
+        ("one", [signal.SIGTERM]),
+        ("one", [signal.SIGINT]),
+        ("one", [signal.SIGHUP]),
+        ("two", [signal.SIGINT, signal.SIGINT]),
+        ("two", [signal.SIGTERM, signal.SIGINT]),
+        ("dies", []),
+    ],
+)
+def test_a_signal_or_a_dying_program_leaves_torque_off(
+    tmp_path: Path, how: str, numbers: list[signal.Signals]
+) -> None:
+    """A second Ctrl-C interrupted LeRobot's disconnect, and the arm stayed under torque."""
+    record = tmp_path / "record"
+    arguments = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), str(record), how]
+    program = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        time.sleep(0.1)
+        for number in numbers:
+            program.send_signal(number)
+            time.sleep(0.2)
+        _, said = program.communicate(timeout=SOON_S)
+    finally:
+        program.kill()
+        program.wait()
+    did = record.read_text().split("\n")
+    assert did.index("torque off") < did.index("torque is off"), said
+    if how == "dies":
+        assert "a defect in the main thread" in said
+    else:
+        assert did.index("torque is off") < did.index("close"), said
+        assert program.returncode == 128 + numbers[0], said
