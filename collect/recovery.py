@@ -89,7 +89,7 @@ def recover(journal: Path) -> RecoveryReport:
         if (folder / journal_format.END).exists():
             continue
         try:
-            with _held(folder) as is_ours:
+            with held_take(folder) as is_ours:
                 if not is_ours:
                     still_open.append(folder.name)
                     continue
@@ -117,7 +117,7 @@ def _headless(journal: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[bool]:
+def held_take(folder: Path) -> Iterator[bool]:
     """Hold the take's lock; False where its recorder has it. A killed one's lock is gone."""
     frames = folder / journal_format.FRAMES
     if not frames.exists():

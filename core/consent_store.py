@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -140,6 +140,18 @@ def refusal_at(path: Path | None, info: TakeInfo, use: Use, place: Place) -> str
         if id_ in known.consents and place not in known.places.get(id_, ()):
             add_place(path, id_, place)
     return load_register(path).refusal(info, use)
+
+
+def note_places(path: Path | None, infos: Iterable[TakeInfo], place: Place) -> None:
+    """Remember where takes are copied to, for the participants that the register knows."""
+    texts = {info.consent for info in infos} - {""}
+    if not texts:
+        return
+    path = path or default_register()
+    known = load_register(path)
+    for id_ in sorted({part.strip() for text in texts for part in text.split(",")}):
+        if id_ in known.consents and place not in known.places.get(id_, ()):
+            add_place(path, id_, place)
 
 
 def read_names(path: Path) -> dict[str, str]:

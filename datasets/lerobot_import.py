@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core.consent import Place
+from gaploop.core.consent_store import note_places
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
@@ -73,6 +75,7 @@ def import_dataset(
         raise UnusableInputError(f"{source} has no episodes to import.")
     with staging.locked(target, "--output_dir"):
         staging.recover(target)
+        note_places(None, (e.info for e in episodes), Place("dataset", str(target)))
         stage = staging.beside(target, "staging")
         if _rewrites(info, options):
             _rewrite(info, episodes, stage, target.name, options, on_episode)

@@ -1,0 +1,284 @@
+"""Withdrawn consent: the person's takes out of every journal and dataset that the tool reaches.
+
+First the register says so, which stops recording, publishing and pushing; then takes are removed
+from the places that the register knows or the caller names. Killed at any instant, running it
+again goes on: a journal's take keeps its header until everything else of it is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.collect.recovery import held_take
+from gaploop.core import consent_store, journal_format
+from gaploop.core.consent import Consent, Place, consent_ids
+from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.files import read_json, remove_lines, write_atomically
+from gaploop.core.take import TakeInfo
+from gaploop.datasets import layout, staging
+from gaploop.datasets.lerobot_delete import delete_takes, is_about
+
+SCHEMA: Final = "gaploop.withdrawal.v1"
+RUN: Final = "run.json"
+RUN_DEPTH: Final = 3
+"""How many folders below a dataset's parent its training runs are looked for."""
+OUT_OF_REACH: Final = (
+    "copies made without gaploop: uploads, backups, snapshots, other computers",
+    "caches of other programs, such as ~/.cache/huggingface, where LeRobot keeps numbers of "
+    "datasets that it loaded",
+)
+"""What no register can know of; every report says so."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Takes of the participant in one place, removed or to be removed."""
+
+    what: str
+    where: str
+    uids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """A place that holds, or may hold, takes and that was not cleared; and what to do about it."""
+
+    where: str
+    why: str
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run whose `run.json` names takes of the participant among its inputs."""
+
+    folder: str
+    id: str
+    command: str
+    takes: int
+
+
+@dataclass(frozen=True)
+class WithdrawalReport:
+    """What a withdrawal did, or would do.
+
+    Attributes:
+        id: the consent.
+        withdrawn: when, ISO 8601, UTC; "" in a dry run of a consent that still stands.
+        done: False in a dry run, where nothing is changed.
+        found: takes by place, removed where `done`.
+        unreached: known places that were not cleared.
+        trained: runs that learned from the takes; models can't unlearn, they can be deleted.
+        out_of_reach: what the tool can't know of.
+    """
+
+    id: str
+    withdrawn: str
+    done: bool
+    found: tuple[Found, ...]
+    unreached: tuple[Unreached, ...]
+    trained: tuple[TrainedRun, ...]
+    out_of_reach: tuple[str, ...] = OUT_OF_REACH
+
+    @property
+    def uids(self) -> frozenset[str]:
+        """Every take that was found, wherever."""
+        return frozenset(uid for place in self.found for uid in place.uids)
+
+
+def withdraw(
+    register: Path,
+    id_: str,
+    *,
+    places: Sequence[Place] = (),
+    runs: Sequence[Path] = (),
+    remove: bool = False,
+) -> WithdrawalReport:
+    """Withdraw a consent and remove its takes, or say what that would do.
+
+    Args:
+        register: the consent register.
+        id_: the consent.
+        places: journals and datasets to look in besides those that the register knows.
+        runs: folders to look for training runs in, besides those beside the datasets.
+        remove: do it; otherwise nothing is changed.
+
+    Raises:
+        UnusableInputError: no such consent, or a named place is neither journal nor dataset.
+    """
+    known: Consent = consent_store.get(consent_store.load_register(register), id_)
+    _check_named(places)
+    if remove:
+        known = consent_store.withdraw(register, id_)
+        consent_store.set_name(register, id_, None)
+    where = dict.fromkeys((*consent_store.load_register(register).places.get(id_, ()), *places))
+    uids = frozenset(uid for place in where for uid in _uids(place, id_))
+    uids |= _noted(register, id_)
+    if remove:
+        _note(register, id_, {"uids": sorted(uids), "finished": False})
+    found: list[Found] = []
+    unreached: list[Unreached] = []
+    for place in where:
+        try:
+            taken, left = _clear(place, id_, uids) if remove else (_uids(place, id_, uids), ())
+            found += [Found(place.what, place.where, tuple(taken))] if taken else []
+            unreached += left if remove else _obstacles(place)
+        except (GaploopError, OSError) as error:
+            unreached.append(Unreached(place.where, str(error)))
+    roots = [Path(place.where) for place in where if place.what == "dataset"]
+    trained = tuple(_trained(uids, roots, runs))
+    report = WithdrawalReport(id_, known.withdrawn, remove, tuple(found), tuple(unreached), trained)
+    if remove:
+        _note(register, id_, {"uids": sorted(uids), "finished": not unreached, **asdict(report)})
+    return report
+
+
+def report_path(register: Path, id_: str) -> Path:
+    """Return where the report of a withdrawal is kept: beside the register, mode 0600."""
+    return register.parent / f"withdrawal_{id_}.json"
+
+
+def _note(register: Path, id_: str, content: dict[str, Any]) -> None:
+    """Keep which takes are theirs before they go: a run that goes on later needs to know."""
+    text = json.dumps({"schema": SCHEMA, **content}, indent=1, ensure_ascii=False) + "\n"
+    write_atomically(report_path(register, id_), text, 0o600)
+
+
+def _noted(register: Path, id_: str) -> frozenset[str]:
+    path = report_path(register, id_)
+    if not path.exists():
+        return frozenset()
+    try:
+        return frozenset(str(uid) for uid in read_json(path)["uids"])
+    except (KeyError, TypeError):
+        raise UnusableInputError(f"{path} is no withdrawal report. Move it away.") from None
+
+
+def _check_named(places: Iterable[Place]) -> None:
+    for place in places:
+        folder = Path(place.where)
+        fits = layout.is_dataset if place.what == "dataset" else journal_format.is_journal
+        if not fits(folder):
+            raise UnusableInputError(
+                f"{folder} is no {place.what}. Name {place.what}s with --{place.what}s='[DIR, …]'."
+            )
+
+
+def _is_theirs(info: TakeInfo, id_: str, uids: Collection[str]) -> bool:
+    return info.uid in uids or id_ in _ids(info)
+
+
+def _ids(info: TakeInfo) -> tuple[str, ...]:
+    try:
+        return consent_ids(info.consent)
+    except UnusableInputError:
+        return ()  # somebody else's way of naming consents
+
+
+def _uids(place: Place, id_: str, uids: Collection[str] = ()) -> list[str]:
+    """Return the takes in a place that are the participant's; none where it can't be read."""
+    path = Path(place.where)
+    if place.what == "journal":
+        found = []
+        for folder in journal_format.take_folders(path):
+            with contextlib.suppress(UnusableInputError):  # a damaged header is somebody's take
+                info = journal_format.read_header(folder).info
+                found += [info.uid] if _is_theirs(info, id_, uids) else []
+        return found
+    if place.what == "dataset" and layout.is_dataset(path):
+        episodes = layout.read_episodes(layout.read_info(path))
+        return [e.info.uid for e in episodes if _is_theirs(e.info, id_, uids)]
+    return []
+
+
+def _obstacles(place: Place) -> list[Unreached]:
+    """Say why a place can't be cleared, as far as looking tells."""
+    if place.what == "hub":
+        return [
+            Unreached(
+                place.where,
+                "a copy on the Hub: push the cleaned dataset again and delete the old revisions, "
+                "or delete the repository there; downloads of it stay where they are",
+            )
+        ]
+    if not Path(place.where).exists():
+        return [
+            Unreached(
+                place.where,
+                f"not there any more: if it was moved, name it with --{place.what}s='[DIR]'",
+            )
+        ]
+    return []
+
+
+def _clear(place: Place, id_: str, uids: Collection[str]) -> tuple[list[str], list[Unreached]]:
+    """Remove the participant's takes from a place; return those removed and what is left."""
+    path = Path(place.where)
+    if place.what == "dataset" and path.parent.exists():
+        with staging.locked(path):
+            staging.recover(path)  # what a killed run left beside it
+    left = _obstacles(place)
+    if left:
+        return [], left
+    if place.what == "dataset":
+        if not layout.is_dataset(path):
+            return [], []
+        return list(delete_takes(path, lambda e: _is_theirs(e.info, id_, uids))), []
+    theirs = {uid for uid in uids if (path / uid).exists()} | set(_uids(place, id_, uids))
+    gone = [uid for uid in sorted(theirs) if _delete_take(path / uid)]
+    still_open = theirs - set(gone)
+    about = {*theirs, *uids} - still_open  # also what a killed run left of takes that are gone
+    for file in (journal_format.LABELS, journal_format.TRUTH):
+        remove_lines(path / file, lambda line: is_about(line, about))
+    return gone, [
+        Unreached(str(path / uid), "being recorded: end the session, then run this again")
+        for uid in sorted(still_open)
+    ]
+
+
+def _delete_take(folder: Path) -> bool:
+    """Delete a take's folder, its seal first and its header last; False while it's recorded."""
+    with held_take(folder) as is_ours:
+        if not is_ours:
+            return False
+        (folder / journal_format.END).unlink(missing_ok=True)
+        for path in sorted(folder.iterdir()):
+            if path.name != journal_format.HEADER:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        (folder / journal_format.HEADER).unlink(missing_ok=True)
+        folder.rmdir()
+    return True
+
+
+def _trained(
+    uids: Collection[str], roots: Sequence[Path], runs: Sequence[Path]
+) -> Iterator[TrainedRun]:
+    """Yield the runs whose inputs name one of the takes; by folder where they list no takes."""
+    paths = {path for folder in runs for path in folder.rglob(RUN)}
+    for root in roots:
+        for depth in range(RUN_DEPTH + 1):
+            paths.update(root.parent.glob("*/" * depth + RUN))
+    names = {str(root.resolve()) for root in roots}
+    for path in sorted(paths):
+        try:
+            run = json.loads(path.read_text())
+            used = sum(_used(entry, uids, names, path.parent) for entry in run["inputs"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # not one of ours
+        if used:
+            yield TrainedRun(
+                str(path.parent), str(run.get("id", "")), str(run.get("command", "")), used
+            )
+
+
+def _used(entry: dict[str, Any], uids: Collection[str], names: set[str], folder: Path) -> int:
+    if "uids" in entry:
+        return len(set(entry["uids"]) & set(uids))
+    root = Path(str(entry.get("root", "")))
+    candidates = (root, folder / root)
+    return int(bool(uids) and any(str(c.resolve()) in names for c in candidates))

@@ -1,0 +1,174 @@
+"""`gaploop consent`: who agreed to take part, for what, until when; and taking it back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.core import consent_store
+from gaploop.core.consent import (
+    Consent,
+    Place,
+    Register,
+    check_day,
+    check_scope,
+    new_id,
+    today,
+)
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.scripts.options import emit
+
+if TYPE_CHECKING:
+    from gaploop.collect.withdrawal import WithdrawalReport
+
+POSITIONAL: Final = ("action", "id")
+ACTIONS: Final = ("add", "withdraw", "list")
+
+EXAMPLE: Final = """
+gaploop consent add --expires=2027-06-30 --scope='[record, publish]' --name="form 12"
+gaploop consent list
+gaploop consent withdraw c-k3v7q2mzna          says what would be removed
+gaploop consent withdraw c-k3v7q2mzna --yes    removes it
+"""
+
+
+@dataclass
+class ConsentConfig:
+    """Consent of people in takes: add one, list them, withdraw one and remove its takes.
+
+    Participants go by pseudonymous ids, which takes carry as gap_consent. `add` prints a new id;
+    with an ID it renews that consent. Names stay in names.json beside the register, readable by
+    you only, and are in no journal or dataset. `withdraw` removes the takes from every journal
+    and dataset that the register knows or you name, and says where it can't reach: without --yes
+    it only says what it would do. Exit code 1 where a known place could not be cleared.
+    """
+
+    action: str = ""
+    """add, withdraw or list."""
+    id: str = ""
+    """A consent id, such as c-k3v7q2mzna."""
+    expires: str = ""
+    """add: last day on which it holds, YYYY-MM-DD (UTC)."""
+    scope: list[str] = field(default_factory=list)
+    """add: what it covers, of record, publish and push; each needs those before it."""
+    name: str = ""
+    """add: who it is, or the number of a paper form; kept in names.json only."""
+    names: bool = False
+    """list: show names too."""
+    journal: list[Path] = field(default_factory=list)
+    """withdraw: journals to clear besides those that the register knows."""
+    dataset: list[Path] = field(default_factory=list)
+    """withdraw: datasets to clear besides those that the register knows."""
+    runs: list[Path] = field(default_factory=list)
+    """withdraw: folders to look for trained models in, besides those beside the datasets."""
+    yes: bool = False
+    """withdraw: do it; without it nothing is changed."""
+    consents: Path | None = None
+    """The register; $GAPLOOP_CONSENTS or ~/.local/share/gaploop/consents.jsonl unless given."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def run(config: ConsentConfig) -> int:
+    """Add, list or withdraw."""
+    if config.action not in ACTIONS:
+        if not config.action:
+            raise UnusableInputError(f"gaploop consent what? One of: {', '.join(ACTIONS)}.")
+        raise unknown_choice("action", config.action, ACTIONS)
+    register = (config.consents or consent_store.default_register()).absolute()
+    return {"add": _add, "withdraw": _withdraw, "list": _list}[config.action](config, register)
+
+
+def _add(config: ConsentConfig, register: Path) -> int:
+    if not config.expires:
+        raise UnusableInputError("Until when? Name the last day with --expires=YYYY-MM-DD.")
+    expires, scope = check_day(config.expires), check_scope(config.scope)
+    if expires < today():
+        raise UnusableInputError(f"--expires={expires} is past. Name a day from today on.")
+    known = consent_store.load_register(register)
+    if config.id:
+        consent_store.get(known, config.id)
+    consent = consent_store.add(register, config.id or new_id(), expires, scope)
+    if config.name:
+        consent_store.set_name(register, consent.id, config.name)
+    words = ", ".join(use for use in _in_order(consent))
+    text = f"{consent.id}  until {expires}  for {words}\nRecord with: --consent={consent.id}"
+    emit(config.json, _row(consent, known), text)
+    return 0
+
+
+def _list(config: ConsentConfig, path: Path) -> int:
+    register = consent_store.load_register(path)
+    names = consent_store.read_names(path) if config.names else {}
+    rows = [_row(consent, register) for consent in register.consents.values()]
+    for row in rows:
+        row |= {"name": names.get(row["id"], "")} if config.names else {}
+    lines = [
+        f"{r['id']}  {r['state']:<9}  until {r['expires']}  {', '.join(r['scope']):<21}  "
+        f"{len(r['places'])} places  {r.get('name', '')}".rstrip()
+        for r in rows
+    ]
+    emit(
+        config.json,
+        {"register": path, "consents": rows},
+        "\n".join(lines) or f"No consents in {path}. Add one with: gaploop consent add",
+    )
+    return 0
+
+
+def _in_order(consent: Consent) -> list[str]:
+    from gaploop.core.consent import Use
+
+    return [use.value for use in Use if use in consent.scope]
+
+
+def _row(consent: Consent, register: Register) -> dict[str, Any]:
+    expired = "expired" if today() > consent.expires else "valid"
+    return {
+        "id": consent.id,
+        "state": "withdrawn" if consent.withdrawn else expired,
+        "expires": consent.expires.isoformat(),
+        "scope": _in_order(consent),
+        "at": consent.at,
+        "withdrawn": consent.withdrawn,
+        "places": [f"{p.what} {p.where}" for p in register.places.get(consent.id, ())],
+    }
+
+
+def _withdraw(config: ConsentConfig, register: Path) -> int:
+    from gaploop.collect.withdrawal import report_path, withdraw
+
+    if not config.id:
+        raise UnusableInputError("Withdraw which consent? Name its id; see: gaploop consent list")
+    places = [Place("journal", str(path.absolute())) for path in config.journal]
+    places += [Place("dataset", str(path.absolute())) for path in config.dataset]
+    report = withdraw(register, config.id, places=places, runs=config.runs, remove=config.yes)
+    text = _words(report)
+    if report.done:
+        text += f"\nReport: {report_path(register, config.id)}"
+    emit(config.json, report, text)
+    return int(report.done and bool(report.unreached))
+
+
+def _words(report: WithdrawalReport) -> str:
+    verb = "removed from" if report.done else "would be removed from"
+    lines = [f"{_takes(len(f.uids))} {verb} the {f.what} {f.where}" for f in report.found]
+    if not report.found:
+        lines.append(f"No takes of {report.id} in any place that is known or named.")
+    lines += [f"Not reached: {u.where}: {u.why}" for u in report.unreached]
+    lines += [
+        f"Trained on {_takes(t.takes)} of theirs: {t.command or 'run'} {t.folder}. Models don't "
+        "unlearn: delete it and what was made from it, or train again."
+        for t in report.trained
+    ]
+    lines += [f"Out of reach: {what}." for what in report.out_of_reach]
+    if not report.done:
+        lines.append("Nothing is changed yet. Do it with: --yes")
+    else:
+        lines.append(f"Consent {report.id} is withdrawn since {report.withdrawn[:10]}.")
+    return "\n".join(lines)
+
+
+def _takes(count: int) -> str:
+    return f"{count} take{'s' * (count != 1)}"
