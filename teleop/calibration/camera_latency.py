@@ -15,16 +15,15 @@ from scipy.ndimage import gaussian_filter1d
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import FloatArray, Image
-from gaploop.teleop.calibration.latency import (
-    MIN_SEGMENTS,
+from gaploop.teleop.calibration.correlation import (
     SEGMENT_S,
     Lag,
-    Motion,
     Pieces,
     correlate,
     lag_of,
     resampled,
 )
+from gaploop.teleop.calibration.latency import MIN_SEGMENTS, Motion
 
 MIN_CORRELATION: Final = 0.5
 """Pictures show other motion too, and some joints more than others."""
