@@ -11,16 +11,15 @@ settings. It is asked for its torque before it is trusted again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gaploop.core.types import NO_REPLY, REBOOTED, FloatArray
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos import registers as reg
 from gaploop.teleop.servos.exchange import Answers, Line, Request, Script
+from gaploop.teleop.servos.faults import BusFaults, ServoFaults
 from gaploop.teleop.servos.frames import Reply
 from gaploop.teleop.servos.state import BusState, Decoder, encode_goals
 
@@ -65,8 +64,11 @@ class ServoBus:
         self._turn = 0
         self._span = reg.STATE_SPAN[line.protocol]
         self._empty = bytes(self._span.size)
-        for servo_id in self.ids:
-            line.faults.of(servo_id)
+        self.forget_faults()
+
+    def forget_faults(self) -> None:
+        """Begin to count anew: finding out who is there waits for some who aren't."""
+        self.line.faults = BusFaults({servo_id: ServoFaults() for servo_id in self.ids})
 
     @property
     def silent(self) -> tuple[int, ...]:
@@ -189,7 +191,7 @@ class ServoBus:
     def _state(self, answers: Answers, now_s: float) -> BusState:
         replies = [answers.get(i) for i in self.ids]
         blocks = [reply.data or self._empty if reply else self._empty for reply in replies]
-        state = self.decoder.decode(b"".join(blocks))
+        state = self.decoder.decode(blocks)
         if self.protocol is reg.Protocol.FEETECH:
             for k, reply in enumerate(replies):
                 if reply and reply.error:
@@ -198,25 +200,17 @@ class ServoBus:
             state.status[self.ids.index(servo_id)] |= bits
         for servo_id in self.rebooted:
             state.status[self.ids.index(servo_id)] |= REBOOTED
-        heard = np.array([bool(reply and reply.data) for reply in replies])
-        self.heard_s[heard] = now_s
-        if heard.all():
+        if len(answers) == len(self.ids) and all(reply.data for reply in answers.values()):
+            self.heard_s[:] = now_s
             self._position = state.position_ticks
             return state
-        return self._with_gaps(state, ~heard)
-
-    def _with_gaps(self, state: BusState, missing: NDArray[np.bool_]) -> BusState:
+        missing = np.array([not (reply and reply.data) for reply in replies])
+        self.heard_s[~missing] = now_s
         self._position = np.where(missing, self._position, state.position_ticks)
-        for values in (
-            state.velocity_rad_s,
-            state.current_a,
-            state.load_pct,
-            state.temperature_c,
-            state.voltage_v,
-        ):
-            values[missing] = np.nan
+        state.values[:, missing] = np.nan
+        state.values[0] = self._position
         state.status[missing] |= NO_REPLY
-        return replace(state, position_ticks=self._position)
+        return state
 
     # Set-up
 
@@ -224,17 +218,20 @@ class ServoBus:
         """Find out whether every servo knows fast sync read, and what a step of speed is worth."""
         if self.protocol is reg.Protocol.FEETECH:
             answers = yield self.ask(self.register("Phase"), self.ids)
-            for k, servo_id in enumerate(self.ids):
-                reply = answers.get(servo_id)
-                fine = not reply or bool(reply.data[0] & reg.FEETECH_PHASE_FINE_SPEED)
-                step = reg.FEETECH_SLOW_TICKS_S if fine else reg.FEETECH_FAST_TICKS_S
-                self.decoder.velocity_ticks_s[k] = step
+            fine, fast = reg.FEETECH_PHASE_FINE_SPEED, reg.FEETECH_FAST_TICKS_S
+            phases = [answers[i].data[0] if i in answers else fine for i in self.ids]
+            steps = [reg.FEETECH_SLOW_TICKS_S if phase & fine else fast for phase in phases]
+            self.decoder.set_speed_steps(steps)
             return
-        for fast in (True, False):
-            self.fast = fast
+        for self.fast in (True, False):
             for _ in range(2):
                 if len((yield self.ask(self._span, self.ids))) == len(self.ids):
                     return
+
+    def which_hold(self) -> Script[set[int]]:
+        """Return the servos whose torque is on."""
+        answers = yield self.ask(self.register("Torque_Enable"), self.ids)
+        return {i for i, reply in answers.items() if reply.data and reply.data[0]}
 
     def remember(self) -> Script[None]:
         """Read what a servo forgets when it loses power, so that it can be written again."""

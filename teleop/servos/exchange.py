@@ -20,11 +20,12 @@ from gaploop.teleop.servos.frames import Frame, Reply
 from gaploop.teleop.servos.port import SerialPort
 from gaploop.teleop.servos.registers import Protocol
 
-MIN_WAIT_S: Final = 0.004
-"""Least time to wait beyond what the bytes take: a USB adapter sends once a millisecond [s]."""
+MIN_WAIT_S: Final = 0.006
+"""Least time to wait beyond what the bytes take [s]: a USB adapter sends once a millisecond, and an
+ordinary kernel may be late by a few."""
 MAX_WAIT_S: Final = 0.020
 """Most: an FTDI adapter without the low-latency flag keeps replies for 16 ms [s]."""
-_PATIENCE: Final = 4.0
+_PATIENCE: Final = 6.0
 """How many usual reply times are waited for."""
 _SLACK_BYTES: Final = 32
 """A frame may be this much longer than expected and still be told from noise, not waited for."""
@@ -95,7 +96,8 @@ class Line:
         self.request, self.answers = request, {}
         expected = self._expect(request)
         try:
-            self.faults.stale_bytes += self.port.discard()
+            if request.ids:
+                self.faults.stale_bytes += self.port.discard()
             self.port.write(request.packet)
         except OSError:
             self.faults.io_errors += 1

@@ -8,6 +8,7 @@ offset and drive mode work inside the servo, so what is read already contains th
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,53 +19,40 @@ from numpy.typing import NDArray
 from gaploop.core.types import FloatArray
 from gaploop.teleop.servos import registers as reg
 
-_DYNAMIXEL_BLOCK: Final = np.dtype(
-    [
-        ("effort", "<i2"),  # Present Current or Present Load
-        ("velocity", "<i4"),
-        ("position", "<i4"),
-        ("trajectories", "V8"),
-        ("voltage", "<u2"),
-        ("temperature", "u1"),
-    ]
-)
-_FEETECH_BLOCK: Final = np.dtype(
-    [
-        ("position", "<u2"),
-        ("velocity", "<u2"),
-        ("load", "<u2"),
-        ("voltage", "u1"),
-        ("temperature", "u1"),
-        ("written", "u1"),
-        ("status", "u1"),
-        ("moving", "u1"),
-        ("reserved", "V2"),
-        ("current", "<u2"),
-    ]
-)
+_DYNAMIXEL_BLOCK: Final = struct.Struct("<hii8xHB")
+"""Current or load, velocity, position, trajectories (not used), voltage, temperature."""
+_FEETECH_BLOCK: Final = struct.Struct("<HHHBBxBx2xH")
+"""Position, velocity, load, voltage, temperature, status, current."""
+_FEETECH_SIGN_BITS: Final = np.array([1 << 15, 1 << 15, 1 << 10, 0, 0, 0, 1 << 15])
+_FEETECH_MAGNITUDES: Final = np.array([0x7FFF, 0x7FFF, 0x03FF, 0xFF, 0xFF, 0xFF, 0x7FFF])
+_FEETECH_ORDER: Final = [0, 1, 6, 2, 4, 3]
 
 
 @dataclass(frozen=True)
 class BusState:
-    """What the servos of one bus reported; every array has shape (n_servos,).
+    """What the servos of one bus reported.
 
     Attributes:
-        position_ticks: encoder positions as LeRobot reads them [ticks].
-        velocity_rad_s: with the sign of the position's growth [rad/s].
-        current_a: NaN where the model doesn't measure it [A].
-        load_pct: NaN where the model doesn't report it [%].
-        temperature_c: [°C].
-        voltage_v: [V].
-        status: hardware error bits of the servo's own register.
+        values: position [ticks], velocity [rad/s], current [A], load [%], temperature [°C] and
+            supply [V], one row each, shape (6, n_servos); NaN where a model lacks it. Velocity
+            has the sign of the position's growth.
+        status: hardware error bits of the servo's own register, shape (n_servos,).
     """
 
-    position_ticks: FloatArray
-    velocity_rad_s: FloatArray
-    current_a: FloatArray
-    load_pct: FloatArray
-    temperature_c: FloatArray
-    voltage_v: FloatArray
+    values: FloatArray
     status: NDArray[np.int64]
+
+    @property
+    def position_ticks(self) -> FloatArray:
+        """Encoder positions as LeRobot reads them [ticks], shape (n_servos,)."""
+        row: FloatArray = self.values[0]
+        return row
+
+    @property
+    def voltage_v(self) -> FloatArray:
+        """Supplies [V], shape (n_servos,)."""
+        row: FloatArray = self.values[5]
+        return row
 
 
 class Decoder:
@@ -78,53 +66,36 @@ class Decoder:
     def __init__(self, protocol: reg.Protocol, models: Sequence[str]) -> None:
         self.protocol = protocol
         known = [reg.MODELS[name] for name in models]
-        self._current_step_a = np.array([model.current_step_a for model in known])
-        load = [math.nan if model.has_current else reg.LOAD_STEP_PCT for model in known]
-        self._load_step_pct = np.array(load)
-        self.velocity_ticks_s = np.full(len(known), reg.FEETECH_SLOW_TICKS_S)
-        """Worth of one step of a Feetech's speed, which its Phase register decides [ticks/s]."""
+        current = [model.current_step_a for model in known]
+        if protocol is reg.Protocol.FEETECH:
+            load, velocity = [reg.LOAD_STEP_PCT] * len(known), [0.0] * len(known)
+        else:
+            load = [math.nan if model.has_current else reg.LOAD_STEP_PCT for model in known]
+            velocity = [reg.DYNAMIXEL_VELOCITY_RAD_S] * len(known)
+        ones = [1.0] * len(known)
+        volts = [reg.VOLTAGE_STEP_V] * len(known)
+        self._steps: FloatArray = np.array([ones, velocity, current, load, ones, volts])
+        if protocol is reg.Protocol.FEETECH:
+            self.set_speed_steps([reg.FEETECH_SLOW_TICKS_S] * len(known))
 
-    @property
-    def size(self) -> int:
-        """Bytes of one servo's block."""
-        return reg.STATE_SPAN[self.protocol].size
+    def set_speed_steps(self, ticks_s: Sequence[float]) -> None:
+        """Say what a step of each Feetech servo's speed is worth [ticks/s]."""
+        self._steps[1] = np.array(ticks_s) * reg.RAD_PER_TICK
 
-    def decode(self, blocks: bytes) -> BusState:
+    def decode(self, blocks: Sequence[bytes]) -> BusState:
         """Decode one block for each servo, in order."""
         if self.protocol is reg.Protocol.DYNAMIXEL:
-            return self._dynamixel(np.frombuffer(blocks, _DYNAMIXEL_BLOCK))
-        return self._feetech(np.frombuffer(blocks, _FEETECH_BLOCK))
-
-    def _dynamixel(self, block: NDArray[np.void]) -> BusState:
-        effort = block["effort"]
-        return BusState(
-            block["position"].astype(np.float64),
-            block["velocity"] * reg.DYNAMIXEL_VELOCITY_RAD_S,
-            effort * self._current_step_a,
-            effort * self._load_step_pct,
-            block["temperature"].astype(np.float64),
-            block["voltage"] * reg.VOLTAGE_STEP_V,
-            np.zeros(len(block), dtype=np.int64),
-        )
-
-    def _feetech(self, block: NDArray[np.void]) -> BusState:
-        speed = _signed(block["velocity"], 15) * self.velocity_ticks_s
-        return BusState(
-            _signed(block["position"], 15),
-            speed * reg.RAD_PER_TICK,
-            _signed(block["current"], 15) * self._current_step_a,
-            _signed(block["load"], 10) * reg.LOAD_STEP_PCT,
-            block["temperature"].astype(np.float64),
-            block["voltage"] * reg.VOLTAGE_STEP_V,
-            (block["status"] & reg.FEETECH_STATUS_BITS).astype(np.int64),
-        )
-
-
-def _signed(values: NDArray[np.uint16], bit: int) -> FloatArray:
-    """Decode sign and magnitude with the sign in `bit`."""
-    raw = values.astype(np.int64)
-    magnitude = raw & ((1 << bit) - 1)
-    return np.where(raw >> bit & 1, -magnitude, magnitude).astype(np.float64)
+            rows = [
+                (place, speed, effort, effort, heat, volts)
+                for effort, speed, place, volts, heat in map(_DYNAMIXEL_BLOCK.unpack, blocks)
+            ]
+            values = np.array(rows, dtype=np.float64).T * self._steps
+            return BusState(values, np.zeros(len(rows), dtype=np.int64))
+        raw = np.array([_FEETECH_BLOCK.unpack(block) for block in blocks])
+        signed = raw & _FEETECH_MAGNITUDES
+        np.negative(signed, out=signed, where=(raw & _FEETECH_SIGN_BITS) != 0)
+        values = signed.T[_FEETECH_ORDER] * self._steps
+        return BusState(values, raw[:, 5] & reg.FEETECH_STATUS_BITS)
 
 
 def encode_goals(protocol: reg.Protocol, ids: Sequence[int], ticks: FloatArray) -> bytes:
@@ -133,14 +104,14 @@ def encode_goals(protocol: reg.Protocol, ids: Sequence[int], ticks: FloatArray) 
     Args:
         ticks: goals, rounded to whole ticks [ticks], shape (n_servos,).
     """
-    whole = np.rint(ticks).astype(np.int64)
     out = bytearray()
     if protocol is reg.Protocol.DYNAMIXEL:
-        for servo_id, goal in zip(ids, whole.tolist(), strict=True):
+        for servo_id, goal in zip(ids, ticks.tolist(), strict=True):
             out.append(servo_id)
-            out += (goal & 0xFFFFFFFF).to_bytes(4, "little")
+            out += round(goal).to_bytes(4, "little", signed=True)
         return bytes(out)
-    for servo_id, goal in zip(ids, whole.tolist(), strict=True):
+    for servo_id, goal in zip(ids, ticks.tolist(), strict=True):
+        whole = round(goal)
         out.append(servo_id)
-        out += (min(abs(goal), 0x7FFF) | (0x8000 if goal < 0 else 0)).to_bytes(2, "little")
+        out += (min(abs(whole), 0x7FFF) | (0x8000 if whole < 0 else 0)).to_bytes(2, "little")
     return bytes(out)

@@ -17,7 +17,7 @@ from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Script
 from gaploop.teleop.servos.state import encode_goals
 
-OFF_BUDGET_S: Final = 0.04
+OFF_BUDGET_S: Final = 0.03
 """After this long no servo is tried again, but each has been tried [s]."""
 ROUNDS: Final = 3
 

@@ -1,0 +1,135 @@
+"""LeRobot's cameras as picture sources that never make anybody wait.
+
+Each has a thread of its own that takes pictures in; `frame()` hands out the newest one with its
+capture time. A camera that dies keeps its last picture, whose age tells, and is tried again: it
+can stop neither the arm nor torque-off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.clock import Clock
+from gaploop.core.errors import DeviceError
+from gaploop.core.types import CameraFrame
+from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, first_line
+
+log = logging.getLogger(__name__)
+
+WAIT_MS: Final = 500.0
+"""A picture that takes longer is a fault [ms]."""
+AGAIN_S: Final = 1.0
+"""Pause before a dead camera is connected again [s]."""
+FIRST_S: Final = 5.0
+"""The first picture must come within this [s]."""
+STOP_S: Final = 2.0
+"""A thread that hangs in its driver is left behind after this [s]; it is a daemon."""
+
+
+class LerobotCamera:
+    """One LeRobot camera. Implements `CameraSource`.
+
+    Args:
+        name: of the camera, as in the dataset.
+        camera: LeRobot's camera, not connected.
+        clock: the loop's.
+
+    Raises:
+        DeviceError: it can't be opened, or gives no picture.
+    """
+
+    def __init__(self, name: str, camera: Any, clock: Clock) -> None:
+        self.name = name
+        self.faults = 0
+        self.fault = ""
+        """What went wrong last, or empty."""
+        self._camera, self._clock = camera, clock
+        self._newest: CameraFrame | None = None
+        self._first, self._stop = threading.Event(), threading.Event()
+        try:
+            camera.connect()
+        except _faults() as error:
+            raise DeviceError(
+                f"Camera {name!r} can't be opened: {first_line(error)} lerobot-find-cameras lists "
+                "what there is."
+            ) from error
+        self._thread = threading.Thread(target=self._watch, name=f"camera {name}", daemon=True)
+        self._thread.start()
+        if not self._first.wait(FIRST_S):
+            self.close()
+            raise DeviceError(f"Camera {name!r} gives no picture: {self.fault or 'it is silent'}.")
+
+    def frame(self) -> CameraFrame:
+        """Return the newest picture without waiting; after the camera died, its last."""
+        newest = self._newest
+        if newest is None:
+            raise DeviceError(f"Camera {self.name!r} has given no picture yet.")
+        return newest
+
+    @property
+    def age_s(self) -> float:
+        """How old the newest picture is [s]."""
+        return self._clock.now_s() - self.frame().t_capture_s
+
+    def close(self) -> None:
+        """Stop the thread and disconnect; safe to call twice, never raises."""
+        self._stop.set()
+        self._thread.join(STOP_S)
+        with contextlib.suppress(*_faults()):
+            self._camera.disconnect()
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._newest = self._take()
+                self._first.set()
+                self.fault = ""
+            except _faults() as error:
+                self._note(error)
+                if not isinstance(error, TimeoutError) and not self._stop.wait(AGAIN_S):
+                    self._connect_again()
+
+    def _take(self) -> CameraFrame:
+        image = self._camera.async_read(timeout_ms=WAIT_MS)
+        # LeRobot stamps pictures with time.perf_counter(); age is the same on any clock.
+        taken_s = getattr(self._camera, "latest_timestamp", None)
+        age_s = time.perf_counter() - taken_s if taken_s is not None else 0.0
+        return CameraFrame(np.asarray(image), self._clock.now_s() - age_s)
+
+    def _note(self, error: BaseException) -> None:
+        self.faults += 1
+        if not self.fault:
+            log.warning("camera %s: %s", self.name, first_line(error))
+        self.fault = first_line(error)
+
+    def _connect_again(self) -> None:
+        with contextlib.suppress(*_faults()):
+            self._camera.disconnect()
+        try:
+            self._camera.connect(warmup=False)
+        except _faults() as error:
+            self._note(error)
+
+
+def _faults() -> tuple[type[BaseException], ...]:
+    """What LeRobot's cameras raise, OpenCV's own error included."""
+    import cv2
+
+    return (*LEROBOT_FAULTS, cv2.error)
+
+
+def camera_configs(robot_config: Any) -> dict[str, Any]:
+    """Return the cameras of a robot config, those of its arms prefixed as LeRobot does it."""
+    found: dict[str, Any] = dict(getattr(robot_config, "cameras", None) or {})
+    for side in ("left", "right"):
+        arm = getattr(robot_config, f"{side}_arm_config", None)
+        own: Mapping[str, Any] = getattr(arm, "cameras", None) or {}
+        found |= {f"{side}_{name}": config for name, config in own.items()}
+    return found

@@ -1,0 +1,295 @@
+"""Any LeRobot robot or teleoperator as our Follower and Leader, through its own methods.
+
+What it doesn't report is NaN. Its values are taken for degrees unless it is known to use radians;
+a robot of other units is scaled alike everywhere, so that nothing but the names is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.clock import Clock
+from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.protocols import Follower
+from gaploop.core.station import Station
+from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, LeaderSample, SafeCommand
+from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, first_line
+
+log = logging.getLogger(__name__)
+
+WINDOW_RAD: Final = math.radians(20.0)
+"""A joint whose limits nobody gave stays this near to where it was at connection [rad]."""
+IN_RADIANS: Final = ("unitree_g1", "unitree_g1_dex3")
+"""Robot types whose positions are radians."""
+SEND_TRIES: Final = 20
+"""So many sends in a row may fail before the loop is told: 0.1 s at 200 Hz."""
+_POSITION: Final = ".pos"
+_READINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "velocity_rad_s": (".vel", ".velocity"),
+    "current_a": (".current",),
+    "load_pct": (".load",),
+    "temperature_c": (".temp", ".temperature"),
+    "voltage_v": (".voltage",),
+}
+
+
+def number_keys(features: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the features that are single numbers; the others are pictures."""
+    return tuple(key for key, kind in features.items() if kind in (float, int))
+
+
+class GenericFollower:
+    """A LeRobot robot of any type. Implements `Follower`.
+
+    Args:
+        device: the robot, connected.
+        station: its `joint_limits_rad` says how far each joint may go.
+        clock: the loop's.
+
+    Raises:
+        DeviceError: it doesn't say where it is.
+    """
+
+    name = "follower"
+
+    def __init__(self, device: Any, station: Station, clock: Clock) -> None:
+        self.device, self._clock = device, clock
+        self.robot_type: str = device.name
+        self._keys = number_keys(device.action_features)
+        if not self._keys:
+            raise UnusableInputError(f"{device.name} takes no joint positions; it can't follow.")
+        self.joint_names = tuple(key.removesuffix(_POSITION) for key in self._keys)
+        self.units = "rad" if device.name in IN_RADIANS else "deg"
+        self._rad_per_unit = 1.0 if self.units == "rad" else math.pi / 180.0
+        self._position: FloatArray = np.full(len(self._keys), np.nan)
+        self._failed_reads = self._failed_sends = self._failed_in_a_row = 0
+        self._connected, self._holding = True, False
+        start = self.read().position_rad
+        if not np.isfinite(start).all():
+            lacking = [
+                n for n, q in zip(self.joint_names, start, strict=True) if not np.isfinite(q)
+            ]
+            raise DeviceError(f"{device.name} doesn't say where {', '.join(lacking)} is.")
+        self.joint_limits_rad = self._limits(station, start)
+
+    def _limits(self, station: Station, start_rad: FloatArray) -> FloatArray:
+        limits = np.stack([start_rad - WINDOW_RAD, start_rad + WINDOW_RAD], axis=1)
+        given = station.joint_limits_rad
+        for k, name in enumerate(self.joint_names):
+            if name in given:
+                limits[k] = given[name]
+        free = [name for name in self.joint_names if name not in given]
+        if free:
+            log.warning(
+                "%s gives no joint limits: %s may move %.0f° either way from here. Set "
+                "joint_limits_rad in the station file (--station=FILE).",
+                self.robot_type,
+                ", ".join(free),
+                math.degrees(WINDOW_RAD),
+            )
+        return limits
+
+    def fault_counts(self) -> dict[str, int]:
+        """Return what went wrong so far: kind to count."""
+        return {"failed reads": self._failed_reads, "failed sends": self._failed_sends}
+
+    def read(self) -> FollowerState:
+        """Return what the robot reports; where it raises, NO_REPLY and the last positions."""
+        t_s, seen, status = self._clock.now_s(), {}, 0
+        try:
+            seen = dict(self.device.get_observation())
+        except LEROBOT_FAULTS as error:
+            self._failed_reads += 1
+            log.debug("%s: %s", self.robot_type, first_line(error))
+        position = self._column(seen, "") * self._rad_per_unit
+        if not np.isfinite(position).all():
+            position = np.where(np.isfinite(position), position, self._position)
+        missing = [key not in seen for key in self._keys]
+        self._position = position
+        readings = {name: self._reading(seen, ends) for name, ends in _READINGS.items()}
+        readings["velocity_rad_s"] = readings["velocity_rad_s"] * self._rad_per_unit
+        flags = np.where(missing, status | NO_REPLY, 0).astype(np.int64)
+        return FollowerState(t_s, position, **readings, status=flags)
+
+    def _reading(self, seen: Mapping[str, Any], ends: Sequence[str]) -> FloatArray:
+        for end in ends:
+            found = self._column(seen, end)
+            if np.isfinite(found).any():
+                return found
+        return np.full(len(self._keys), np.nan)
+
+    def _column(self, seen: Mapping[str, Any], end: str) -> FloatArray:
+        keys = [f"{name}{end}" for name in self.joint_names] if end else self._keys
+        return np.array([_number(seen.get(key)) for key in keys])
+
+    def send(self, command: SafeCommand) -> None:
+        """Hand the goals to the robot; does nothing while torque is off.
+
+        Raises:
+            DeviceError: it has refused them for 20 turns.
+        """
+        if not self._holding:
+            return
+        values = self.to_units(command.sent_rad).tolist()
+        try:
+            self.device.send_action(dict(zip(self._keys, values, strict=True)))
+            self._failed_in_a_row = 0
+        except LEROBOT_FAULTS as error:
+            self._failed_sends += 1
+            self._failed_in_a_row += 1
+            if self._failed_in_a_row >= SEND_TRIES:
+                raise DeviceError(
+                    f"{self.robot_type} takes no goals: {first_line(error)}"
+                ) from error
+
+    def torque_on(self) -> None:
+        """Hold the robot where it is, as far as its class can.
+
+        Raises:
+            DeviceError: it refuses.
+        """
+        try:
+            if not self._connected:
+                self.device.connect(calibrate=False)
+                self._connected = True
+            goals = self.to_units(self.read().position_rad).tolist()
+            self.device.send_action(dict(zip(self._keys, goals, strict=True)))
+            for switch in _switches(self.device, "enable_torque"):
+                switch()
+        except LEROBOT_FAULTS as error:
+            raise DeviceError(f"{self.robot_type} doesn't hold: {first_line(error)}") from error
+        self._holding = True
+
+    def torque_off(self) -> None:
+        """Take torque off by whatever the class offers; disconnect where it offers nothing.
+
+        Raises:
+            DeviceError: none of it worked.
+        """
+        self._holding = False
+        if not self._connected:
+            return
+        failed = []
+        switches = _switches(self.device, "disable_torque")
+        for switch in switches:
+            try:
+                switch()
+            except LEROBOT_FAULTS as error:
+                failed.append(first_line(error))
+        if failed or not switches:
+            failed += self._disconnect()
+        if failed:
+            raise DeviceError(
+                f"{self.robot_type}: torque off isn't confirmed ({'; '.join(failed)}). Switch the "
+                "robot's power off."
+            )
+
+    def _disconnect(self) -> list[str]:
+        self._connected = False
+        try:
+            self.device.disconnect()
+        except LEROBOT_FAULTS as error:
+            return [first_line(error)]
+        return []
+
+    def to_units(self, q_rad: FloatArray) -> FloatArray:
+        """Convert joint angles [rad], shape (n_joints,), to the robot's LeRobot units."""
+        return np.asarray(q_rad, dtype=np.float64) / self._rad_per_unit
+
+    def from_units(self, values: FloatArray) -> FloatArray:
+        """Convert the robot's LeRobot units, shape (n_joints,), to joint angles [rad]."""
+        return np.asarray(values, dtype=np.float64) * self._rad_per_unit
+
+    def close(self) -> None:
+        """Take torque off and disconnect; safe to call twice.
+
+        Raises:
+            DeviceError: torque off wasn't confirmed; it is disconnected all the same.
+        """
+        if not self._connected:
+            return
+        with contextlib.ExitStack() as stack:
+            stack.callback(lambda: self._disconnect() if self._connected else [])
+            self.torque_off()
+
+
+class GenericLeader:
+    """A LeRobot teleoperator of any type that gives joint positions. Implements `Leader`.
+
+    Args:
+        device: the teleoperator, connected.
+        follower: the arm it leads; takes the same joints in the same units.
+        clock: the loop's.
+
+    Raises:
+        UnusableInputError: its action isn't joint positions of the follower.
+    """
+
+    def __init__(self, device: Any, follower: Follower, clock: Clock) -> None:
+        self.device, self._clock = device, clock
+        keys = number_keys(device.action_features)
+        by_joint = {key.removesuffix(_POSITION): key for key in keys}
+        if set(by_joint) != set(follower.joint_names):
+            raise UnusableInputError(
+                f"{device.name} gives {', '.join(by_joint) or 'no numbers'}; {follower.robot_type} "
+                f"takes {', '.join(follower.joint_names)}. Choose a leader made for it."
+            )
+        self._keys = [by_joint[name] for name in follower.joint_names]
+        self._from_units: Callable[[FloatArray], FloatArray] = follower.from_units
+        self._last = LeaderSample(-math.inf, np.full(len(keys), np.nan))
+        self._failed = 0
+        self._connected = True
+
+    def reset(self) -> None:
+        """Nothing to get ready: the operator is."""
+
+    def done(self) -> bool:
+        """A person never has nothing more to ask for."""
+        return False
+
+    def fault_counts(self) -> dict[str, int]:
+        """Return what went wrong so far: kind to count."""
+        return {"failed reads": self._failed}
+
+    def read(self, t_s: float) -> LeaderSample:
+        """Return where the teleoperator asks to be; the last answer, with its age, if it raises."""
+        del t_s
+        now_s = self._clock.now_s()
+        try:
+            action = self.device.get_action()
+        except LEROBOT_FAULTS as error:
+            self._failed += 1
+            log.debug("%s: %s", self.device.name, first_line(error))
+            return self._last
+        values = np.array([_number(action.get(key)) for key in self._keys])
+        self._last = LeaderSample(now_s, self._from_units(values))
+        return self._last
+
+    def close(self) -> None:
+        """Disconnect; safe to call twice."""
+        if self._connected:
+            self._connected = False
+            with contextlib.suppress(*LEROBOT_FAULTS):
+                self.device.disconnect()
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _switches(device: Any, name: str) -> list[Callable[[], Any]]:
+    """Return every torque switch that the device, its arms or their buses offer."""
+    owners = [device, *(getattr(device, f"{side}_arm", None) for side in ("left", "right"))]
+    buses = [getattr(owner, "bus", None) for owner in owners if owner is not None]
+    found = [getattr(bus, name, None) for bus in buses if bus is not None]
+    found = found or [getattr(owner, name, None) for owner in owners if owner is not None]
+    return [switch for switch in found if callable(switch)]

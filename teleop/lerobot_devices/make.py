@@ -1,0 +1,231 @@
+"""From LeRobot's configs to connected devices."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import os
+import statistics
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.clock import Clock, MonotonicClock
+from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
+from gaploop.core.protocols import Follower
+from gaploop.core.station import Station
+from gaploop.teleop.lerobot_devices.arm import Arm, arms_of, let_go, open_arm
+from gaploop.teleop.lerobot_devices.cameras import LerobotCamera, camera_configs
+from gaploop.teleop.lerobot_devices.checks import check_supply
+from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, first_line
+from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader
+from gaploop.teleop.lerobot_devices.group import BusGroup
+from gaploop.teleop.lerobot_devices.servo_arm import ServoArms, ServoFollower, ServoLeader
+from gaploop.teleop.servos.registers import Protocol
+
+SAME_UNITS: Final = 5.0
+"""A limp arm moves this little between two readings [degrees or percent]."""
+
+
+def make_follower(
+    robot_config: Any, station: Station | None = None, clock: Clock | None = None
+) -> ServoFollower | GenericFollower:
+    """Connect the robot that a LeRobot `RobotConfig` describes; its torque is off.
+
+    Arms on a Feetech or Dynamixel bus report everything, in one exchange a turn; any other robot
+    works through LeRobot's own methods. Cameras are `make_cameras`'s.
+
+    Args:
+        robot_config: as LeRobot parses it from `--robot.*`.
+        station: joint limits of a robot that has none of its own.
+        clock: the loop's; the machine's monotonic one unless given.
+
+    Raises:
+        DeviceError: it can't be connected, or isn't what it should be.
+        UnusableInputError: an option that can't be used.
+    """
+    from lerobot.robots import make_robot_from_config
+
+    clock = clock or MonotonicClock()
+    device = _build(make_robot_from_config, _without_cameras(robot_config), "robot")
+    found = arms_of(device)
+    if not found:
+        with _connected(device):
+            return GenericFollower(device, station or Station(name="unnamed"), clock)
+    with _opened(found, limp=True) as arms:
+        arm = ServoFollower(arms, BusGroup(clock), device.name)
+        if _hands_through(device, "get_observation", arm):
+            return arm
+        return GenericFollower(device, station or Station(name="unnamed"), clock)
+
+
+def make_leader(
+    teleop_config: Any, follower: Follower, clock: Clock | None = None
+) -> ServoLeader | GenericLeader:
+    """Connect the teleoperator that a LeRobot `TeleoperatorConfig` describes.
+
+    Args:
+        teleop_config: as LeRobot parses it from `--teleop.*`.
+        follower: the arm it leads. A leader arm is read in the same exchange as it.
+        clock: the loop's; the machine's monotonic one unless given.
+
+    Raises:
+        DeviceError: it can't be connected, or isn't what it should be.
+        UnusableInputError: it doesn't fit the follower.
+    """
+    from lerobot.teleoperators import make_teleoperator_from_config
+
+    clock = clock or MonotonicClock()
+    device = _build(make_teleoperator_from_config, teleop_config, "teleop")
+    found = arms_of(device)
+    if not found:
+        with _connected(device):
+            return GenericLeader(device, follower, clock)
+    if isinstance(follower, ServoArms):
+        _check_ports([arm.bus.port for _, arm in found], follower.ports)
+    group = follower.group if isinstance(follower, ServoArms) else BusGroup(clock)
+    with _opened(found, limp=False) as arms:
+        leader = ServoLeader(arms, group, follower)
+        if isinstance(follower, ServoFollower):
+            try:
+                _check_pair(leader, follower)
+            except GaploopError:
+                group.remove(leader.buses)
+                raise
+        if _hands_through(device, "get_action", leader):
+            return leader
+        group.remove(leader.buses)
+        return GenericLeader(device, follower, clock)
+
+
+def make_cameras(robot_config: Any, clock: Clock | None = None) -> tuple[LerobotCamera, ...]:
+    """Connect the cameras of a LeRobot `RobotConfig`; all or none.
+
+    Raises:
+        DeviceError: one can't be opened.
+    """
+    from lerobot.cameras import make_cameras_from_configs
+
+    clock = clock or MonotonicClock()
+    cameras = _build(make_cameras_from_configs, camera_configs(robot_config), "camera")
+    with contextlib.ExitStack() as undo:
+        sources = []
+        for name, camera in cameras.items():
+            sources.append(LerobotCamera(name, camera, clock))
+            undo.callback(sources[-1].close)
+        undo.pop_all()
+    return tuple(sources)
+
+
+def _build(make: Any, config: Any, kind: str) -> Any:
+    try:
+        return make(config)
+    except LEROBOT_FAULTS as error:
+        raise UnusableInputError(f"--{kind}.*: {first_line(error)}") from error
+
+
+@contextlib.contextmanager
+def _connected(device: Any) -> Iterator[None]:
+    """Connect a device; disconnect it again if anything goes wrong before the block is left."""
+    with contextlib.ExitStack() as undo:
+        undo.callback(_disconnect, device)
+        try:
+            device.connect(calibrate=False)
+            calibrated = device.is_calibrated
+        except LEROBOT_FAULTS as error:
+            raise DeviceError(f"{device.name} can't be connected: {first_line(error)}") from error
+        if not calibrated:
+            kind = "robot" if hasattr(device, "send_action") else "teleop"
+            raise DeviceError(
+                f"The {device.name} isn't calibrated. Run: lerobot-calibrate --{kind}.type="
+                f"{device.config.type} --{kind}.id={device.id} and its other options."
+            )
+        yield
+        undo.pop_all()
+
+
+def _disconnect(device: Any) -> None:
+    with contextlib.suppress(*LEROBOT_FAULTS):
+        device.disconnect()
+
+
+def _without_cameras(robot_config: Any) -> Any:
+    """Return the config without cameras: LeRobot skips torque-off where one of them is closed."""
+    config = copy.deepcopy(robot_config)
+    for owner in (
+        config,
+        *(getattr(config, f"{side}_arm_config", None) for side in ("left", "right")),
+    ):
+        if getattr(owner, "cameras", None):
+            owner.cameras = {}
+    return config
+
+
+@contextlib.contextmanager
+def _opened(found: Iterable[tuple[str, Any]], *, limp: bool) -> Iterator[list[Arm]]:
+    """Open every arm; if anything goes wrong before the block is left, make all limp and close."""
+    with contextlib.ExitStack() as undo:
+        arms: list[Arm] = []
+        paths: list[str] = []
+        for prefix, device in found:
+            _check_ports([device.bus.port], paths)
+            paths.append(device.bus.port)
+            arms.append(open_arm(device, prefix, limp=limp))
+            undo.callback(arms[-1].close)
+            undo.callback(let_go, arms[-1].bus)
+        yield arms
+        undo.pop_all()
+
+
+def _hands_through(device: Any, method: str, arms: ServoArms) -> bool:
+    """Say whether a third party's class hands its bus's normalised positions through unchanged.
+
+    One that does more, such as coupling joints, is used through its own methods.
+    """
+    if type(device).__module__.startswith("lerobot."):
+        return True
+    try:
+        theirs = getattr(device, method)()
+        values = np.array([float(theirs[f"{name}.pos"]) for name in arms.joint_names])
+    except LEROBOT_FAULTS as error:
+        raise DeviceError(f"{device.name}: {first_line(error)}") from error
+    _, states = arms.group.take(arms.buses)
+    ticks = np.hstack([state.position_ticks for state in states])
+    ours = arms.convert.ticks_to_units(ticks)
+    return bool((np.abs(values - ours) <= SAME_UNITS).all())
+
+
+def _check_ports(ports: Iterable[str], taken: Iterable[str]) -> None:
+    used = {os.path.realpath(path) for path in taken}
+    for path in ports:
+        if os.path.realpath(path) in used:
+            raise UnusableInputError(
+                f"{path} is given twice. Every arm has a port of its own; lerobot-find-port says "
+                "which is which."
+            )
+
+
+def _check_pair(leader: ServoLeader, follower: ServoFollower) -> None:
+    """Check that both speak of joints in the same units, and that they aren't swapped."""
+    order = [leader.joint_names.index(name) for name in follower.joint_names]
+    theirs, ours = leader.convert, follower.convert
+    same = (theirs.degrees[order] == ours.degrees) & (theirs.span[order] == ours.span)
+    if not same.all():
+        words = "degrees" if theirs.degrees[order][~same][0] else "-100 to 100"
+        value = "true" if theirs.degrees[order][~same][0] else "false"
+        raise UnusableInputError(
+            f"The leader gives {words}, the follower takes something else. Set "
+            f"--robot.use_degrees={value}, or --teleop.use_degrees where the leader has it."
+        )
+    if all(bus.protocol is Protocol.FEETECH for bus in (*leader.buses, *follower.buses)):
+        ports = (", ".join(follower.ports), ", ".join(leader.ports))
+        check_supply(_supply_v(follower), _supply_v(leader), ports)
+
+
+def _supply_v(arms: ServoArms) -> float:
+    _, states = arms.group.take(arms.buses)
+    volts = np.concatenate([state.voltage_v for state in states])
+    known = volts[np.isfinite(volts)].tolist()
+    return statistics.median(known) if known else math.nan

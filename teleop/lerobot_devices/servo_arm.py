@@ -1,0 +1,264 @@
+"""LeRobot arms on servo buses as our Follower and Leader, with all telemetry in one exchange."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.kinematics import ArmModel, model_of
+from gaploop.core.protocols import Follower
+from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, LeaderSample, SafeCommand
+from gaploop.teleop.lerobot_devices.arm import Arm
+from gaploop.teleop.lerobot_devices.group import BusGroup
+from gaploop.teleop.lerobot_devices.units import joined
+from gaploop.teleop.servos.bus import ServoBus
+from gaploop.teleop.servos.exchange import Script
+from gaploop.teleop.servos.registers import RAD_PER_TICK, describe_error
+from gaploop.teleop.servos.state import BusState
+from gaploop.teleop.servos.torque import torque_off, torque_on
+
+
+class ServoArms:
+    """What a follower and a leader made of servo arms have in common."""
+
+    def __init__(self, arms: Sequence[Arm], group: BusGroup) -> None:
+        self.arms = tuple(arms)
+        self.group = group
+        self.buses = [arm.bus for arm in arms]
+        self.convert = joined([arm.units for arm in arms], [arm.prefix for arm in arms])
+        self.joint_names = self.convert.names
+        ends = np.cumsum([0] + [len(bus.ids) for bus in self.buses])
+        self._spans = [slice(a, b) for a, b in itertools.pairwise(ends)]
+        self._speed_scale = self.convert.rad_per_tick / RAD_PER_TICK
+        self._closed = False
+        group.add(self.buses)
+
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """Paths of the serial ports."""
+        return tuple(arm.port.path for arm in self.arms)
+
+    def faults(self) -> dict[str, dict[str, int]]:
+        """Return what went wrong so far: for each joint, and for each port, counts by name."""
+        found: dict[str, dict[str, int]] = {}
+        for arm in self.arms:
+            for name, servo_id in zip(arm.units.names, arm.bus.ids, strict=True):
+                found[arm.prefix + name] = asdict(arm.bus.line.faults.of(servo_id))
+            counts = asdict(arm.bus.line.faults)
+            del counts["servos"]
+            found[arm.port.path] = counts
+        return found
+
+    def fault_counts(self) -> dict[str, int]:
+        """Return what went wrong so far on all buses together: kind to count."""
+        total: dict[str, int] = {}
+        for counts in self.faults().values():
+            for kind, count in counts.items():
+                total[kind.replace("_", " ")] = total.get(kind.replace("_", " "), 0) + count
+        return total
+
+    def state(self, t_s: float, states: Sequence[BusState]) -> FollowerState:
+        """Put the buses' readings together as one arm's."""
+        values = states[0].values if len(states) == 1 else np.hstack([s.values for s in states])
+        status = states[0].status if len(states) == 1 else np.hstack([s.status for s in states])
+        position = self.convert.ticks_to_rad(values[0])
+        speed, (current, load, heat, volts) = values[1] * self._speed_scale, values[2:]
+        return FollowerState(t_s, position, speed, current, load, heat, volts, status)
+
+    def named(self, left: Sequence[Sequence[int]]) -> list[str]:
+        """Return the joints behind each bus's servo ids."""
+        return [
+            f"{arm.prefix}{arm.units.names[arm.bus.ids.index(i)]} (servo {i} on {arm.port.path})"
+            for arm, ids in zip(self.arms, left, strict=True)
+            for i in ids
+        ]
+
+    def torque_off(self) -> None:
+        """Take torque off every servo that can be reached; safe to call at any time, and twice.
+
+        Raises:
+            DeviceError: names the joints that didn't confirm it, after all have been tried.
+        """
+        left = self.named(self.group.each(self.buses, torque_off))
+        if left:
+            raise DeviceError(
+                f"Torque off isn't confirmed by {', '.join(left)}. Switch the arm's power off."
+            )
+
+    def close(self) -> None:
+        """Take torque off and close the ports; safe to call twice.
+
+        Raises:
+            DeviceError: torque off wasn't confirmed; the ports are closed all the same.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.group.remove, self.buses)
+            for arm in self.arms:
+                stack.callback(arm.close)
+            self.torque_off()
+
+
+class ServoFollower(ServoArms):
+    """A follower made of one servo arm, or of a left and a right one. Implements `Follower`.
+
+    Sends goals only between `torque_on` and `torque_off`: a Feetech servo that is sent a goal
+    while limp turns its own torque on.
+    """
+
+    name = "follower"
+
+    def __init__(self, arms: Sequence[Arm], group: BusGroup, robot_type: str) -> None:
+        super().__init__(arms, group)
+        self.robot_type = robot_type
+        self.units = self.convert.label
+        self.joint_limits_rad: FloatArray = _within_model(
+            self.convert.joint_limits_rad, self.joint_names, robot_type
+        )
+        self._holding = False
+
+    def read(self) -> FollowerState:
+        """Return what the servos report; reads the leader's in the same exchange."""
+        t_s, states = self.group.read(self.buses)
+        return self.state(t_s, states)
+
+    def send(self, command: SafeCommand) -> None:
+        """Set the goal positions; does nothing while torque is off."""
+        ticks = self.convert.rad_to_ticks(np.asarray(command.sent_rad, dtype=np.float64))
+        ticks = np.minimum(np.maximum(ticks, self.convert.low_ticks), self.convert.high_ticks)
+        if not np.isfinite(ticks).all():
+            raise DeviceError(f"Goals must be finite, got {command.sent_rad.tolist()}.")
+        parts = {bus: ticks[span] for bus, span in zip(self.buses, self._spans, strict=True)}
+
+        def goals(bus: ServoBus) -> Script[None]:
+            if self._holding:  # asked with the group's lock held
+                yield from bus.goals(parts[bus])
+
+        self.group.each(self.buses, goals)
+
+    def torque_on(self) -> None:
+        """Hold the arm where it is: goals to the measured positions, then torque on.
+
+        Raises:
+            DeviceError: names the joints that don't take it; torque is off again.
+        """
+        left = self.group.each(self.buses, torque_on)
+        if not any(left):
+            self._holding = True
+            return
+        words = self._why(left)
+        with contextlib.suppress(DeviceError):
+            self.torque_off()
+        raise DeviceError(f"The arm doesn't hold: {'; '.join(words)}.")
+
+    def _why(self, left: Sequence[Sequence[int]]) -> list[str]:
+        status = self.read().status
+        words = []
+        for name, index, bus in self._failed(left):
+            bits = int(status[index])
+            if bits & NO_REPLY:
+                words.append(f"no answer from {name}: check its cable and the arm's power")
+            elif bits & 0xFF:
+                cause = describe_error(bus.protocol, bits & 0xFF)
+                words.append(f"{name} reports {cause}: mend it, switch the power off and on")
+            else:
+                words.append(f"{name} doesn't take torque")
+        return words
+
+    def _failed(self, left: Sequence[Sequence[int]]) -> list[tuple[str, int, ServoBus]]:
+        names = iter(self.named(left))
+        return [
+            (next(names), span.start + bus.ids.index(i), bus)
+            for bus, span, ids in zip(self.buses, self._spans, left, strict=True)
+            for i in ids
+        ]
+
+    def torque_off(self) -> None:
+        """Take torque off every servo that can be reached; safe to call at any time, and twice.
+
+        Raises:
+            DeviceError: names the joints that didn't confirm it, after all have been tried.
+        """
+        self._holding = False
+        super().torque_off()
+
+    def to_units(self, q_rad: FloatArray) -> FloatArray:
+        """Convert joint angles [rad], shape (n_joints,), to the robot's LeRobot units."""
+        return self.convert.ticks_to_units(self.convert.rad_to_ticks(q_rad))
+
+    def from_units(self, values: FloatArray) -> FloatArray:
+        """Convert the robot's LeRobot units, shape (n_joints,), to joint angles [rad]."""
+        return self.convert.ticks_to_rad(self.convert.units_to_ticks(np.asarray(values)))
+
+
+class ServoLeader(ServoArms):
+    """A leader made of one servo arm, or of a left and a right one. Implements `Leader`.
+
+    Its joints reach the follower through LeRobot's units, as in LeRobot's own loop. `t_s` of a
+    sample is when its oldest joint was heard, so that a silent servo makes it stale.
+    """
+
+    def __init__(self, arms: Sequence[Arm], group: BusGroup, follower: Follower) -> None:
+        super().__init__(arms, group)
+        if set(self.joint_names) != set(follower.joint_names):
+            raise UnusableInputError(
+                f"The leader's joints ({', '.join(self.joint_names)}) aren't those of the follower "
+                f"({', '.join(follower.joint_names)})."
+            )
+        self._order = [self.joint_names.index(name) for name in follower.joint_names]
+        # Within its clamps the way through LeRobot's units is a straight line: found once.
+        units = self.convert
+        low, high = units.low_ticks[self._order], units.high_ticks[self._order]
+        at_low, at_high = (
+            follower.from_units(units.ticks_to_units(ends)[self._order])
+            for ends in (units.low_ticks, units.high_ticks)
+        )
+        self._slope = (at_high - at_low) / (high - low)
+        self._offset = at_low - self._slope * low
+        free = units.degrees[self._order]
+        self._low, self._high = np.where(free, -np.inf, low), np.where(free, np.inf, high)
+
+    def reset(self) -> None:
+        """Nothing to get ready: the operator is."""
+
+    def done(self) -> bool:
+        """A person never has nothing more to ask for."""
+        return False
+
+    def read(self, t_s: float) -> LeaderSample:
+        """Return where the leader asks the follower to be; `t_s` [s] is not needed."""
+        del t_s
+        read_s, states = self.group.take(self.buses)
+        state = self.state(read_s, states)
+        ticks = np.hstack([one.position_ticks for one in states])[self._order]
+        ticks = np.minimum(np.maximum(ticks, self._low), self._high)
+        wanted = ticks * self._slope + self._offset
+        oldest_s = min(float(bus.heard_s.min()) for bus in self.buses)
+        return LeaderSample(min(read_s, oldest_s), wanted, state=state)
+
+
+def _within_model(
+    limits_rad: FloatArray, joint_names: Sequence[str], robot_type: str
+) -> FloatArray:
+    """Narrow calibrated ranges to what the arm's model can reach, where it is known."""
+    name = model_of(robot_type)
+    if name is None:
+        return limits_rad
+    model = ArmModel.load(name)
+    reach: Mapping[str, Any] = dict(zip(model.joint_names, model.joint_limits_rad, strict=True))
+    out = limits_rad.copy()
+    for k, joint in enumerate(joint_names):
+        plain = joint.removeprefix("left_").removeprefix("right_")
+        if plain in reach:
+            low, high = max(out[k, 0], reach[plain][0]), min(out[k, 1], reach[plain][1])
+            if low < high:
+                out[k] = low, high
+    return out

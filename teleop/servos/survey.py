@@ -1,0 +1,111 @@
+"""Who is on a bus: pings that tell a missing servo from two that share an id. Writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gaploop.teleop.servos import dynamixel, feetech
+from gaploop.teleop.servos.exchange import Line, Request, Script, run
+from gaploop.teleop.servos.frames import MAX_ID
+from gaploop.teleop.servos.registers import STATE_SPAN, TABLES, VOLTAGE_STEP_V, Protocol, Register
+
+TRIES: Final = 3
+_HEAD: Final = Register(0, 7)
+"""Firmware and model number of either maker."""
+_NOBODY: Final = 0xFD
+"""Waiting for a servo that isn't there lets a second answer to the same id be heard."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How one servo answered.
+
+    Attributes:
+        id: which was asked.
+        model_number: what it says it is, or None where it doesn't answer.
+        firmware: its version, such as `3.10`.
+        doubled: its answers are garbled or come twice, as if two servos had the id.
+        voltage_v: its supply [V], NaN where unknown.
+    """
+
+    id: int
+    model_number: int | None
+    firmware: str = ""
+    doubled: bool = False
+    voltage_v: float = float("nan")
+
+
+def survey(line: Line, ids: Iterable[int]) -> dict[int, Seen]:
+    """Ask each of `ids` who it is."""
+    return {servo_id: _look(line, servo_id) for servo_id in ids}
+
+
+def present(line: Line, ids: Iterable[int] = range(1, 21)) -> list[int]:
+    """Return which of `ids` answer a ping."""
+    size = 3 if line.protocol is Protocol.DYNAMIXEL else 0
+    wire = dynamixel if line.protocol is Protocol.DYNAMIXEL else feetech
+
+    def ping(servo_id: int) -> Script[bool]:
+        answers = yield Request(wire.ping(servo_id), (servo_id,), size)
+        return servo_id in answers
+
+    return [i for i in ids if i <= MAX_ID and run([(line, ping(i))])[0]]
+
+
+def _look(line: Line, servo_id: int) -> Seen:
+    good = bad = 0
+    head, state = b"", b""
+    for _ in range(TRIES):
+        for span in (_HEAD, STATE_SPAN[line.protocol]):
+            before = _noise(line, servo_id)
+            (data,) = run([(line, _read(line, servo_id, span))])
+            bad += _noise(line, servo_id) > before
+            good += bool(data)
+            head, state = (data or head, state) if span is _HEAD else (head, data or state)
+    line.faults.servos.pop(_NOBODY, None)
+    if not head and not bad:
+        return Seen(servo_id, None)
+    # Noise spoils an answer now and then; two servos that talk at once spoil most of them.
+    doubled = bad > TRIES or (bad > 0 and not good)
+    return Seen(servo_id, *_identity(line, head), doubled, _voltage(line, state))
+
+
+def _read(line: Line, servo_id: int, span: Register) -> Script[bytes]:
+    wire = dynamixel if line.protocol is Protocol.DYNAMIXEL else feetech
+    packet = wire.read(servo_id, span.address, span.size)
+    answers = yield Request(packet, (servo_id, _NOBODY), span.size)
+    return answers[servo_id].data if servo_id in answers else b""
+
+
+def _noise(line: Line, servo_id: int) -> int:
+    faults, of = line.faults, line.faults.of(servo_id)
+    spoiled = of.corrupt + of.repeated + of.wrong_size
+    return spoiled + faults.corrupt + faults.garbage_bytes + faults.unasked
+
+
+def _identity(line: Line, head: bytes) -> tuple[int | None, str]:
+    if not head:
+        return None, ""
+    table = TABLES[line.protocol]
+    names: Sequence[str] = ("Firmware_Version",)
+    if line.protocol is Protocol.FEETECH:
+        names = ("Firmware_Major_Version", "Firmware_Minor_Version")
+    firmware = ".".join(str(_at(table[name], head, 0)) for name in names)
+    return _at(table["Model_Number"], head, 0), firmware
+
+
+def _voltage(line: Line, state: bytes) -> float:
+    if not state:
+        return float("nan")
+    feetech_bus = line.protocol is Protocol.FEETECH
+    name = "Present_Voltage" if feetech_bus else "Present_Input_Voltage"
+    return VOLTAGE_STEP_V * _at(
+        TABLES[line.protocol][name], state, STATE_SPAN[line.protocol].address
+    )
+
+
+def _at(register: Register, data: bytes, start: int) -> int:
+    place = register.address - start
+    return int.from_bytes(data[place : place + register.size], "little")
