@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import REMEDIES, Plan, PlanItem, load_plan, save_plan
-from gaploop.core.station import SIM_STATION, load_station
+from gaploop.core.station import SIM_STATION, Workspace, load_station
 from gaploop.core.suite import load_suite
 from gaploop.core.vocabulary import Domain, GapDimension
 
 ITEM = {"id": "a", "dimension": "object_property", "takes": 5, "remedy": "demonstrate"}
 PLAN = {"schema": "gaploop.plan.v1", "id": "p", "items": [ITEM]}
 STATION = {"name": "bench_1", "conditions": {"lighting": ["lamp"]}, "grid": [2, 3]}
+BOX: dict[str, object] = {"x": [0.0, 0.4], "y": [-0.3, 0.3], "z": [0.0, 0.4]}
 SUITE = {"name": "s", "tasks": [{"task": "pick_place", "conditions": {"lighting": "dim"}}]}
 
 
@@ -52,6 +54,25 @@ def test_a_station_comes_back_with_its_limits(tmp_path: Path) -> None:
     assert station.grid == (2, 3)
     assert station.safety.stall_s == 1.0
     assert station.safety.velocity_rad_s == SIM_STATION.safety.velocity_rad_s
+
+
+def test_a_station_comes_back_with_its_robot(tmp_path: Path) -> None:
+    robot = {"robot_model": "arm.xml", "workspace": BOX, "joint_limits_rad": {"elbow": [-1, 0.5]}}
+    path = write(tmp_path, {**STATION, **robot})
+    assert load_station(path).robot_model == "arm.xml"
+    (tmp_path / "arm.xml").touch()
+    station = load_station(path)
+    assert station.robot_model == str(tmp_path / "arm.xml")
+    assert station.workspace == Workspace((0.0, 0.4), (-0.3, 0.3), (0.0, 0.4))
+    assert station.joint_limits_rad == {"elbow": (-1.0, 0.5)}
+    own_rad = np.array([[-2.0, 2.0], [-1.0, 1.0]])
+    narrowed = station.joint_limits(("pan", "elbow"), own_rad)
+    np.testing.assert_array_equal(narrowed, [[-2.0, 2.0], [-1.0, 0.5]])
+
+
+def test_a_slow_station_aligns_no_faster_than_it_moves(tmp_path: Path) -> None:
+    station = load_station(write(tmp_path, {**STATION, "safety": {"velocity_rad_s": 0.2}}))
+    assert station.safety.align_velocity_rad_s == 0.2
 
 
 def test_a_suite_comes_back_with_its_defaults(tmp_path: Path) -> None:
@@ -104,6 +125,27 @@ BAD_STATIONS = [
     ({**STATION, "safety": {"off": True}}, "velocity_rad_s"),
     ({**STATION, "safety": {"velocity_rad_s": 1e9}}, "from 0.01 to 20"),
     ({**STATION, "safety": {"stall_s": float("nan")}}, "from 0.02 to 10"),
+    ({**STATION, "safety": {"stall_s": float("inf")}}, "from 0.02 to 10"),
+    ({**STATION, "safety": {"stall_s": None}}, "from 0.02 to 10"),
+    ({**STATION, "safety": {"stall_s": ".inf"}}, "from 0.02 to 10"),
+    ({**STATION, "safety": False}, "must be a mapping of limit: number"),
+    ({**STATION, "safety": {"stall_load_pct": 100}}, "from 5 to 95"),
+    ({**STATION, "safety": {"velocity_rad_s": 1, "align_velocity_rad_s": 2}}, "must not be above"),
+    ({**STATION, "workspace": None}, "'x' is missing"),
+    ({**STATION, "workspace": {**BOX, "z": None}}, "[lower, upper] in m"),
+    ({**STATION, "workspace": {**BOX, "z": [0, None]}}, "from -2 to 2"),
+    ({**STATION, "workspace": {**BOX, "z": [0, float("inf")]}}, "from -2 to 2"),
+    ({**STATION, "workspace": {**BOX, "z": [float("nan"), 1]}}, "from -2 to 2"),
+    ({**STATION, "workspace": {**BOX, "z": [0.4, 0.1]}}, "must be below"),
+    ({**STATION, "workspace": {**BOX, "z": [0.1, 0.11]}}, "at least 0.05 m"),
+    ({**STATION, "workspace": {**BOX, "w": [0, 1]}}, "x, y, z"),
+    ({**STATION, "workspace": [0, 1]}, "mapping of axis"),
+    ({**STATION, "robot_model": 3}, "name of an arm model"),
+    ({**STATION, "robot_model": ""}, "name of an arm model"),
+    ({**STATION, "joint_limits_rad": [1]}, "mapping of joint"),
+    ({**STATION, "joint_limits_rad": {"a": [0]}}, "[lower, upper] in rad"),
+    ({**STATION, "joint_limits_rad": {"a": [0, 100]}}, "from -6.28319"),
+    ({**STATION, "joint_limits_rad": {"a": [1, 0]}}, "must be below"),
 ]
 
 
