@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from gaploop.core.vocabulary import Domain, GapDimension
 ITEM = {"id": "a", "dimension": "object_property", "takes": 5, "remedy": "demonstrate"}
 PLAN = {"schema": "gaploop.plan.v1", "id": "p", "items": [ITEM]}
 STATION = {"name": "bench_1", "conditions": {"lighting": ["lamp"]}, "grid": [2, 3]}
-BOX: dict[str, object] = {"x": [0.0, 0.4], "y": [-0.3, 0.3], "z": [0.0, 0.4]}
+BOX: dict[str, Any] = {"x": [0.0, 0.4], "y": [-0.3, 0.3], "z": [0.0, 0.4]}
 SUITE = {"name": "s", "tasks": [{"task": "pick_place", "conditions": {"lighting": "dim"}}]}
 
 
