@@ -125,6 +125,7 @@ def _plan(config: EmulateConfig) -> ArmPlan:
         plan = plan.factory_new()
     plan = _changed(plan, config.servos)
     if config.calibration:
+        config.calibration.parent.mkdir(parents=True, exist_ok=True)
         write_json(config.calibration, plan.calibration())
     return plan
 

@@ -236,7 +236,7 @@ class DynamixelChain(Chain[DynamixelServo]):
         blocks: list[Reply] = []
         for identity, address, size in spans:
             some = self._by_id.get(identity)
-            if not some:
+            if not some or size > some[0].memory.table.size:
                 break
             error, data = some[0].read(address, size)
             alert = ALERT if some[0].alarm else 0

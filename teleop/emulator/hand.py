@@ -12,9 +12,7 @@ from gaploop.teleop.emulator.servo import Servo
 
 HANDS: Final = ("none", "still", "middle_then_ranges", "wave", "trace")
 
-_SWEEP_S: Final = 6.0
-"""Once through all ranges and back."""
-_REACH_RAD_S: Final = 1.5
+_REACH_RAD_S: Final = 3.0
 _WAVE_SHARE: Final = 0.2
 _WAVE_S: Final = (5.0, 6.1, 7.3, 4.7, 6.7, 5.3)
 _INSIDE_RAD: Final = 0.01  # a sweep presses against the stops but not past them
@@ -27,6 +25,7 @@ class Hand:
     Attributes:
         mode: one of HANDS, or "pose".
         leads: holds joints whose torque is on, too.
+        sweep_s: once through all ranges and back [s].
     """
 
     def __init__(self, servos: Sequence[Servo], mode: str = "still", leads: bool = False) -> None:
@@ -36,6 +35,7 @@ class Hand:
         self._pose = list(self._at)
         self._trace: list[tuple[float, ...]] = []
         self._since_s = self._now_s = 0.0
+        self.sweep_s = 6.0
         self.mode = "still"
         self.set_mode(mode)
 
@@ -99,7 +99,7 @@ class Hand:
         if any(_ranged(s) for s in self.servos):
             self.set_mode("wave" if self.leads else "still")
             return self._middle
-        phase = math.sin((self._now_s - self._since_s) * math.tau / _SWEEP_S)
+        phase = math.sin((self._now_s - self._since_s) * math.tau / self.sweep_s)
         return [
             middle + phase * ((s.joint.high_rad - s.joint.low_rad) / 2 + _INSIDE_RAD)
             for s, middle in zip(self.servos, self._middle, strict=True)

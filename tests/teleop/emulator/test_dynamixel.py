@@ -1,0 +1,410 @@
+"""Protocol 2.0 as ROBOTIS' e-Manual has it, on a chain of servos without port or thread."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gaploop.teleop.emulator.arms import ArmPlan, koch
+from gaploop.teleop.emulator.chain import DynamixelChain
+from gaploop.teleop.emulator.dynamixel_servo import HEAT, DynamixelServo
+from gaploop.teleop.emulator.mechanics import Joints
+from gaploop.teleop.servos import dynamixel
+from gaploop.teleop.servos.dynamixel import ErrorCode, Instruction
+from gaploop.teleop.servos.frames import Frame, Reply
+
+BAUD = 1_000_000
+
+
+class Bench:
+    """A chain with a clock, and a host that asks it."""
+
+    def __init__(self, plan: ArmPlan | None = None) -> None:
+        servos = [s.build() for s in (plan or koch()).servos]
+        ours = [s for s in servos if isinstance(s, DynamixelServo)]
+        self.servos = {s.id: s for s in ours}
+        self.chain = DynamixelChain(ours, Joints([s.joint for s in ours]))
+
+    def run(self, duration_s: float) -> None:
+        end_s = self.chain.now_s + duration_s
+        while self.chain.now_s < end_s - 1e-9:
+            self.chain.advance(self.chain.now_s + 0.005)
+
+    def raw(self, packet: bytes) -> bytes:
+        self.chain.advance(self.chain.now_s + 0.001)
+        return b"".join(self.chain.hear(packet, BAUD))
+
+    def ask(self, packet: bytes) -> list[Reply]:
+        frames = dynamixel.Parser().feed(self.raw(packet))
+        replies = [dynamixel.reply_of(f) for f in frames]
+        return [r for r in replies if r is not None]
+
+    def one(self, packet: bytes) -> Reply:
+        (reply,) = self.ask(packet)
+        return reply
+
+    def write(self, servo: int, address: int, value: int, size: int) -> int:
+        data = value.to_bytes(size, "little", signed=value < 0)
+        return self.one(dynamixel.write(servo, address, data)).error
+
+    def read(self, servo: int, address: int, size: int, signed: bool = False) -> int:
+        reply = self.one(dynamixel.read(servo, address, size))
+        assert reply.error & 0x7F == 0
+        return int.from_bytes(reply.data, "little", signed=signed)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_ping_is_answered_as_in_the_manual(bench: Bench) -> None:
+    """Ping of ID 1 is FF FF FD 00 01 03 00 01 19 4E; the answer has model and firmware."""
+    answer = bench.raw(bytes.fromhex("FF FF FD 00 01 03 00 01 19 4E"))
+    assert answer[:9] == bytes.fromhex("FF FF FD 00 01 07 00 55 00")
+    assert int.from_bytes(answer[9:11], "little") == 1060
+    assert dynamixel.crc16(answer[:-2]) == int.from_bytes(answer[-2:], "little")
+
+
+@pytest.mark.parametrize(
+    ("packet", "servo", "address", "value"),
+    [
+        # e-Manual, Protocol 2.0, "Write": 512 to Goal Position; "Sync Write": 150 and 170.
+        ("FF FF FD 00 01 09 00 03 74 00 00 02 00 00 CA 89", 1, 116, 512),
+        (
+            "FF FF FD 00 FE 11 00 83 74 00 04 00 01 96 00 00 00 02 AA 00 00 00 82 87",
+            2,
+            116,
+            170,
+        ),
+    ],
+)
+def test_the_manuals_writes_reach_their_registers(
+    bench: Bench, packet: str, servo: int, address: int, value: int
+) -> None:
+    answer = bench.raw(bytes.fromhex(packet))
+    assert bench.read(servo, address, 4) == value
+    silent = packet.split()[4] == "FE"
+    assert answer == (b"" if silent else bytes.fromhex("FF FF FD 00 01 04 00 55 00 A1 0C"))
+
+
+def test_the_manuals_reg_write_waits_for_its_action(bench: Bench) -> None:
+    """e-Manual, "Reg Write" and "Action"; Action without Reg Write is an instruction error."""
+    assert bench.one(bytes.fromhex("FF FF FD 00 01 03 00 05 02 CE")).error == ErrorCode.INSTRUCTION
+    bench.raw(bytes.fromhex("FF FF FD 00 01 09 00 04 68 00 C8 00 00 00 AE 8E"))
+    assert bench.read(1, 104, 4) != 200
+    assert bench.read(1, 69, 1) == 1
+    bench.raw(bytes.fromhex("FF FF FD 00 01 03 00 05 02 CE"))
+    assert bench.read(1, 104, 4) == 200
+    assert bench.read(1, 69, 1) == 0
+
+
+def test_a_broadcast_ping_is_answered_in_order_of_ids(bench: Bench) -> None:
+    assert [r.id for r in bench.ask(dynamixel.ping(0xFE))] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("address", "value", "size", "error"),
+    [
+        (9, 255, 1, ErrorCode.DATA_RANGE),
+        (116, 4096, 4, ErrorCode.DATA_LIMIT),
+        (116, 100, 2, ErrorCode.DATA_LENGTH),
+        (0, 7, 2, ErrorCode.ACCESS),
+        (132, 7, 4, ErrorCode.ACCESS),
+        (14, 7, 1, ErrorCode.ACCESS),
+        (5000, 7, 1, ErrorCode.ACCESS),
+        (102, 7, 2, ErrorCode.ACCESS),  # the XL430 has no current control
+        (64, 2, 1, ErrorCode.DATA_RANGE),
+    ],
+)
+def test_what_is_refused_has_the_manuals_error_and_changes_nothing(
+    bench: Bench, address: int, value: int, size: int, error: ErrorCode
+) -> None:
+    before = bytes(bench.servos[1].memory.bytes)
+    assert bench.write(1, address, value, size) == error
+    changed = [
+        n
+        for n, (a, b) in enumerate(zip(before, bench.servos[1].memory.bytes, strict=True))
+        if a != b
+    ]
+    assert all(120 <= n < 148 for n in changed)  # only what is measured
+
+
+def test_eeprom_is_locked_while_torque_is_on(bench: Bench) -> None:
+    assert bench.write(1, 64, 1, 1) == 0
+    assert bench.write(1, 11, 4, 1) == ErrorCode.ACCESS
+    bench.write(1, 64, 0, 1)
+    assert bench.write(1, 11, 4, 1) == 0
+
+
+def test_a_reboot_keeps_eeprom_and_forgets_ram(bench: Bench) -> None:
+    bench.write(3, 20, -500, 4)
+    bench.write(3, 112, 77, 4)
+    bench.write(3, 64, 1, 1)
+    assert bench.one(dynamixel.reboot(3)).error == 0
+    assert bench.read(3, 20, 4, signed=True) == -500
+    assert bench.read(3, 112, 4) == 0
+    assert bench.read(3, 64, 1) == 0
+    assert not bench.servos[3].torque
+
+
+@pytest.mark.parametrize(("option", "identity", "baud"), [(0xFF, 1, 1), (1, 4, 1), (2, 4, 3)])
+def test_factory_reset_spares_what_it_is_told_to(option: int, identity: int, baud: int) -> None:
+    bench = Bench(koch().without(["shoulder_pan"]))
+    bench.write(4, 20, 99, 4)
+    bench.one(dynamixel.frame(4, Instruction.FACTORY_RESET, bytes((option,))))
+    memory = bench.servos[4].memory
+    assert (memory["ID"], memory["Baud_Rate"], memory["Homing_Offset"]) == (identity, baud, 0)
+
+
+def test_a_wrong_crc_is_answered_with_the_crc_error(bench: Bench) -> None:
+    packet = bytearray(dynamixel.ping(2))
+    packet[-1] ^= 1
+    assert bench.one(bytes(packet)) == Reply(2, ErrorCode.CRC, b"")
+    stranger = bytearray(dynamixel.ping(77))
+    stranger[-1] ^= 1
+    assert bench.raw(bytes(stranger)) == b""
+
+
+def test_stuffed_bytes_are_one_value_on_both_ways(bench: Bench) -> None:
+    """FF FF FD inside a packet travels as FF FF FD FD."""
+    address, data = 208, b"\xff\xff\xfd\x11"
+    packet = dynamixel.write(3, address, data)
+    assert b"\xff\xff\xfd\xfd" in packet
+    assert bench.one(packet).error == 0
+    assert b"\xff\xff\xfd\xfd" in bench.raw(dynamixel.read(3, address, 4))
+    assert bench.one(dynamixel.read(3, address, 4)).data == data
+
+
+def test_indirect_data_is_what_its_address_points_to(bench: Bench) -> None:
+    for n, target in enumerate((132, 133, 134, 135)):
+        assert bench.write(5, 168 + 2 * n, target, 2) == 0
+    direct = bench.one(dynamixel.read(5, 132, 4)).data
+    assert bench.one(dynamixel.read(5, 208, 4)).data == direct
+    assert bench.one(dynamixel.write(5, 208, b"\1\2\3\4")).error == ErrorCode.ACCESS
+
+
+def test_the_status_return_level_decides_who_speaks(bench: Bench) -> None:
+    bench.write(1, 68, 1, 1)
+    assert bench.raw(dynamixel.write(1, 65, b"\1")) == b""
+    assert bench.raw(dynamixel.read(1, 65, 1))
+    bench.raw(dynamixel.write(1, 68, b"\0"))
+    assert bench.raw(dynamixel.read(1, 65, 1)) == b""
+    assert bench.raw(dynamixel.ping(1))
+
+
+def test_broadcast_writes_are_done_in_silence(bench: Bench) -> None:
+    assert bench.raw(dynamixel.write(0xFE, 65, b"\1")) == b""
+    assert all(bench.read(i, 65, 1) == 1 for i in bench.servos)
+
+
+def test_sync_read_stops_at_the_first_silent_servo(bench: Bench) -> None:
+    """ROBOTIS in DynamixelSDK issue 364: after one that doesn't respond, none does."""
+    bench.servos[3].power_down()
+    assert [r.id for r in bench.ask(dynamixel.sync_read(132, 4, [1, 2, 3, 4]))] == [1, 2]
+
+
+def test_all_ways_to_read_agree(bench: Bench) -> None:
+    for servo in bench.servos.values():
+        servo.joint.gravity_nm = 0.0  # what moves differs from one reading to the next
+    ids = list(bench.servos)
+    plain = bench.ask(dynamixel.sync_read(126, 21, ids))
+    bulk = bench.ask(dynamixel.bulk_read([(i, 126, 21) for i in ids]))
+    parser = dynamixel.Parser()
+    parser.fast_size = 21
+    frames = parser.feed(bench.raw(dynamixel.sync_read(126, 21, ids, fast=True)))
+    fast = [dynamixel.reply_of(f) for f in frames]
+    assert plain == bulk == fast
+    assert [r.id for r in plain] == ids
+
+
+def test_bulk_write_sets_different_registers(bench: Bench) -> None:
+    spans = [(1, 112, 4, 50), (2, 65, 1, 1)]
+    params = b"".join(
+        bytes((i,)) + a.to_bytes(2, "little") + n.to_bytes(2, "little") + v.to_bytes(n, "little")
+        for i, a, n, v in spans
+    )
+    assert bench.raw(dynamixel.frame(0xFE, Instruction.BULK_WRITE, params)) == b""
+    assert bench.read(1, 112, 4) == 50
+    assert bench.read(2, 65, 1) == 1
+
+
+def test_a_secondary_id_obeys_in_silence(bench: Bench) -> None:
+    bench.write(2, 12, 1, 1)
+    assert [r.id for r in bench.ask(dynamixel.write(1, 65, b"\1"))] == [1]
+    assert bench.read(2, 65, 1) == 1
+
+
+def test_another_bit_rate_is_not_heard(bench: Bench) -> None:
+    assert bench.chain.hear(dynamixel.ping(1), 57_600) == []
+    bench.write(1, 8, 1, 1)
+    assert b"".join(bench.chain.hear(dynamixel.ping(1), 57_600))
+    assert bench.raw(dynamixel.ping(1)) == b""
+
+
+def test_two_servos_with_one_id_garble_each_other() -> None:
+    bench = Bench(koch().with_servo("gripper", id=5))
+    answer = bench.raw(dynamixel.read(5, 132, 4))
+    assert answer
+    assert dynamixel.Parser().feed(answer) == []
+
+
+def test_extended_mode_counts_turns_and_clear_forgets_them() -> None:
+    bench = Bench()
+    servo = bench.servos[5]
+    servo.joint.low_rad, servo.joint.high_rad = -20.0, 20.0
+    bench.write(5, 11, 4, 1)
+    servo.joint.q_rad = 7.0
+    assert bench.read(5, 132, 4, signed=True) == pytest.approx(
+        2048 + 151 + 7 * 4096 / math.tau, abs=1
+    )
+    assert bench.one(dynamixel.frame(5, Instruction.CLEAR, b"\x01DXL\x22")).error == 0
+    assert 0 <= bench.read(5, 132, 4, signed=True) < 4096
+
+
+def test_reverse_mode_and_offset_show_the_same_joint_otherwise(bench: Bench) -> None:
+    before = bench.read(5, 132, 4, signed=True)
+    bench.write(5, 20, 100, 4)
+    assert bench.read(5, 132, 4, signed=True) == before + 100
+    bench.write(5, 10, 1, 1)
+    assert bench.read(5, 132, 4, signed=True) == pytest.approx(4096 - before + 100, abs=1)
+
+
+def test_a_profile_limits_speed_and_arrives(bench: Bench) -> None:
+    """Profile Velocity 50 is 11.45 rev/min: 1000 ticks take 1.28 s, plus acceleration."""
+    bench.write(1, 112, 50, 4)
+    bench.write(1, 108, 20, 4)
+    bench.write(1, 64, 1, 1)
+    start = bench.servos[1].position_ticks
+    bench.write(1, 116, start + 1000, 4)
+    bench.run(0.7)
+    assert start + 200 < bench.servos[1].position_ticks < start + 650
+    assert bench.read(1, 122, 1) == 1
+    assert bench.read(1, 128, 4, signed=True) == pytest.approx(50, abs=6)
+    bench.run(2.0)
+    assert bench.servos[1].position_ticks == pytest.approx(start + 1000, abs=25)
+    assert bench.read(1, 122, 1) == 0
+
+
+def test_current_based_position_yields_to_a_hand_beyond_its_current(bench: Bench) -> None:
+    """Koch's gripper: the goal current is all that it pushes with."""
+    servo = bench.servos[6]
+    bench.write(6, 11, 5, 1)
+    bench.write(6, 102, 100, 2)
+    bench.write(6, 64, 1, 1)
+    bench.write(6, 116, servo.position_ticks + 300, 4)
+    servo.joint.hand_rad = servo.joint.q_rad
+    held = servo.position_ticks
+    bench.run(1.0)
+    assert abs(servo.position_ticks - held) < 15
+    assert bench.read(6, 126, 2, signed=True) == pytest.approx(100, abs=10)
+
+
+def test_torque_off_lets_a_heavy_joint_fall(bench: Bench) -> None:
+    bench.write(2, 64, 1, 1)
+    bench.run(0.5)
+    held = bench.servos[2].position_ticks
+    bench.write(2, 64, 0, 1)
+    bench.run(1.0)
+    assert bench.servos[2].position_ticks < held - 100
+
+
+def test_heat_shuts_torque_off_until_a_reboot(bench: Bench) -> None:
+    servo = bench.servos[3]
+    bench.write(3, 64, 1, 1)
+    servo.forced_temperature_c = 90.0
+    bench.run(0.1)
+    assert not servo.torque
+    reply = bench.one(dynamixel.read(3, 70, 1))
+    assert (reply.error, reply.data[0]) == (dynamixel.ALERT, HEAT)
+    assert bench.write(3, 64, 1, 1) == dynamixel.ALERT | ErrorCode.RESULT_FAIL
+    servo.forced_temperature_c = None
+    bench.run(0.1)
+    assert bench.read(3, 70, 1) == HEAT
+    bench.one(dynamixel.reboot(3))
+    assert bench.write(3, 64, 1, 1) == 0
+
+
+def test_an_alarm_that_shutdown_does_not_name_leaves_torque_on(bench: Bench) -> None:
+    bench.write(3, 63, 0, 1)
+    bench.write(3, 64, 1, 1)
+    bench.servos[3].forced_temperature_c = 90.0
+    bench.run(0.1)
+    assert bench.servos[3].torque
+    assert bench.read(3, 70, 1) == HEAT
+
+
+def test_a_bus_watchdog_stops_a_servo_whose_host_went_silent(bench: Bench) -> None:
+    bench.write(1, 98, 5, 1)
+    bench.write(1, 112, 30, 4)
+    bench.write(1, 64, 1, 1)
+    bench.write(1, 116, 3000, 4)
+    bench.run(0.5)
+    assert bench.servos[1].position_ticks < 2600
+    assert bench.read(1, 98, 1) == 0xFF
+    assert bench.write(1, 116, 2100, 4) == ErrorCode.DATA_RANGE
+    bench.write(1, 98, 0, 1)
+    assert bench.write(1, 116, 2100, 4) == 0
+
+
+def test_ten_thousand_random_pieces_never_crash_or_block_the_chain() -> None:
+    bench, rng = Bench(), random.Random(7)
+    codes = list(Instruction)
+    for n in range(10_000):
+        kind = n % 4
+        if kind == 0:
+            piece = rng.randbytes(rng.randrange(40))
+        elif kind == 1:
+            piece = dynamixel.HEADER + rng.randbytes(rng.randrange(30))
+        elif kind == 2:
+            target = rng.choice([1, 2, 6, 0xFE, rng.randrange(256)])
+            piece = dynamixel.frame(target, rng.randrange(256), rng.randbytes(rng.randrange(20)))
+        else:
+            target, code = rng.choice([1, 3, 0xFE]), rng.choice(codes)
+            piece = dynamixel.frame(target, code, rng.randbytes(rng.randrange(14)))
+        bench.raw(piece)
+    bench.chain.silence()
+    for servo in bench.servos.values():
+        servo.factory_reset(0xFF)
+        servo.memory["Baud_Rate"] = 3
+    assert bench.raw(dynamixel.ping(1))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    writes=st.lists(st.tuples(st.integers(0, 670), st.binary(min_size=1, max_size=8)), max_size=12)
+)
+def test_registers_stay_in_their_ranges_whatever_is_written(
+    writes: list[tuple[int, bytes]],
+) -> None:
+    servo = next(iter(Bench().servos.values()))
+    for address, data in writes:
+        servo.write(address, data)
+        servo.control(0.005)
+        servo.refresh()
+    for register in servo.memory.table.registers:
+        if register.bounded and register.name != "Bus_Watchdog":
+            assert register.low <= servo.memory[register.name] <= register.high, register.name
+
+
+def test_frames_of_other_servos_are_not_instructions(bench: Bench) -> None:
+    """On a half-duplex line a servo hears the others' answers."""
+    assert bench.raw(dynamixel.status(1, 0, b"\1\2")) == b""
+
+
+def test_every_table_has_its_registers_once() -> None:
+    for servo in Bench().servos.values():
+        spans = sorted((r.address, r.end) for r in servo.memory.table.registers)
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
+        assert spans[-1][1] <= servo.memory.table.size
+
+
+def test_a_frame_is_what_the_parser_makes_of_it() -> None:
+    """The emulator and the drivers share one codec; this holds its two halves together."""
+    (parsed,) = dynamixel.Parser().feed(dynamixel.frame(3, 0x10, b"\xff\xff\xfd\xfd"))
+    assert parsed == Frame(3, 0x10, b"\xff\xff\xfd\xfd")
