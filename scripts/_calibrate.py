@@ -73,6 +73,7 @@ def intrinsics(config: CalibrateFields) -> int:
     if getattr(config, "camera", None) is not None:
         from gaploop.scripts._calibrate_live import take_board_pictures
 
+        config.camera_name = name
         take_board_pictures(config, made, folder)
     files = image_files(folder)
     with options.progress("Looking for boards", len(files)) as advance:
@@ -105,6 +106,16 @@ def hand_eye(config: CalibrateFields) -> int:
     folder, name, made = named_folder(config), camera_name(config), make_board(config.board)
     lens = calibration.intrinsics(name)
     arm = arm_model(config)
+    if getattr(config, "robot", None) is not None:
+        from gaploop.scripts._calibrate_live import take_poses
+
+        if arm is None:
+            raise UnusableInputError(
+                f"--robot.type={_kind(config)} has no kinematic model here. Give "
+                "--arm_model=FILE.xml."
+            )
+        config.camera_name = name
+        take_poses(config, made, folder, arm)
     with options.progress("Looking for boards") as advance:
         sightings, found = find_sightings(made, folder, arm, advance)
     with options.progress("Fitting"):
@@ -176,8 +187,14 @@ def arm_model(config: CalibrateFields) -> ArmModel | None:
     from gaploop.core.kinematics import ArmModel, model_of
 
     robot = getattr(config, "robot", None)
-    name = config.arm_model or (model_of(robot.type) if robot is not None else "")
+    name = config.arm_model or (model_of(_kind(config)) if robot is not None else "")
     return ArmModel.load(name) if name else None
+
+
+def _kind(config: CalibrateFields) -> str:
+    from gaploop.scripts._arms import kind
+
+    return kind(getattr(config, "robot", None))
 
 
 def _save(config: CalibrateFields, place: tuple[str, ...], values: dict[str, Any]) -> Calibration:

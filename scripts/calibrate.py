@@ -81,8 +81,10 @@ class CalibrateFields:
 
 def config_class() -> type:
     """Return the options with those of LeRobot's cameras and robots."""
+    from gaploop.scripts._devices import registries
+
+    RobotConfig = registries()[0]
     from lerobot.cameras import CameraConfig
-    from lerobot.robots import RobotConfig
 
     @dataclass
     class CalibrateConfig(CalibrateFields):
@@ -96,7 +98,7 @@ def config_class() -> type:
 
         camera: CameraConfig | None = None
         """The camera to take pictures with; read the folder as it is unless given."""
-        robot: RobotConfig | None = None
+        robot: RobotConfig | None = None  # type: ignore[valid-type]
         """The arm to read (hand_eye, drift) or to move (latency)."""
 
     return CalibrateConfig

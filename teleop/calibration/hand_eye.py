@@ -127,14 +127,9 @@ def check_motion(
     Raises:
         UnusableInputError: it is about one axis only, or none.
     """
-    far_mount = equations.far_mount
-    first, second = np.triu_indices(len(far_mount), 1)
-    turns = rotation_vector((inverse(far_mount[first]) @ far_mount[second])[:, :3, :3])
-    values, axes = np.linalg.eigh(turns.T @ turns / len(turns))
-    about = np.degrees(np.sqrt(np.maximum(values[::-1], 0.0)))
+    about, axis = _turns(equations.far_mount)
     if about[1] < MIN_TURN_DEG:
         frame = "gripper's" if setup == SETUPS[0] else "base's"
-        axis = axes[:, 2] * np.sign(axes[np.argmax(np.abs(axes[:, 2])), 2])
         words = ", ".join(f"{value:.2f}" for value in axis)
         raise UnusableInputError(
             f"The gripper turned by {about[0]:.0f}° about the {frame} axis ({words}) and by "
@@ -142,6 +137,21 @@ def check_motion(
             f"{_idle_joints(sightings)}"
         )
     return float(about[0]), float(about[1]), float(about[2])
+
+
+def main_turns_deg(T: FloatArray) -> tuple[float, float, float]:
+    """Return the rotation between poses, shape (n, 4, 4), about their main axes, RMS [deg]."""
+    about, _ = _turns(T)
+    return float(about[0]), float(about[1]), float(about[2])
+
+
+def _turns(T: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return rotations about the main axes [deg], largest first, and the first of the axes."""
+    first, second = np.triu_indices(len(T), 1)
+    turns = rotation_vector((inverse(T[first]) @ T[second])[:, :3, :3])
+    values, axes = np.linalg.eigh(turns.T @ turns / len(turns))
+    main = axes[:, 2] * np.sign(axes[np.argmax(np.abs(axes[:, 2])), 2])
+    return np.degrees(np.sqrt(np.maximum(values[::-1], 0.0))), main
 
 
 def _idle_joints(sightings: Sequence[Sighting]) -> str:
