@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
 from gaploop.core.plan import Plan, load_plan
+from gaploop.core.station import SIM_STATION
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.scripts import options
+from gaploop.scripts._campaign import Campaign, require_consents, require_person, setting_up
 from gaploop.scripts._signals import stoppable
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
         SessionSpec,
         TakeResult,
     )
+    from gaploop.datasets.lerobot_publish import PublishReport
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +39,8 @@ gaploop record --robot.type=so101_sim --teleop.type=scripted --dataset.repo_id=m
     --dataset.root=cube --dataset.num_episodes=20 --dataset.single_task="Put the cube on the disc"
 """
 
+STATION: Final = SIM_STATION
+"""Where takes are recorded: the embedded cell."""
 ROBOTS: Final = ("so101_sim",)
 TELEOPS: Final = ("scripted",)
 _LATER: Final = "Real arms and hand-held leaders come with gaploop's teleoperation."
@@ -89,7 +95,9 @@ class RecordConfig:
     Each take is sealed before the next begins, so that a crash, a kill or Ctrl-C loses the open
     take at most. `--dataset.num_episodes` asks for that many new takes, as in lerobot-record;
     with `--resume` the takes that the journal holds already count. `--plan` records what a plan
-    asks for instead, and always counts what it has already.
+    asks for instead, in blocks so that no condition is recorded all at once, and always counts
+    what it has already; `--status` says how far it has come. Takes with people in them need
+    their consent: see gaploop consent --help.
     """
 
     robot: RobotOptions = field(default_factory=RobotOptions)
@@ -100,6 +108,14 @@ class RecordConfig:
     """Folder of the takes; beside the dataset, as <dataset.root>_journal, unless given."""
     plan: Path | None = None
     """plan.yaml whose quotas to fill."""
+    status: bool = False
+    """Say how far the plan has come and what comes next, and record nothing."""
+    yes: bool = False
+    """Don't wait for Enter where a real station has to be set up for the plan."""
+    consent: str = ""
+    """Consent ids of the people who take part, such as c-k3v7q2mzna,c-p5xw7akq3d."""
+    consents: Path | None = None
+    """The consent register; see gaploop consent --help."""
     resume: bool = False
     """Count the takes that the journal holds already."""
     seed: int = 0
@@ -120,13 +136,20 @@ def run(config: RecordConfig) -> int:
     plan = load_plan(config.plan) if config.plan is not None else None
     make_rig, make_leader, spec = _wire(config, journal)
     quotas = _quotas(config, plan)
+    campaign = None if plan is None else Campaign(plan, tuple(quotas), journal, STATION)
+    if config.status:
+        return _status(config, campaign)
+    require_consents(_with_conditions(config, quotas), STATION, config.consent, config.consents)
     for item in plan.items if plan is not None else ():
         if not item.takes:
             _tell(f"{item.id} ({item.dimension.value}): nothing to record; {item.remedy}.")
+    if campaign is not None:
+        require_person(STATION, config.yes)
+        _tell(campaign.as_text())
     _check_targets(make_rig, quotas, root, journal)
     with stoppable() as stopped:
         end, published = _record(config, root, quotas, make_rig, make_leader, spec, stopped)
-    _report(config, root, journal, end, published, plan)
+    _report(config, root, journal, end, published, campaign)
     return 128 + stopped[0] if stopped else int(bool(end.gave_up))
 
 
@@ -181,6 +204,8 @@ def _wire(config: RecordConfig, journal: Path) -> tuple[MakeRig, MakeLeader, Ses
         operator=config.operator,
         resume=config.resume,
         publish_every=config.publish_every,
+        consent=config.consent,
+        consents=config.consents,
     )
     if not config.policy.path:
         return make_rig, scripted_leader, spec()
@@ -196,9 +221,21 @@ def _wire(config: RecordConfig, journal: Path) -> tuple[MakeRig, MakeLeader, Ses
 
 
 def _quotas(config: RecordConfig, plan: Plan | None) -> list[Quota]:
-    from gaploop.collect.session import Quota, plan_quotas
+    from gaploop.collect.campaign import Quota, campaign
 
-    return [Quota(config.dataset.num_episodes)] if plan is None else plan_quotas(plan)
+    return [Quota(config.dataset.num_episodes)] if plan is None else campaign(plan, config.seed)
+
+
+def _with_conditions(config: RecordConfig, quotas: list[Quota]) -> list[Quota]:
+    """Return the quotas with what `--robot.conditions` sets up for all of them."""
+    return [replace(q, conditions={**config.robot.conditions, **q.conditions}) for q in quotas]
+
+
+def _status(config: RecordConfig, campaign: Campaign | None) -> int:
+    if campaign is None:
+        raise UnusableInputError("--status of what? Name a plan with --plan=plan.yaml.")
+    options.emit(config.json, campaign.as_json(), campaign.as_text())
+    return 0
 
 
 def _check_targets(make_rig: MakeRig, quotas: list[Quota], root: Path, journal: Path) -> None:
@@ -215,7 +252,7 @@ def _check_targets(make_rig: MakeRig, quotas: list[Quota], root: Path, journal: 
         raise UnusableInputError(
             f"{root} exists and is not a LeRobot dataset. Name another with --dataset.root."
         )
-    for quota in quotas:
+    for quota in {quota.key: quota for quota in quotas}.values():
         with contextlib.closing(make_rig(quota.conditions)) as rig:
             new = replace(Shape.of_take(rig.header("")), where="the robot as set up here")
         if layout.is_dataset(root):
@@ -236,16 +273,17 @@ def _record(
     make_leader: MakeLeader,
     spec: SessionSpec,
     stopped: list[int],
-) -> tuple[SessionEnd, int]:
+) -> tuple[SessionEnd, list[PublishReport]]:
     from gaploop.collect.session import record_takes
     from gaploop.core.journal_format import END
-    from gaploop.datasets.lerobot_publish import publish
+    from gaploop.datasets.lerobot_publish import publish_takes
 
-    published: list[int] = []
+    published: list[PublishReport] = []
 
     def publish_sealed() -> None:
         if next(spec.journal.glob(f"*/{END}"), None) is not None:
-            published.append(publish(spec.journal, root, config.dataset.repo_id))
+            repo_id, consents = config.dataset.repo_id, config.consents
+            published.append(publish_takes(spec.journal, root, repo_id, consents=consents))
 
     wanted = sum(quota.takes for quota in quotas)
     with options.progress("Recording", wanted) as advance:
@@ -258,11 +296,12 @@ def _record(
             quotas,
             make_rig,
             make_leader,
+            set_up=setting_up(STATION, config.yes),
             stop=lambda: bool(stopped),
             on_take=on_take,
             publish=publish_sealed,
         )
-    return end, sum(published)
+    return end, published
 
 
 def _report(
@@ -270,13 +309,18 @@ def _report(
     root: Path,
     journal: Path,
     end: SessionEnd,
-    published: int,
-    plan: Plan | None,
+    reports: list[PublishReport],
+    campaign: Campaign | None,
 ) -> None:
     for line in end.gave_up:
         _tell(line)
     if end.recovered:
         _tell(f"{end.recovered} unsealed takes in {journal} are marked interrupted.")
+    withheld = {uid: why for report in reports for uid, why in report.withheld.items()}
+    for why, count in Counter(withheld.values()).items():
+        _tell(f"{count} not published: {why}.")
+    plan = None if campaign is None else campaign.plan
+    published = sum(len(report.published) for report in reports)
     counts = {o.value: sum(t.outcome is o for t in end.takes) for o in Outcome}
     counts = {name: count for name, count in counts.items() if count}
     target = bool(config.robot.gaps or config.robot.conditions or (plan and plan.takes))
@@ -290,6 +334,8 @@ def _report(
         "counted": end.counted,
         "wanted": end.wanted,
         "published": published,
+        "withheld": withheld,
+        "campaign": None if campaign is None else campaign.as_json(),
         "recovered": end.recovered,
         "interrupted": end.interrupted,
         "gave_up": end.gave_up,
@@ -299,6 +345,8 @@ def _report(
     text = f"{len(end.takes)} takes ({words}) in {journal}; {published} published to {root}."
     if end.interrupted:
         text += " Stopped; go on with the same command and --resume."
+    if campaign is not None:
+        _tell(campaign.as_text())
     options.emit(config.json, summary, text)
 
 

@@ -1,0 +1,228 @@
+"""A campaign as `gaploop record --plan` shows it: progress, what to set up, who has to agree."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gaploop.core import consent_store
+from gaploop.core.consent import Use, consent_ids, refused
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.plan import Plan
+from gaploop.core.station import Station
+from gaploop.core.take import TakeInfo
+from gaploop.core.vocabulary import Domain
+
+if TYPE_CHECKING:
+    from gaploop.collect.campaign import Quota
+    from gaploop.collect.campaign_log import CampaignProgress, SetupProgress
+
+log = logging.getLogger(__name__)
+
+_WIDTH = 100
+_BAR = 18
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A plan on its way.
+
+    Attributes:
+        plan: what is to be collected.
+        order: its takes, one quota for each stretch of one set-up.
+        journal: where they go.
+        station: where they are recorded.
+    """
+
+    plan: Plan
+    order: tuple[Quota, ...]
+    journal: Path
+    station: Station
+
+    def progress(self) -> CampaignProgress:
+        """Return how far it has come, from the journal."""
+        from gaploop.collect.campaign_log import campaign_progress
+
+        return campaign_progress(self.journal, self.order)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `--json` says about it."""
+        from gaploop.collect.setup_words import words
+
+        now = self.progress()
+        first = now.left[0] if now.left else None
+        return {
+            "plan": self.plan.id,
+            "have": now.have,
+            "wanted": now.wanted,
+            "left_s": now.left_s,
+            "measured": now.measured,
+            "attempts_per_take": now.attempts_per_take,
+            "setups": now.setups,
+            "next": None
+            if first is None
+            else {
+                "item": first.plan,
+                "conditions": first.conditions,
+                "takes": first.takes,
+                "words": words(first.conditions, self.station.grid),
+            },
+        }
+
+    def as_text(self) -> str:
+        """Return a table with a bar for every set-up, what comes next, and the time left."""
+        from rich.console import Console
+
+        now = self.progress()
+        buffer = io.StringIO()
+        console = Console(file=buffer, width=_WIDTH, color_system=None)
+        console.print(_table(now, self.station.grid))
+        lines = [line.rstrip() for line in buffer.getvalue().splitlines() if line.strip()]
+        return "\n".join([*lines, _summary(now, self.station.grid)])
+
+
+def _table(now: CampaignProgress, grid: tuple[int, int]) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    from gaploop.collect.setup_words import words
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, ratio in (("purpose", 2), ("set-up", 5), ("takes", 1), ("", 2)):
+        table.add_column(name, ratio=ratio, justify="right" if name == "takes" else "left")
+    for dimension, setups in _by_dimension(now.setups).items():
+        have = sum(min(s.have, s.wanted) for s in setups)
+        wanted = sum(s.wanted for s in setups)
+        if len(setups) > 1:
+            table.add_row(dimension, "in all", f"{have}/{wanted}", _bar(have, wanted))
+        for n, setup in enumerate(setups):
+            name = dimension if len(setups) == 1 else f"  {n + 1}"
+            said, bar = words(setup.conditions, grid), _bar(setup.have, setup.wanted)
+            table.add_row(name, said, f"{setup.have}/{setup.wanted}", bar)
+    return table
+
+
+def _bar(have: int, wanted: int) -> str:
+    done = min(_BAR, _BAR * have // max(1, wanted))
+    return "█" * done + "░" * (_BAR - done)
+
+
+def _by_dimension(setups: Sequence[SetupProgress]) -> dict[str, list[SetupProgress]]:
+    found: dict[str, list[SetupProgress]] = {}
+    for setup in setups:
+        found.setdefault(", ".join(setup.dimensions), []).append(setup)
+    return found
+
+
+def _summary(now: CampaignProgress, grid: tuple[int, int]) -> str:
+    from gaploop.collect.setup_words import sketch_text, words
+
+    text = f"{now.have} of {now.wanted} takes."
+    if not now.left:
+        return f"{text} The plan is filled."
+    first = now.left[0]
+    basis = f"from {now.measured} takes" if now.measured else "assumed, before any take"
+    text += f" About {_duration(now.left_s)} left ({basis})."
+    text += f"\nNext: {words(first.conditions, grid)}, {_takes(first.takes)}."
+    sketch = sketch_text(first.conditions, grid)
+    return f"{text}\n{sketch}" if sketch else text
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _takes(count: int) -> str:
+    return f"{count} take{'s' * (count != 1)}"
+
+
+def require_person(station: Station, yes: bool, stdin_is_terminal: bool | None = None) -> None:
+    """Refuse a campaign on a real station where nobody can say that it is set up.
+
+    Args:
+        station: where it is recorded; the embedded cell sets itself up.
+        yes: don't ask: whoever started it sees to the set-ups.
+        stdin_is_terminal: whether there is somebody to ask; found out unless given.
+
+    Raises:
+        UnusableInputError: there is a set-up to confirm and nobody to ask.
+    """
+    terminal = sys.stdin.isatty() if stdin_is_terminal is None else stdin_is_terminal
+    if station.domain is Domain.REAL and not yes and not terminal:
+        raise UnusableInputError(
+            "--plan asks for set-ups that a person confirms with Enter, and stdin is no terminal. "
+            "Run it in a terminal, or say --yes where something else sets the station up."
+        )
+
+
+def setting_up(
+    station: Station, yes: bool, ask: Callable[[str], str] = input
+) -> Callable[[Quota, Quota | None], bool]:
+    """Return what tells the operator what to set up next, and waits for it on a real station.
+
+    Args:
+        station: where takes are recorded; the embedded cell sets itself up.
+        yes: don't wait.
+        ask: shows a prompt and returns the answer; "q" ends the session, and so does no answer.
+    """
+
+    def set_up(quota: Quota, before: Quota | None) -> bool:
+        from gaploop.collect.setup_words import change_words, sketch_text
+
+        was = None if before is None else before.conditions
+        change = change_words(was, quota.conditions, station.grid)
+        if before is not None and change == "nothing to change":
+            return True
+        log.info("Set up: %s (%s).", change, _takes(quota.takes))
+        if station.domain is not Domain.REAL:
+            return True
+        sketch = sketch_text(quota.conditions, station.grid)
+        if sketch:
+            log.info("%s", sketch)
+        if yes:
+            return True
+        try:
+            return ask("Enter when it is set up, q to stop: ").strip().lower() != "q"
+        except EOFError:
+            return False
+
+    return set_up
+
+
+def require_consents(
+    quotas: Sequence[Quota], station: Station, consent: str, consents: Path | None
+) -> None:
+    """Refuse to record people who haven't agreed, before anything moves.
+
+    Args:
+        quotas: what is to be recorded.
+        station: where; the people of the embedded cell are simulated.
+        consent: ids of participants, separated by commas, or "".
+        consents: the register; the default one where None.
+
+    Raises:
+        UnusableInputError: what can't be recorded, why, and how to mend it.
+    """
+    if not consent_ids(consent) and station.domain is not Domain.REAL:
+        return
+    register = consent_store.load_register(consents)
+    for quota in quotas:
+        info = TakeInfo(
+            "",
+            domain=station.domain,
+            conditions=quota.conditions,
+            dimensions=quota.dimensions,
+            consent=consent,
+        )
+        reason = register.refusal(info, Use.RECORD)
+        if reason:
+            what = f"Plan item '{quota.plan}'" if quota.plan else "The takes"
+            raise refused(reason, Use.RECORD, what)

@@ -1,0 +1,241 @@
+"""A campaign as its operator meets it: what to set up, who has to agree, and where it stands."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gaploop.collect.campaign import Quota, campaign
+from gaploop.collect.rig import Rig, embedded_rig
+from gaploop.collect.session import SessionEnd, SessionSpec, record_takes
+from gaploop.core import consent_store
+from gaploop.core.consent import Place, Use, new_id, today
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.journal_format import read_header, read_journal, take_folders
+from gaploop.core.plan import Plan, load_plan
+from gaploop.core.protocols import Leader
+from gaploop.core.station import SIM_STATION, Station
+from gaploop.core.types import LeaderSample
+from gaploop.core.vocabulary import Domain, TakeKind
+from gaploop.scripts._campaign import Campaign, require_consents, require_person, setting_up
+from gaploop.scripts.cli import main
+
+BENCH = Station("bench", conditions={"human": ("none", "handover")})
+PLAN = """
+schema: gaploop.plan.v1
+id: plan-1
+items:
+- {id: plan-1/light, dimension: visual_domain, takes: 4, remedy: demonstrate, why: w,
+   vary: {lighting: [dim, warm]}}
+- {id: plan-1/place, dimension: spatial_geometry, takes: 2, remedy: demonstrate, why: w,
+   conditions: {grid_cell: [0, 2]}}
+"""
+
+
+class Idle:
+    def reset(self) -> None:
+        """Nothing to reset."""
+
+    def read(self, t_s: float) -> LeaderSample:
+        return LeaderSample(t_s, np.zeros(6))
+
+    def done(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    return load_plan(tmp_path / "plan.yaml")
+
+
+def idle(_rig: Rig, _seed: int) -> Leader:
+    return Idle()
+
+
+def record(
+    journal: Path, order: list[Quota], *, stop_after: int = 99, **shared: Any
+) -> tuple[SessionEnd, list[Mapping[str, object]]]:
+    """Record rollouts of some 60 ms; return how it went and what was set up."""
+    set_up: list[Mapping[str, object]] = []
+    takes: list[object] = []
+    end = record_takes(
+        SessionSpec(journal, "t", TakeKind.ROLLOUT, max_s=0.06, **shared),
+        order,
+        lambda conditions: embedded_rig(conditions=conditions),
+        idle,
+        set_up=lambda quota, _before: set_up.append(quota.conditions) or True,
+        on_take=lambda result, _counts: takes.append(result),
+        stop=lambda: len(takes) >= stop_after,
+    )
+    return end, set_up
+
+
+def test_a_session_that_goes_on_records_the_rest_of_the_same_order(
+    tmp_path: Path, plan: Plan
+) -> None:
+    order = campaign(plan, 3)
+    wanted = [dict(q.conditions) for q in order for _ in range(q.takes)]
+    end, _ = record(tmp_path / "j", order, stop_after=2)
+    assert end.interrupted
+    end, set_up = record(tmp_path / "j", campaign(plan, 3))
+    assert (end.counted, end.wanted) == (6, 6)
+    sealed = [t for t in read_journal(tmp_path / "j") if t.outcome != "interrupted"]
+    assert [dict(t.info.conditions) for t in sealed] == wanted
+    assert len(set_up) < len(wanted)
+    assert {t.info.plan for t in sealed} == {"plan-1/light", "plan-1/place"}
+    end, set_up = record(tmp_path / "j", order)
+    assert (end.takes, set_up) == ((), [])
+
+
+def test_the_operator_is_told_what_to_change_and_confirms(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    answers = iter(["", "", "q"])
+    asked: list[str] = []
+
+    def ask(prompt: str) -> str:
+        asked.append(prompt)
+        return next(answers)
+
+    set_up = setting_up(BENCH, False, ask)
+    first = Quota(3, "i", {}, {"grid_cell": [0, 2], "lighting": "day"})
+    second = Quota(1, "i", {}, {"grid_cell": [1, 0], "lighting": "day"})
+    assert set_up(first, None)
+    assert set_up(first, first)  # nothing to change: nobody is asked
+    assert set_up(second, first)
+    assert not set_up(first, second)
+    assert len(asked) == 3
+    said = [record.getMessage() for record in caplog.records]
+    place = "object in grid cell row 0, column 2 (right, far)"
+    assert said[0] == f"Set up: lighting: day; {place} (3 takes)."
+    assert " .  .  X" in said[1]
+    assert said[2] == "Set up: object in grid cell row 1, column 0 (middle, near) (1 take)."
+
+
+def test_nobody_is_asked_in_the_embedded_cell_or_with_yes_and_no_answer_stops() -> None:
+    def nobody(_prompt: str) -> str:
+        raise EOFError
+
+    quota = Quota(1, "i", {}, {"distractors": 2})
+    assert setting_up(SIM_STATION, False, nobody)(quota, None)
+    assert setting_up(BENCH, True, nobody)(quota, None)
+    assert not setting_up(BENCH, False, nobody)(quota, None)
+
+
+def test_a_real_station_needs_a_person_or_yes() -> None:
+    require_person(BENCH, False, True)
+    require_person(BENCH, True, False)
+    require_person(SIM_STATION, False, False)
+    with pytest.raises(UnusableInputError, match="--yes"):
+        require_person(BENCH, False, False)
+
+
+def test_people_who_have_not_agreed_are_not_recorded(tmp_path: Path) -> None:
+    register = tmp_path / "r.jsonl"
+    later = today() + timedelta(days=9)
+    id_ = consent_store.add(register, new_id(), later, frozenset({Use.RECORD})).id
+    human = Quota(1, "p-1", {}, {"human": "handover"})
+    purpose = Quota(1, "p-2", {"human_behavior": 1.0})
+    for quota in (human, purpose):
+        with pytest.raises(UnusableInputError, match=f"Plan item '{quota.plan}'.*consent add"):
+            require_consents([quota], BENCH, "", register)
+        require_consents([quota], BENCH, id_, register)
+        require_consents([quota], SIM_STATION, "", register)
+    require_consents([Quota(1, "", {}, {"human": "none"})], BENCH, "", register)
+    consent_store.withdraw(register, id_)
+    for station in (BENCH, SIM_STATION):  # a given id must be valid wherever it is given
+        with pytest.raises(UnusableInputError, match="withdrawn"):
+            require_consents([human], station, id_, register)
+
+
+def test_a_withdrawal_ends_a_running_session_before_the_next_take(tmp_path: Path) -> None:
+    register, journal = tmp_path / "r.jsonl", tmp_path / "j"
+    id_ = consent_store.add(
+        register, new_id(), today() + timedelta(days=9), frozenset({Use.RECORD})
+    ).id
+    published: list[int] = []
+    with pytest.raises(UnusableInputError, match="withdrawn"):
+        record_takes(
+            SessionSpec(
+                journal,
+                "t",
+                TakeKind.ROLLOUT,
+                max_s=0.06,
+                consent=id_,
+                consents=register,
+                publish_every=1,
+            ),
+            [Quota(3)],
+            lambda _conditions: embedded_rig(),
+            idle,
+            publish=lambda: published.append(1) or consent_store.withdraw(register, id_),
+        )
+    folders = take_folders(journal)
+    assert 1 <= len(folders) <= 2
+    assert {read_header(f).info.consent for f in folders} == {id_}
+    assert Place("journal", str(journal)) in consent_store.load_register(register).places[id_]
+
+
+def test_the_status_says_what_is_there_and_what_comes_next(
+    tmp_path: Path, plan: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["record", f"--plan={tmp_path / 'plan.yaml'}", f"--dataset.root={tmp_path / 'set'}"]
+    assert main([*command, "--status"]) == 0
+    text = capsys.readouterr().out
+    assert "0 of 6 takes" in text
+    assert "assumed" in text
+    assert main([*command, "--status", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["have"], said["wanted"], len(said["setups"])) == (0, 6, 3)
+    assert said["next"]["conditions"] == dict(campaign(plan)[0].conditions)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["plan.yaml"]
+    assert main(["record", f"--dataset.root={tmp_path / 'set'}", "--status"]) == 2
+    assert "--plan" in capsys.readouterr().err
+
+
+def test_the_table_has_a_bar_for_every_setup_and_one_for_the_dimension(
+    tmp_path: Path, plan: Plan
+) -> None:
+    order = campaign(plan)
+    shown = Campaign(plan, tuple(order), tmp_path / "none", SIM_STATION).as_text()
+    assert shown.count("░" * 18) == 4
+    assert shown.count("0/2") == 3
+    assert shown.count("0/4") == 1
+
+
+def test_a_consent_that_does_not_hold_is_refused_before_anything_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "new"
+    command = ["record", f"--dataset.root={folder / 'set'}", f"--consents={tmp_path / 'r'}"]
+    for consent, said in (("ana", "never a name"), (new_id(), "not in")):
+        assert main([*command, f"--consent={consent}"]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert said in error
+        assert not folder.exists()
+
+
+def test_consent_given_in_the_embedded_cell_is_carried_along(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register, root = tmp_path / "r.jsonl", tmp_path / "set"
+    later = today() + timedelta(days=9)
+    id_ = consent_store.add(register, new_id(), later, frozenset({Use.RECORD})).id
+    command = ["record", f"--dataset.root={root}", "--dataset.num_episodes=1", "--json"]
+    assert main([*command, f"--consent={id_}", f"--consents={register}"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["published"] == 0
+    assert "doesn't cover 'publish'" in said["withheld"][said["uids"][0]]
+    assert not root.exists()
+    (take,) = read_journal(Path(said["journal"]))
+    assert (take.info.consent, take.info.domain) == (id_, Domain.SIM)
