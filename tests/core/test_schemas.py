@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +17,12 @@ from gaploop.core.vocabulary import Domain, GapDimension
 ITEM = {"id": "a", "dimension": "object_property", "takes": 5, "remedy": "demonstrate"}
 PLAN = {"schema": "gaploop.plan.v1", "id": "p", "items": [ITEM]}
 STATION = {"name": "bench_1", "conditions": {"lighting": ["lamp"]}, "grid": [2, 3]}
-BOX: dict[str, Any] = {"x": [0.0, 0.4], "y": [-0.3, 0.3], "z": [0.0, 0.4]}
+BOX = {"x": [0.0, 0.4], "y": [-0.3, 0.3], "z": [0.0, 0.4]}
 SUITE = {"name": "s", "tasks": [{"task": "pick_place", "conditions": {"lighting": "dim"}}]}
+
+
+def boxed(**changes: object) -> dict[str, object]:
+    return {**STATION, "workspace": {**BOX, **changes}}
 
 
 def item(**changes: object) -> dict[str, object]:
@@ -133,13 +136,13 @@ BAD_STATIONS = [
     ({**STATION, "safety": {"stall_load_pct": 100}}, "from 5 to 95"),
     ({**STATION, "safety": {"velocity_rad_s": 1, "align_velocity_rad_s": 2}}, "must not be above"),
     ({**STATION, "workspace": None}, "'x' is missing"),
-    ({**STATION, "workspace": {**BOX, "z": None}}, "[lower, upper] in m"),
-    ({**STATION, "workspace": {**BOX, "z": [0, None]}}, "from -2 to 2"),
-    ({**STATION, "workspace": {**BOX, "z": [0, float("inf")]}}, "from -2 to 2"),
-    ({**STATION, "workspace": {**BOX, "z": [float("nan"), 1]}}, "from -2 to 2"),
-    ({**STATION, "workspace": {**BOX, "z": [0.4, 0.1]}}, "must be below"),
-    ({**STATION, "workspace": {**BOX, "z": [0.1, 0.11]}}, "at least 0.05 m"),
-    ({**STATION, "workspace": {**BOX, "w": [0, 1]}}, "x, y, z"),
+    (boxed(z=None), "[lower, upper] in m"),
+    (boxed(z=[0, None]), "from -2 to 2"),
+    (boxed(z=[0, float("inf")]), "from -2 to 2"),
+    (boxed(z=[float("nan"), 1]), "from -2 to 2"),
+    (boxed(z=[0.4, 0.1]), "must be below"),
+    (boxed(z=[0.1, 0.11]), "at least 0.05 m"),
+    (boxed(w=[0, 1]), "x, y, z"),
     ({**STATION, "workspace": [0, 1]}, "mapping of axis"),
     ({**STATION, "robot_model": 3}, "name of an arm model"),
     ({**STATION, "robot_model": ""}, "name of an arm model"),
