@@ -9,9 +9,10 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel, Box, model_of
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
-from gaploop.teleop.leaders.cartesian import CartesianLeader
+from gaploop.teleop.leaders.cartesian import CartesianLeader, common_limits
 from gaploop.teleop.leaders.intent import IntentSource
-from gaploop.teleop.leaders.options import CartesianOptions
+from gaploop.teleop.leaders.motion import MotionLeader
+from gaploop.teleop.leaders.options import CartesianOptions, MotionOptions
 
 
 def make_keyboard_leader(
@@ -68,6 +69,35 @@ def make_gamepad_leader(
     arm = arm_of(follower, station, "gamepad")
     controls = Controls(options, on_estop, on_clear)
     return _cartesian(arm, follower, station, options, Gamepad(controls, _title(follower)))
+
+
+def make_motion_leader(
+    follower: Follower, station: Station, options: MotionOptions | None = None
+) -> MotionLeader:
+    """Return a leader that runs a scripted motion. Its `reset` builds the script and may refuse.
+
+    Attach the leader to the control loop as a sink, so that a trip ends the script.
+
+    Raises:
+        UnusableInputError: no model of this arm is known, or it doesn't fit.
+    """
+    options = options or MotionOptions()
+    arm = arm_of(follower, station, "motion")
+    limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
+    safety = station.safety
+    within = replace(
+        options,
+        # Beside the filter's own limits, so that it has nothing to change.
+        velocity_rad_s=min(options.velocity_rad_s, 0.9 * safety.velocity_rad_s),
+        acceleration_rad_s2=min(options.acceleration_rad_s2, 0.9 * safety.acceleration_rad_s2),
+    )
+    return MotionLeader(
+        arm,
+        common_limits(arm, limits_rad),
+        lambda: follower.read().position_rad,
+        within,
+        box_of(arm, station),
+    )
 
 
 def arm_of(follower: Follower, station: Station, teleop: str) -> ArmModel:

@@ -1,8 +1,8 @@
-"""Options of Cartesian control, for the command line; importing them loads nothing heavy."""
+"""Options of the leaders, for the command line; importing them loads nothing heavy."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
@@ -58,3 +58,80 @@ class CartesianOptions:
             )
         if self.frame not in FRAMES:
             raise unknown_choice("frame", self.frame, FRAMES)
+
+
+SCRIPTS: Final = ("chirp", "reverse", "grid")
+_MOTION_RANGES: Final = {
+    "amplitude_rad": (0.02, 2.0),
+    "seconds": (2.0, 600.0),
+    "low_hz": (0.02, 5.0),
+    "high_hz": (0.02, 20.0),
+    "cycles": (1, 100),
+    "size_m": (0.01, 0.6),
+    "dwell_s": (0.0, 60.0),
+    "velocity_rad_s": (0.005, 6.0),
+    "acceleration_rad_s2": (0.05, 100.0),
+}
+
+
+@dataclass
+class MotionOptions:
+    """A scripted motion that logs sensors and actuators without an operator."""
+
+    script: str = "chirp"
+    """chirp (each joint swings ever faster), reverse (strokes at several speeds: backlash and
+    friction) or grid (visit a grid of poses and rest)"""
+    joints: list[str] = field(default_factory=list)
+    """joints that chirp and reverse move, one after the other; all of them if left out"""
+    amplitude_rad: float = 0.4
+    """largest swing to either side [rad]; made smaller where limits or workspace ask for it"""
+    seconds: float = 20.0
+    """how long chirp moves each joint [s]"""
+    low_hz: float = 0.1
+    """frequency that chirp starts with [Hz]"""
+    high_hz: float = 3.0
+    """frequency that chirp ends with [Hz]"""
+    speeds_rad_s: list[float] = field(default_factory=lambda: [0.2, 0.5, 1.0])
+    """speeds of reverse [rad/s], in an order drawn by the seed"""
+    cycles: int = 2
+    """strokes there and back of reverse, for each speed"""
+    size_m: float = 0.12
+    """edge of the grid about the tool's place at the start [m]"""
+    points: list[int] = field(default_factory=lambda: [3, 3, 2])
+    """points of the grid forward, sideways and up; visited in an order drawn by the seed"""
+    dwell_s: float = 1.0
+    """rest at each point of the grid [s]"""
+    velocity_rad_s: float = 1.5
+    """fastest joint [rad/s]; the station's limit holds as well"""
+    acceleration_rad_s2: float = 10.0
+    """fastest change of that speed [rad/s²]; the station's limit holds as well"""
+    seed: int = 0
+    """draws the orders"""
+
+    def __post_init__(self) -> None:
+        """Check every value.
+
+        Raises:
+            UnusableInputError: what is wrong, and what is valid.
+        """
+        if self.script not in SCRIPTS:
+            raise unknown_choice("script", self.script, SCRIPTS, "--teleop.script")
+        for name, (low, high) in _MOTION_RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UnusableInputError(
+                    f"--teleop.{name} must be {low:g} to {high:g}, got {value!r}."
+                )
+        if self.high_hz < self.low_hz:
+            raise UnusableInputError(
+                f"--teleop.high_hz ({self.high_hz:g}) must not be below --teleop.low_hz "
+                f"({self.low_hz:g})."
+            )
+        if not self.speeds_rad_s or not all(0.01 <= v <= 6.0 for v in self.speeds_rad_s):
+            raise UnusableInputError(
+                f"--teleop.speeds_rad_s must be speeds of 0.01 to 6, got {self.speeds_rad_s}."
+            )
+        if len(self.points) != 3 or not all(1 <= n <= 20 for n in self.points):
+            raise UnusableInputError(
+                f"--teleop.points must be three numbers of 1 to 20, got {self.points}."
+            )
