@@ -11,13 +11,15 @@ from gaploop.core.consent import (
     Consent,
     Place,
     Register,
+    Use,
     check_day,
     check_scope,
     new_id,
     today,
 )
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.scripts.options import emit
+from gaploop.core.files import writable_folder, write_json
+from gaploop.scripts.options import emit, jsonable
 
 if TYPE_CHECKING:
     from gaploop.collect.withdrawal import WithdrawalReport
@@ -64,6 +66,8 @@ class ConsentConfig:
     """withdraw: folders to look for trained models in, besides those beside the datasets."""
     yes: bool = False
     """withdraw: do it; without it nothing is changed."""
+    output_dir: Path | None = None
+    """withdraw: write the report, withdrawal_<id>.json, here too."""
     consents: Path | None = None
     """The register; $GAPLOOP_CONSENTS or ~/.local/share/gaploop/consents.jsonl unless given."""
     json: bool = False
@@ -92,7 +96,7 @@ def _add(config: ConsentConfig, register: Path) -> int:
     consent = consent_store.add(register, config.id or new_id(), expires, scope)
     if config.name:
         consent_store.set_name(register, consent.id, config.name)
-    words = ", ".join(use for use in _in_order(consent))
+    words = ", ".join(_in_order(consent))
     text = f"{consent.id}  until {expires}  for {words}\nRecord with: --consent={consent.id}"
     emit(config.json, _row(consent, known), text)
     return 0
@@ -118,8 +122,6 @@ def _list(config: ConsentConfig, path: Path) -> int:
 
 
 def _in_order(consent: Consent) -> list[str]:
-    from gaploop.core.consent import Use
-
     return [use.value for use in Use if use in consent.scope]
 
 
@@ -143,7 +145,10 @@ def _withdraw(config: ConsentConfig, register: Path) -> int:
         raise UnusableInputError("Withdraw which consent? Name its id; see: gaploop consent list")
     places = [Place("journal", str(path.absolute())) for path in config.journal]
     places += [Place("dataset", str(path.absolute())) for path in config.dataset]
+    folder = None if config.output_dir is None else writable_folder(config.output_dir)
     report = withdraw(register, config.id, places=places, runs=config.runs, remove=config.yes)
+    if folder is not None:
+        write_json(folder / report_path(register, config.id).name, jsonable(report))
     text = _words(report)
     if report.done:
         text += f"\nReport: {report_path(register, config.id)}"

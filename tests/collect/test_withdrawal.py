@@ -227,7 +227,10 @@ def test_the_command_from_adding_to_withdrawing(
     assert main([*add, option, "--json"]) == 0
     id_ = json.loads(capsys.readouterr().out)["id"]
     write_take(journal, id_)
-    assert main(["consent", "withdraw", id_, option, f"--journal=[{journal}]"]) == 0
+    out = tmp_path / "out"
+    dry = ["consent", "withdraw", id_, option, f"--journal=[{journal}]", f"--output_dir={out}"]
+    assert main(dry) == 0
+    assert not json.loads((out / f"withdrawal_{id_}.json").read_text())["done"]
     said = capsys.readouterr().out
     assert "1 take would be removed" in said
     assert "--yes" in said
