@@ -71,8 +71,28 @@ def connect(robot: Any, teleop: Any, station: Station, *, with_cameras: bool = F
     return Arms(follower, leader, cameras, clock, title)
 
 
+def follower_of(robot: Any, station: Station) -> tuple[Follower, Clock]:
+    """Connect a robot without anybody who leads it; the clock is the time it lives on.
+
+    Raises:
+        DeviceError: it doesn't answer, or isn't what it should be.
+        UnusableInputError: options or calibration that can't be used.
+    """
+    made = _embedded(robot) if robot.type == EMBEDDED else _real(robot, station)
+    return made[0], made[1]
+
+
+def kind(config: Any) -> str:
+    """Return the type of a device by the name of its option.
+
+    LeRobot itself says so100 for an SO-101: both are one class, and it gives the first name.
+    """
+    names = [name for name, known in config.get_known_choices().items() if known is type(config)]
+    return max(names, default=str(config.type))
+
+
 def _name(config: Any) -> str:
-    return f"{config.type} '{config.id}'" if config.id else str(config.type)
+    return f"{kind(config)} '{config.id}'" if config.id else kind(config)
 
 
 def _embedded(robot: Any) -> tuple[Follower, Clock, Leader]:

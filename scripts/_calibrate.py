@@ -88,8 +88,8 @@ def intrinsics(config: CalibrateFields) -> int:
     lines = _intrinsics_lines(result, found, picture)
     _refuse(result.refusals(), lines, picture)
     values = {**result.to_json(), "board": asdict(made)}
-    saved = _save(config, ("cameras", name, "intrinsics"), values)
-    lines.append(_saved_line(saved, f"cameras.{name}.intrinsics"))
+    saved = save(config, ("cameras", name, "intrinsics"), values)
+    lines.append(saved_line(saved, f"cameras.{name}.intrinsics"))
     options.emit(config.json, {**answer, "calibration": saved.id}, "\n".join(lines))
     return 0
 
@@ -130,8 +130,8 @@ def hand_eye(config: CalibrateFields) -> int:
     lines = _hand_eye_lines(result, found, picture)
     _refuse(result.refusals(), lines, picture)
     values = {**result.to_json(), "board": asdict(made), "intrinsics_at": _at(calibration, name)}
-    saved = _save(config, ("cameras", name, "hand_eye"), values)
-    lines.append(_saved_line(saved, f"cameras.{name}.hand_eye"))
+    saved = save(config, ("cameras", name, "hand_eye"), values)
+    lines.append(saved_line(saved, f"cameras.{name}.hand_eye"))
     options.emit(config.json, {**answer, "calibration": saved.id}, "\n".join(lines))
     return 0
 
@@ -197,13 +197,15 @@ def _kind(config: CalibrateFields) -> str:
     return kind(getattr(config, "robot", None))
 
 
-def _save(config: CalibrateFields, place: tuple[str, ...], values: dict[str, Any]) -> Calibration:
+def save(config: CalibrateFields, place: tuple[str, ...], values: dict[str, Any]) -> Calibration:
+    """Set one part of the calibration file."""
     from gaploop.teleop.calibration.store import save_part
 
     return save_part(calibration_file(config), place, options.jsonable(values))
 
 
-def _saved_line(saved: Calibration, place: str) -> str:
+def saved_line(saved: Calibration, place: str) -> str:
+    """Return the line that says where a result went."""
     return f"Saved as {place} in {saved.path} ({saved.id})."
 
 

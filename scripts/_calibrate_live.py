@@ -91,11 +91,10 @@ def take_poses(config: CalibrateFields, board: Board, folder: Path, arm: ArmMode
 @contextlib.contextmanager
 def limp_arm(config: CalibrateFields) -> Iterator[Follower]:
     """Yield the robot of `--robot.*`, torque off."""
-    from gaploop.scripts._arms import station_for
-    from gaploop.teleop.lerobot_devices import make_follower
+    from gaploop.scripts._arms import follower_of, station_for
 
     robot = getattr(config, "robot", None)
-    follower = make_follower(robot, station_for(robot, config.station))
+    follower, _ = follower_of(robot, station_for(robot, config.station))
     try:
         follower.torque_off()
         yield follower

@@ -48,8 +48,8 @@ class CalibrateFields:
     """Folder of pictures (taken into it if a camera is given), take or journal, or sheet."""
     camera_name: str = ""
     """The camera's name in the calibration file, such as wrist."""
-    arm_name: str = "follower"
-    """The arm's name in the calibration file."""
+    arm_name: str = ""
+    """The arm's name in the telemetry; the only one unless given."""
     board: BoardOptions = field(default_factory=BoardOptions)
     page: Literal["", "A4", "A3", "letter"] = ""
     """Paper for the board; the smallest that it fits on unless given."""
@@ -64,7 +64,7 @@ class CalibrateFields:
     images: int = 20
     """How many pictures to take, with a camera."""
     seconds: float = 20.0
-    """How long to move the arm for latency, with a robot [s]."""
+    """How long to move each joint for latency, with a robot [s]."""
     reference: str = "rest"
     """Name of the reference for drift."""
     store: bool = False
@@ -106,12 +106,14 @@ def config_class() -> type:
 
 def run(config: CalibrateFields) -> int:
     """Do what was asked for; 1 where drift was found."""
-    from gaploop.scripts import _calibrate
+    from gaploop.scripts import _calibrate, _calibrate_drift, _calibrate_latency
 
     work: dict[str, Callable[[Any], int]] = {
         "show": _calibrate.show,
         "board": _calibrate.board,
         "intrinsics": _calibrate.intrinsics,
         "hand_eye": _calibrate.hand_eye,
+        "latency": _calibrate_latency.latency,
+        "drift": _calibrate_drift.drift,
     }
     return work[config.what](config)

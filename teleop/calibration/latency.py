@@ -64,18 +64,19 @@ class Motion:
 
         Args:
             telemetry: has `sent_rad` and `position_rad` columns.
-            arm: its name; the only one unless given.
+            arm: its name; the only one that is commanded unless given.
 
         Raises:
             UnusableInputError: no such arm, or several and none named.
         """
-        arms = telemetry.arms()
+        arms = [a for a in telemetry.arms() if np.isfinite(telemetry.stack(a, "sent_rad")).any()]
         if not arm and len(arms) == 1:
             arm = arms[0]
         if arm not in arms:
             known = ", ".join(arms) or "none"
             raise UnusableInputError(
-                f"The telemetry has no arm {arm!r} (arms: {known}). Name one with --arm_name."
+                f"The telemetry has no commands to an arm {arm!r} (arms: {known}). Name one with "
+                "--arm_name."
             )
         delay = telemetry.columns.get("loop.latency_s", np.empty(0))
         known_delay = delay[np.isfinite(delay)]
