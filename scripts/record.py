@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,9 +14,10 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
 from gaploop.core.plan import Plan, load_plan
 from gaploop.core.station import SIM_STATION
-from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.core.vocabulary import TakeKind
 from gaploop.scripts import options
 from gaploop.scripts._campaign import Campaign, require_consents, require_person, setting_up
+from gaploop.scripts._record_report import tell_end
 from gaploop.scripts._signals import stoppable
 
 if TYPE_CHECKING:
@@ -149,7 +149,9 @@ def run(config: RecordConfig) -> int:
     _check_targets(make_rig, quotas, root, journal)
     with stoppable() as stopped:
         end, published = _record(config, root, quotas, make_rig, make_leader, spec, stopped)
-    _report(config, root, journal, end, published, campaign)
+    target = bool(config.robot.gaps or config.robot.conditions or (plan and plan.takes))
+    evidence = "sim-to-sim" if target else "sim"
+    tell_end(config.json, root, journal, end, published, campaign, evidence)
     return 128 + stopped[0] if stopped else int(bool(end.gave_up))
 
 
@@ -302,52 +304,6 @@ def _record(
             publish=publish_sealed,
         )
     return end, published
-
-
-def _report(
-    config: RecordConfig,
-    root: Path,
-    journal: Path,
-    end: SessionEnd,
-    reports: list[PublishReport],
-    campaign: Campaign | None,
-) -> None:
-    for line in end.gave_up:
-        _tell(line)
-    if end.recovered:
-        _tell(f"{end.recovered} unsealed takes in {journal} are marked interrupted.")
-    withheld = {uid: why for report in reports for uid, why in report.withheld.items()}
-    for why, count in Counter(withheld.values()).items():
-        _tell(f"{count} not published: {why}.")
-    plan = None if campaign is None else campaign.plan
-    published = sum(len(report.published) for report in reports)
-    counts = {o.value: sum(t.outcome is o for t in end.takes) for o in Outcome}
-    counts = {name: count for name, count in counts.items() if count}
-    target = bool(config.robot.gaps or config.robot.conditions or (plan and plan.takes))
-    summary = {
-        "journal": journal,
-        "root": root,
-        "plan": plan.id if plan is not None else "",
-        "evidence": "sim-to-sim" if target else "sim",
-        "takes": len(end.takes),
-        "outcomes": counts,
-        "counted": end.counted,
-        "wanted": end.wanted,
-        "published": published,
-        "withheld": withheld,
-        "campaign": None if campaign is None else campaign.as_json(),
-        "recovered": end.recovered,
-        "interrupted": end.interrupted,
-        "gave_up": end.gave_up,
-        "uids": [take.uid for take in end.takes],
-    }
-    words = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
-    text = f"{len(end.takes)} takes ({words}) in {journal}; {published} published to {root}."
-    if end.interrupted:
-        text += " Stopped; go on with the same command and --resume."
-    if campaign is not None:
-        _tell(campaign.as_text())
-    options.emit(config.json, summary, text)
 
 
 def _tell(line: str) -> None:

@@ -95,9 +95,9 @@ def test_every_value_of_every_condition_is_spread_over_the_blocks(seed: int) -> 
     takes = [q for q in campaign(Plan("p", "", (item,)), seed) for _ in range(q.takes)]
     half = [dict(q.conditions) for q in takes[: len(takes) // 2]]
     for light in LIGHTS:
-        assert 9 <= sum(c["lighting"] == light for c in half) <= 15
+        assert 8 <= sum(c["lighting"] == light for c in half) <= 16  # 12 on average
     for cell in item.vary["grid_cell"]:
-        assert 2 <= sum(c["grid_cell"] == cell for c in half) <= 6
+        assert 1 <= sum(c["grid_cell"] == cell for c in half) <= 7  # 4 on average
 
 
 def test_within_a_block_little_is_changed_at_a_time() -> None:
@@ -256,3 +256,10 @@ def test_progress_counts_labels_and_estimates_from_what_was_seen(tmp_path: Path)
     labels.append(tmp_path / LABELS, event)
     assert campaign_progress(tmp_path, order).have == 3
     assert campaign_progress(tmp_path, order, TakeKind.ROLLOUT).have == 0
+
+
+def test_the_plan_in_the_docs_is_a_plan(tmp_path: Path) -> None:
+    doc = (Path(__file__).resolve().parents[2] / "docs/campaigns.md").read_text()
+    path = tmp_path / "plan.yaml"
+    path.write_text(doc.partition("```yaml\n")[2].partition("```")[0])
+    assert len(plan_quotas(load_plan(path))) == 24  # of 27 combinations

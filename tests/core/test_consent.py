@@ -217,3 +217,12 @@ def test_register_lines_are_json_without_anything_but_ids(tmp_path: Path) -> Non
     assert {k: said[k] for k in ("event", "id", "expires", "scope")} == {
         "event": "add", "id": ANA, "expires": "2026-06-30", "scope": ["record", "publish", "push"],
     }  # fmt: skip
+
+
+def test_the_events_in_the_docs_are_events(tmp_path: Path) -> None:
+    doc = (Path(__file__).resolve().parents[2] / "docs/consent.md").read_text()
+    path = tmp_path / "consents.jsonl"
+    path.write_text(doc.partition("```json\n")[2].partition("```")[0])
+    (known,) = consent_store.load_register(path).consents.values()
+    assert known.withdrawn
+    assert len(consent_store.load_register(path).places[known.id]) == 1

@@ -1,0 +1,75 @@
+"""What `gaploop record` says when a session has ended."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gaploop.core.vocabulary import Outcome
+from gaploop.scripts._campaign import Campaign
+from gaploop.scripts.options import emit
+
+if TYPE_CHECKING:
+    from gaploop.collect.session import SessionEnd
+    from gaploop.datasets.lerobot_publish import PublishReport
+
+log = logging.getLogger(__name__)
+
+
+def tell_end(
+    as_json: bool,
+    root: Path,
+    journal: Path,
+    end: SessionEnd,
+    reports: Sequence[PublishReport],
+    campaign: Campaign | None,
+    evidence: str,
+) -> None:
+    """Say how a session went.
+
+    Args:
+        as_json: print one JSON object on stdout.
+        root: the dataset.
+        journal: the takes.
+        end: how the session went.
+        reports: of every publication.
+        campaign: the plan that was followed, if any.
+        evidence: what the takes are evidence of, such as sim-to-sim.
+    """
+    for line in end.gave_up:
+        log.info("%s", line)
+    if end.recovered:
+        log.info("%d unsealed takes in %s are marked interrupted.", end.recovered, journal)
+    withheld = {uid: why for report in reports for uid, why in report.withheld.items()}
+    for why, count in Counter(withheld.values()).items():
+        log.info("%d not published: %s.", count, why)
+    published = sum(len(report.published) for report in reports)
+    counts = {o.value: sum(t.outcome is o for t in end.takes) for o in Outcome}
+    counts = {name: count for name, count in counts.items() if count}
+    summary = {
+        "journal": journal,
+        "root": root,
+        "plan": "" if campaign is None else campaign.plan.id,
+        "evidence": evidence,
+        "takes": len(end.takes),
+        "outcomes": counts,
+        "counted": end.counted,
+        "wanted": end.wanted,
+        "published": published,
+        "withheld": withheld,
+        "campaign": None if campaign is None else campaign.as_json(),
+        "recovered": end.recovered,
+        "interrupted": end.interrupted,
+        "gave_up": end.gave_up,
+        "uids": [take.uid for take in end.takes],
+    }
+    words = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+    text = f"{len(end.takes)} takes ({words}) in {journal}; {published} published to {root}."
+    if end.interrupted:
+        text += " Stopped; go on with the same command and --resume."
+    if campaign is not None:
+        log.info("%s", campaign.as_text())
+    emit(as_json, summary, text)
