@@ -60,6 +60,11 @@ class DynamixelServo(Servo):
         """Hardware_Error_Status."""
         return self.alarm
 
+    @property
+    def torque(self) -> bool:
+        """Whether the motor holds or moves the joint, as of the last instruction."""
+        return self.powered and bool(self.memory.bytes[RAM]) and not self.shut_off
+
     # --- registers -------------------------------------------------------------------------
 
     def read(self, address: int, length: int) -> tuple[int, bytes]:

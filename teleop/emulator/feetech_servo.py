@@ -60,6 +60,11 @@ class FeetechServo(Servo):
         """Status."""
         return self.status
 
+    @property
+    def torque(self) -> bool:
+        """Whether the motor holds or moves the joint, as of the last instruction."""
+        return self.powered and self.memory.bytes[SRAM] in (1, 2)
+
     # --- registers -------------------------------------------------------------------------
 
     def read(self, address: int, length: int) -> bytes:

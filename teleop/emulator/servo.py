@@ -119,9 +119,9 @@ class Servo(ABC):
         return round(self.shown_ticks())
 
     @property
+    @abstractmethod
     def torque(self) -> bool:
-        """Whether the motor holds or moves the joint."""
-        return self.powered and self.joint.drive is not Drive.LIMP
+        """Whether the motor holds or moves the joint, as of the last instruction."""
 
     @property
     def temperature_c(self) -> float:

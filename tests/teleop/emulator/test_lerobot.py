@@ -1,0 +1,329 @@
+"""LeRobot's own robots, leaders and programs, unmodified, on the emulated bus."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gaploop.teleop.emulator import EmulatedBus
+
+PATIENCE_S = 60.0
+ARMS = [
+    ("so101", "follower", "so_follower", "SO101Follower"),
+    ("so101", "leader", "so_leader", "SO101Leader"),
+    ("koch", "follower", "koch_follower", "KochFollower"),
+    ("koch", "leader", "koch_leader", "KochLeader"),
+    ("openmanipulator", "follower", "omx_follower", "OmxFollower"),
+    ("openmanipulator", "leader", "omx_leader", "OmxLeader"),
+]
+
+
+def device(role: str, module: str, name: str, port: str, folder: Path) -> Any:
+    """Build LeRobot's device of that name."""
+    import importlib
+
+    package = "robots" if role == "follower" else "teleoperators"
+    found = importlib.import_module(f"lerobot.{package}.{module}")
+    config = getattr(found, f"{name}Config")(port=port, id="x", calibration_dir=folder)
+    return getattr(found, name)(config)
+
+
+class Person:
+    """Presses ENTER on standard input: once for the middle, once when the ranges are known."""
+
+    def __init__(self, bus: EmulatedBus, stdin: int) -> None:
+        self._bus, self._stdin = bus, stdin
+        self._thread = threading.Thread(target=self._act)
+        self.failed = ""
+
+    def __enter__(self) -> Person:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+    def _act(self) -> None:
+        middle = [(s.joint.low_rad + s.joint.high_rad) / 2 for s in self._bus.all_servos]
+        self._wait(
+            lambda: all(
+                abs(s.joint.q_rad - m) < 0.03
+                for s, m in zip(self._bus.all_servos, middle, strict=True)
+            )
+        )
+        os.write(self._stdin, b"\n")
+        self._wait(lambda: any(abs(s.joint.v_rad_s) > 0.5 for s in self._bus.all_servos))
+        time.sleep(self._bus.hand.sweep_s * 1.3)
+        os.write(self._stdin, b"\n")
+
+    def _wait(self, true: Callable[[], bool]) -> None:
+        end_s = time.monotonic() + PATIENCE_S
+        while not true() and time.monotonic() < end_s:
+            time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def typed_input(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Stand a pipe in for standard input; what is written to it is what a person types."""
+    read, write = os.pipe()
+    with os.fdopen(read) as stream, contextlib.redirect_stdout(io.StringIO()):
+        monkeypatch.setattr(sys, "stdin", stream)
+        yield write
+    os.close(write)
+
+
+@pytest.mark.parametrize(("model", "role", "module", "name"), ARMS)
+def test_lerobots_calibration_finds_the_arms_middle_and_ranges(
+    model: str,
+    role: str,
+    module: str,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What LeRobot finds is what the arm's mechanics are."""
+    with (
+        EmulatedBus.start(model, role=role, calibrated=False, hand="middle_then_ranges") as bus,
+        typed_input(monkeypatch) as keys,
+    ):
+        bus.hand.sweep_s = 3.0
+        arm = device(role, module, name, bus.port, tmp_path)
+        with Person(bus, keys) if model != "openmanipulator" else contextlib.nullcontext():
+            arm.connect()
+        assert arm.is_calibrated
+        truth = bus.plan.calibration()
+        for motor, found in arm.calibration.items():
+            for field, value in truth[motor].items():
+                # a person's hand sags some ticks, and LeRobot samples a moving arm
+                assert getattr(found, field) == pytest.approx(value, abs=25), (motor, field)
+        assert (tmp_path / "x.json").is_file()
+        arm.disconnect()
+
+
+@pytest.mark.parametrize("model", ["so101", "koch", "openmanipulator"])
+def test_a_follower_follows_its_leader(model: str, tmp_path: Path) -> None:
+    """LeRobot's own classes, at 50 Hz for two seconds."""
+    modules = {(m, r): (module, name) for m, r, module, name in ARMS}
+    with (
+        EmulatedBus.start(model, hand="still") as follower_bus,
+        EmulatedBus.start(model, role="leader", hand="wave") as leader_bus,
+    ):
+        arms = []
+        for role, bus in (("follower", follower_bus), ("leader", leader_bus)):
+            folder = tmp_path / role
+            folder.mkdir()
+            (folder / "x.json").write_text(json.dumps(bus.plan.calibration()))
+            arms.append(device(role, *modules[model, role], bus.port, folder))
+        follower, leader = arms
+        follower.connect(calibrate=False)
+        leader.connect(calibrate=False)
+        assert follower.is_calibrated
+        assert leader.is_calibrated
+        for _ in range(100):
+            follower.send_action(leader.get_action())
+            time.sleep(0.02)
+        apart = [
+            abs(f.joint.q_rad - q.joint.q_rad)
+            for f, q in zip(follower_bus.all_servos[:5], leader_bus.all_servos[:5], strict=True)
+        ]
+        moved = max(abs(s.joint.q_rad) for s in leader_bus.all_servos[:5])
+        follower.disconnect()
+        leader.disconnect()
+        assert moved > 0.15
+        assert max(apart) < 0.2  # lag at 0.3 rad/s, and what weight bends
+        assert not any(s.torque for s in follower_bus.all_servos)
+
+
+def test_lerobot_refuses_a_wrong_arm_as_it_refuses_hardware(tmp_path: Path) -> None:
+    """Missing ids, other models and mixed firmware: LeRobot's own checks strike."""
+    from gaploop.teleop.emulator import so101
+
+    cases = {
+        "Missing motor IDs": so101().without(["elbow_flex"]),
+        "incorrect model numbers": so101().with_servo("gripper", model="sts3250"),
+        "different firmware versions": so101().with_servo(
+            "gripper", settings={"Firmware_Minor_Version": 9, "Return_Delay_Time": 0}
+        ),
+    }
+    for says, plan in cases.items():
+        with EmulatedBus.start(plan=plan) as bus:
+            arm = device("follower", "so_follower", "SO101Follower", bus.port, tmp_path)
+            with pytest.raises(RuntimeError, match=says):
+                arm.connect(calibrate=False)
+            arm.bus.port_handler.closePort()
+
+
+def test_lerobot_scans_bit_rates_and_sets_up_a_new_motor() -> None:
+    """`setup_motor` finds a servo at any bit rate and id, and leaves it at 1 Mbit/s."""
+    from lerobot.motors import Motor, MotorNormMode
+    from lerobot.motors.dynamixel import DynamixelMotorsBus
+
+    from gaploop.teleop.emulator import koch
+
+    with EmulatedBus.start(plan=koch().factory_new()) as bus:
+        bus.plug(["elbow_flex"])
+        motors = {"elbow_flex": Motor(3, "xl330-m288", MotorNormMode.DEGREES)}
+        host = DynamixelMotorsBus(bus.port, motors)
+        host.setup_motor("elbow_flex")
+        servo = bus.servo("elbow_flex")
+        assert (servo.id, servo.baud) == (3, 1_000_000)
+        assert host.ping("elbow_flex") == 1200
+        host.port_handler.closePort()
+
+
+def test_the_makers_sdk_reads_fast(tmp_path: Path) -> None:
+    """dynamixel_sdk's own fast sync read understands the combined packet."""
+    del tmp_path
+    import dynamixel_sdk as dxl
+
+    with EmulatedBus.start("koch") as bus:
+        port, packets = dxl.PortHandler(bus.port), dxl.PacketHandler(2.0)
+        assert port.openPort()
+        assert port.setBaudRate(1_000_000)
+        group = dxl.GroupSyncRead(port, packets, 132, 4)
+        for servo in bus.servos:
+            group.addParam(servo)
+        assert group.fastSyncRead() == dxl.COMM_SUCCESS
+        for servo in bus.servos:
+            shown = group.getData(servo, 132, 4)
+            assert shown == pytest.approx(bus.servos[servo].position_ticks, abs=3)
+        port.closePort()
+
+
+# --- LeRobot's programs, in processes of their own ---------------------------------------------
+
+
+@contextlib.contextmanager
+def emulator(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Run `gaploop emulate` until the block ends."""
+    command = [sys.executable, "-m", "gaploop.scripts.cli", "emulate", "--json", *options]
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "MUJOCO_GL": os.environ.get("MUJOCO_GL", "egl")},
+    )
+    try:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["event"] == "ready"
+        yield process
+    finally:
+        process.terminate()
+        process.wait(timeout=PATIENCE_S)
+
+
+def program(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "kind"), [("so101", "so101_follower"), ("koch", "koch_follower")]
+)
+def test_lerobot_calibrate_is_followed_to_the_letter(model: str, kind: str, tmp_path: Path) -> None:
+    """The newcomer's way: start both, press ENTER at the middle, and again after the sweep."""
+    with emulator(tmp_path, f"--model={model}", "--link=./arm"):
+        primary, secondary = pty.openpty()
+        process = subprocess.Popen(
+            [program("lerobot-calibrate"), f"--robot.type={kind}", "--robot.port=./arm",
+             "--robot.id=x"],
+            cwd=tmp_path, stdin=secondary, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, env={**os.environ, "HF_LEROBOT_CALIBRATION": str(tmp_path / "cal")},
+        )  # fmt: skip
+        assert process.stdout is not None
+        seen = ""
+        while "middle of its range" not in seen:
+            seen += process.stdout.read(1)
+        time.sleep(4.0)
+        os.write(primary, b"\n")
+        threading.Timer(9.0, os.write, (primary, b"\n")).start()
+        seen += process.communicate(timeout=PATIENCE_S)[0]
+        os.close(primary)
+        os.close(secondary)
+        assert process.returncode == 0, seen[-2000:]
+    (saved,) = (tmp_path / "cal").rglob("x.json")
+    found = json.loads(saved.read_text())
+    from gaploop.teleop.emulator import arm_plan
+
+    for motor, truth in arm_plan(model).calibration().items():
+        assert found[motor]["range_max"] == pytest.approx(truth["range_max"], abs=30)
+
+
+@pytest.mark.slow
+def test_lerobot_setup_motors_sets_an_arm_up(tmp_path: Path) -> None:
+    """One motor after the other, gripper first, as its prompts say."""
+    with emulator(tmp_path, "--model=so101", "--factory_new", "--link=./arm") as bus:
+        assert bus.stdin is not None
+        process = subprocess.Popen(
+            [program("lerobot-setup-motors"), "--robot.type=so101_follower", "--robot.port=./arm"],
+            cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for name in ("gripper", "wrist_roll", "wrist_flex", "elbow_flex", "shoulder_lift",
+                     "shoulder_pan"):  # fmt: skip
+            bus.stdin.write(f"plug {name}\n")
+            bus.stdin.flush()
+            time.sleep(1.0)
+            process.stdin.write("\n")
+            process.stdin.flush()
+        output = process.communicate(timeout=PATIENCE_S)[0]
+        assert process.returncode == 0
+        assert "'shoulder_pan' motor id set to 1" in output
+
+
+@pytest.mark.slow
+def test_lerobot_record_records_a_dataset_that_loads(tmp_path: Path) -> None:
+    """Two emulated arms, a MuJoCo scene behind the follower, its camera over zmq."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    calibrations = tmp_path / "cal"
+    camera = (
+        f"{{top: {{type: zmq, server_address: 127.0.0.1, port: {port}, camera_name: top, "
+        "width: 320, height: 240, fps: 25}}"
+    )
+    with (
+        emulator(
+            tmp_path, "--link=./follower", "--plant=mujoco", "--cameras=top",
+            f"--camera_port={port}", f"--calibration={calibrations}/robots/so_follower/f.json",
+        ),
+        emulator(
+            tmp_path, "--link=./leader", "--role=leader", "--hand=wave",
+            f"--calibration={calibrations}/teleoperators/so_leader/l.json",
+        ),
+    ):  # fmt: skip
+        done = subprocess.run(
+            [program("lerobot-record"), "--robot.type=so101_follower", "--robot.port=./follower",
+             "--robot.id=f", f"--robot.cameras={camera}", "--teleop.type=so101_leader",
+             "--teleop.port=./leader", "--teleop.id=l", "--dataset.repo_id=me/x",
+             f"--dataset.root={tmp_path / 'ds'}", "--dataset.num_episodes=1",
+             "--dataset.episode_time_s=3", "--dataset.reset_time_s=0", "--dataset.fps=25",
+             "--dataset.single_task=wave", "--dataset.push_to_hub=false", "--play_sounds=false"],
+            cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
+            env={**os.environ, "HF_LEROBOT_CALIBRATION": str(calibrations)}, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    dataset = LeRobotDataset("me/x", root=tmp_path / "ds")
+    assert len(dataset) > 40
+    row = dataset[len(dataset) - 1]
+    assert row["observation.images.top"].shape == (3, 240, 320)
+    assert float((row["action"][:5] - row["observation.state"][:5]).abs().max()) < 12.0
