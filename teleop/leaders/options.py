@@ -135,3 +135,46 @@ class MotionOptions:
             raise UnusableInputError(
                 f"--teleop.points must be three numbers of 1 to 20, got {self.points}."
             )
+
+
+_FORCE_RANGES: Final = {
+    "gain_a_rad": (0.0, 3.0),
+    "most_a": (0.01, 0.5),
+    "slack_rad": (0.0, 0.5),
+    "damping_a_s_rad": (0.0, 0.3),
+    "contact_a": (0.02, 2.0),
+    "contact_pct": (2.0, 90.0),
+}
+
+
+@dataclass
+class ForceOptions:
+    """How a leader whose servos take currents pushes back when the arm is blocked."""
+
+    enabled: bool = False
+    """let the leader push back"""
+    gain_a_rad: float = 0.8
+    """current for each radian that the follower is behind [A/rad]"""
+    most_a: float = 0.2
+    """most current; an XL330 stalls at 1.5 A [A]"""
+    slack_rad: float = 0.05
+    """what the follower may be behind without a push: its lag in free motion [rad]"""
+    damping_a_s_rad: float = 0.02
+    """current against each rad/s of the leader's own motion [A s/rad]"""
+    contact_a: float = 0.25
+    """follower currents below this are free motion; from twice this on the push is full [A]"""
+    contact_pct: float = 25.0
+    """the same of a follower that reports its load instead [%]"""
+
+    def __post_init__(self) -> None:
+        """Check every value.
+
+        Raises:
+            UnusableInputError: what is wrong, and what is valid.
+        """
+        for name, (low, high) in _FORCE_RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UnusableInputError(
+                    f"--force.{name} must be {low:g} to {high:g}, got {value!r}."
+                )
