@@ -36,20 +36,28 @@ class Keys:
 @contextlib.contextmanager
 def keys() -> Iterator[Keys]:
     """Yield the keys of the terminal on stdin; the terminal is put back afterwards."""
-    try:
-        import termios
-        import tty
+    before = _settings()
+    if before is None:
+        yield Keys(None)
+        return
+    import termios
+    import tty
 
-        before = termios.tcgetattr(sys.stdin)
-        foreground = os.getpgrp() == os.tcgetpgrp(sys.stdin.fileno())
-    except (ImportError, OSError, ValueError, termios.error):
-        yield Keys(None)
-        return
-    if not foreground:  # started with &: reading would stop the program
-        yield Keys(None)
-        return
     tty.setcbreak(sys.stdin)
     try:
         yield Keys(sys.stdin)
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _settings() -> list[object] | None:
+    """Return the settings of the terminal on stdin, or None where keys can't be read from one."""
+    try:
+        import termios
+
+        settings: list[object] = termios.tcgetattr(sys.stdin)
+        # Started with & a program that reads is stopped by the shell.
+        in_front = os.getpgrp() == os.tcgetpgrp(sys.stdin.fileno())
+    except (ImportError, OSError, ValueError, termios.error):
+        return None
+    return settings if in_front else None

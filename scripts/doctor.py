@@ -77,11 +77,14 @@ def _look(config: DoctorConfig) -> Iterator[Finding]:
     found = [ports.Port(str(path)) for path in config.port] or ports.find()
     if not found:
         yield ports.none_found()
+    talk_to = []
     for port in found:
         findings = ports.look(port)
         yield from findings
         if not ports.unusable(findings) and (config.port or port.is_servo_adapter):
-            yield from servos.look(port.path)
+            talk_to.append(port.path)
+    for path in talk_to:
+        yield from servos.look(path)
     if config.cameras:
         yield from cameras.look()
     yield from calibrations.look(config.calibration_dir or calibrations.folder())

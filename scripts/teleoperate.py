@@ -131,10 +131,11 @@ def _viewer(wanted: bool) -> "Iterator[Callable[[ControlThread], None]]":
 
 def _report(config: Any, control_hz: float, title: str, ended: "Ended") -> int:
     from gaploop.core.files import writable_folder, write_json
+    from gaploop.scripts._arms import kind
 
     summary = {
-        "robot": config.robot.type,
-        "teleop": config.teleop.type,
+        "robot": kind(config.robot),
+        "teleop": kind(config.teleop),
         "ended": ended.why,
         "control_hz": control_hz,
         "realtime": ended.realtime,

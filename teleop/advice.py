@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gaploop.core.types import NO_REPLY, SafetyReason
+from gaploop.core.types import NO_REPLY, REBOOTED, SafetyReason
 from gaploop.teleop.servos.registers import Protocol, describe_error
 
 WHAT: Final[dict[SafetyReason, str]] = {
@@ -25,7 +25,7 @@ WHAT: Final[dict[SafetyReason, str]] = {
 TO_DO: Final[dict[SafetyReason, str]] = {
     SafetyReason.STALL: "free the arm, bring the leader to the follower's pose",
     SafetyReason.STALE_LEADER: "check the leader's cable and power",
-    SafetyReason.HARDWARE_ERROR: "read the servo's status in the table; cut its power for 5 s",
+    SafetyReason.HARDWARE_ERROR: "see the servo's status; mend its cause, cut its power for 5 s",
     SafetyReason.OVER_TEMPERATURE: "let it cool for some minutes",
     SafetyReason.ESTOP: "make sure that nobody is in the arm's way",
     SafetyReason.LOST_SERVO: "check that servo's cable and the power supply",
@@ -52,8 +52,10 @@ def say_status(bits: int, protocol: str = "") -> str:
     """
     if bits & NO_REPLY:
         return "silent"
-    if not bits:
-        return ""
-    if protocol in list(Protocol):
-        return describe_error(Protocol(protocol), bits)
-    return ", ".join(f"bit {n}" for n in range(bits.bit_length()) if bits >> n & 1)
+    words = ["lost power"] if bits & REBOOTED else []
+    bits &= ~REBOOTED
+    if bits and protocol in list(Protocol):
+        words.append(describe_error(Protocol(protocol), bits))
+    elif bits:
+        words += [f"bit {n}" for n in range(bits.bit_length()) if bits >> n & 1]
+    return ", ".join(words)

@@ -14,6 +14,8 @@ AREA: Final = "calibration"
 OLD_DAYS: Final = 90.0
 """Screws loosen and horns slip; LeRobot's users saw 17° of drift in a few months [days]."""
 _DAY_S: Final = 86400.0
+_TYPES: Final = {"so_follower": "so101_follower", "so_leader": "so101_leader"}
+"""LeRobot's folder, where it isn't called as the type of its option (SO-100 and SO-101 share it)."""
 
 
 def folder() -> Path:
@@ -45,7 +47,10 @@ def _one(file: Path, now_s: float) -> Finding:
     kind, arm = file.parent.parent.name, file.parent.name
     name = f"{arm} '{file.stem}'"
     flag = "robot" if kind == "robots" else "teleop"
-    again = f"lerobot-calibrate --{flag}.type={arm} --{flag}.port=PORT --{flag}.id={file.stem}"
+    again = (
+        f"lerobot-calibrate --{flag}.type={_TYPES.get(arm, arm)} --{flag}.port=PORT "
+        f"--{flag}.id={file.stem}"
+    )
     try:
         motors = json.loads(file.read_text())
         days = max(0.0, now_s - file.stat().st_mtime) / _DAY_S
