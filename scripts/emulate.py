@@ -81,12 +81,14 @@ class EmulateConfig:
 def run(config: EmulateConfig) -> int:
     """Serve until a signal, `quit` or the end of `duration_s`; return 128 + the signal."""
     from gaploop.teleop.emulator import EmulatedBus
+    from gaploop.teleop.emulator.bus import raise_priority
     from gaploop.teleop.emulator.console import Console
 
     plan, faults = _plan(config), _faults(config.faults)
     hand, _, trace = config.hand.partition("=")
     with stoppable() as stopped, ExitStack() as stack:
         plant = stack.enter_context(_plant(config))
+        raise_priority()  # it shares the interpreter with the thread that serves the bus
         bus = stack.enter_context(
             EmulatedBus.start(
                 plan=plan,

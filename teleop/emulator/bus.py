@@ -11,6 +11,7 @@ import select
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,9 @@ from gaploop.teleop.servos.registers import Protocol
 log = logging.getLogger(__name__)
 
 IDLE_S: Final = 0.02
+_HELD_UP_S: Final = 0.005
+"""An answer that is due later than this is held up, as by a slow adapter: the servos hear on
+meanwhile, and a goal or torque-off takes effect at once [s]."""
 """How often the arm moves on while no host asks [s]."""
 _PRIORITY: Final = -15
 _SWITCH_S: Final = 0.0005
@@ -205,6 +209,7 @@ class EmulatedBus:
         self._start_s = time.monotonic()
         self.chain.now_s = self._start_s
         self._heard_s = self._start_s
+        self._late: deque[tuple[float, bytes]] = deque()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.faults = BusFaults(self, (), seed)
@@ -329,16 +334,24 @@ class EmulatedBus:
 
     def serve(self) -> None:
         """Answer the host until `stop`."""
-        with contextlib.suppress(PermissionError):  # servos don't share the host's processor
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _PRIORITY)
+        raise_priority()
         while not self._stop.is_set():
             port = self._port
             waiting = [self._wake_read] if port is None else [port.fd, self._wake_read]
-            ready, _, _ = select.select(waiting, [], [], IDLE_S)
+            ready, _, _ = select.select(waiting, [], [], self._idle_s())
             with self.lock:
                 due_s, answer = self._turn(port if port is not None and port.fd in ready else None)
-            if answer:
+            while self._late and self._late[0][0] <= time.monotonic():
+                self._say(self._late.popleft()[1], 0.0)
+            if answer and (self._late or due_s - time.monotonic() > _HELD_UP_S):
+                self._late.append((due_s, answer))
+            elif answer:
                 self._say(answer, due_s)
+
+    def _idle_s(self) -> float:
+        if not self._late:
+            return IDLE_S
+        return min(max(self._late[0][0] - time.monotonic(), 0.0), IDLE_S)
 
     def _turn(self, port: Port | None) -> tuple[float, bytes]:
         """Move on to now and work on what came; return when what is to be answered."""
@@ -380,10 +393,7 @@ class EmulatedBus:
         """Send an answer when it is due; the wire is busy until then."""
         wait_s = due_s - time.monotonic()
         if wait_s > 0:
-            if wait_s > IDLE_S:
-                self._stop.wait(wait_s)
-            else:
-                time.sleep(wait_s)
+            time.sleep(wait_s)
         with self.lock:
             if self._port is not None:
                 self._port.send(answer)
@@ -434,6 +444,15 @@ class EmulatedBus:
             with contextlib.suppress(OSError):
                 self._port.close()
         self._port = None
+
+
+def raise_priority() -> None:
+    """Put the calling thread before others where that is allowed.
+
+    Real servos don't wait for the host's processor; the makers' SDKs give up after 34 ms.
+    """
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _PRIORITY)
 
 
 def _chain(

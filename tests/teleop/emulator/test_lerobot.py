@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from gaploop.teleop.emulator import EmulatedBus
+from gaploop.teleop.emulator.arms import JOINTS
 
 PATIENCE_S = 60.0
 ARMS = [
@@ -268,20 +269,23 @@ def test_lerobot_setup_motors_sets_an_arm_up(tmp_path: Path) -> None:
     """One motor after the other, gripper first, as its prompts say."""
     with emulator(tmp_path, "--model=so101", "--factory_new", "--link=./arm") as bus:
         assert bus.stdin is not None
+        assert bus.stdout is not None
         process = subprocess.Popen(
             [program("lerobot-setup-motors"), "--robot.type=so101_follower", "--robot.port=./arm"],
             cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
-        for name in ("gripper", "wrist_roll", "wrist_flex", "elbow_flex", "shoulder_lift",
-                     "shoulder_pan"):  # fmt: skip
+        output = ""
+        for name in reversed(JOINTS):
+            while f"'{name}' motor only" not in output:
+                output += process.stdout.read(1)
             bus.stdin.write(f"plug {name}\n")
             bus.stdin.flush()
-            time.sleep(1.0)
+            assert json.loads(bus.stdout.readline())["event"] == "done"
             process.stdin.write("\n")
             process.stdin.flush()
-        output = process.communicate(timeout=PATIENCE_S)[0]
+        output += process.communicate(timeout=PATIENCE_S)[0]
         assert process.returncode == 0
         assert "'shoulder_pan' motor id set to 1" in output
 
