@@ -22,8 +22,8 @@ from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
 from gaploop.core.types import FollowerState, SafetyReason, Tick
-from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Rates
-from gaploop.teleop.loop_thread import POLL_S, TORQUE_OFF, LoopThread, Mode, Wiring
+from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Rates, take_torque_off
+from gaploop.teleop.loop_thread import POLL_S, LoopThread, Mode, Wiring
 from gaploop.teleop.mailbox import Mailbox
 from gaploop.teleop.realtime import PacedClock, Realtime
 from gaploop.teleop.safety import SafetyFilter
@@ -111,7 +111,7 @@ class ControlThread:
         """
         follower = self._wiring.follower
         with contextlib.ExitStack() as on_exception:
-            on_exception.callback(run_steps, [(TORQUE_OFF, follower.torque_off)])
+            on_exception.callback(take_torque_off, follower)
             self._wiring.leader.reset()
             follower.torque_on()
             on_exception.pop_all()
@@ -251,10 +251,9 @@ class ControlThread:
         self.stop()
         if self._loop.thread.ident is not None:
             self._loop.thread.join(2 * STUCK_S)
-        steps = [] if self._loop.is_limp else [(TORQUE_OFF, self._wiring.follower.torque_off)]
-        faults = tuple(f for f in self._loop.stop_faults if not f.startswith(TORQUE_OFF))
+        faults = self._loop.stop_faults
         faults += ("the control loop hangs",) if self.alive else ()
-        faults += run_steps(steps)
+        faults += () if self._loop.is_limp else take_torque_off(self._wiring.follower)
         self._loop.is_limp = True
         self._loop.watchdog.stop()
         return (*faults, *run_steps(self._disconnect()))

@@ -15,10 +15,18 @@ from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
 from gaploop.core.types import FollowerState, Observation, SafeCommand, SafetyReason, Tick
-from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Rates, Resume, run_loop
+from gaploop.teleop.loop import (
+    EndReason,
+    LoopEnd,
+    OnFrame,
+    Rates,
+    Resume,
+    run_loop,
+    take_torque_off,
+)
 from gaploop.teleop.realtime import Realtime, quiet_interpreter, raise_priority
 from gaploop.teleop.safety import SafetyFilter
-from gaploop.teleop.stopping import Attempt, Step, run_steps
+from gaploop.teleop.stopping import Attempt, run_steps
 from gaploop.teleop.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -27,7 +35,6 @@ POLL_S: Final = 0.05
 """While a trip waits for the operator, the arm is asked how it is this often [s]."""
 RETRY_S: Final = 0.5
 """A servo that kept its torque after a trip is told again this often [s]: it may come back."""
-TORQUE_OFF: Final = "torque off"
 HANG_PERIODS: Final = 10
 """A loop slower than 20 Hz may take this many periods before it is taken to hang."""
 
@@ -112,13 +119,11 @@ class LoopThread:
         self.error = attempt.error
         self.watchdog.rest()
         follower, safety = self.wiring.follower, self.wiring.safety
-        steps: list[Step] = [(TORQUE_OFF, follower.torque_off)]
         if self.newest.mode is Mode.RUNNING and self.error is None:
             # Not after a trip or an error, where torque is off already: a Feetech servo that is
             # sent a goal puts it on again.
-            steps.insert(0, ("hold", lambda: self._gate.send(safety.hold())))
-        self.stop_faults = run_steps(steps)
-        self.is_limp = not any(fault.startswith(TORQUE_OFF) for fault in self.stop_faults)
+            self.stop_faults = run_steps([("hold", lambda: self._gate.send(safety.hold()))])
+        self.is_limp = not take_torque_off(follower)
         self.newest.mode = Mode.ENDED
         self.watchdog.stop()
 
@@ -173,7 +178,7 @@ class LoopThread:
             with Attempt():  # an arm that doesn't answer stays as it was last seen
                 self.newest.state = follower.read()
             if time.monotonic() >= limp_by_s:
-                failed = run_steps([(TORQUE_OFF, follower.torque_off)])
+                failed = run_steps([("torque off", follower.torque_off)])
                 limp_by_s = time.monotonic() + RETRY_S if failed else math.inf
             time.sleep(POLL_S)
         return False
@@ -187,7 +192,7 @@ class LoopThread:
         if not faults:
             faults = run_steps([("clear", w.follower.torque_on)])
         if faults:
-            self.newest.faults += faults + run_steps([(TORQUE_OFF, w.follower.torque_off)])
+            self.newest.faults += faults + take_torque_off(w.follower)
             return False
         w.safety.clear()
         if self.estops != estops:  # pressed meanwhile: it counts
@@ -198,7 +203,7 @@ class LoopThread:
     def _hangs(self) -> None:
         """Take torque off from outside; called by the watchdog."""
         self._gate.shut = True
-        faults = run_steps([(TORQUE_OFF, self.wiring.follower.torque_off)])
+        faults = take_torque_off(self.wiring.follower)
         self.newest.faults += ("the control loop hung", *faults)
         self.is_limp = not faults
         log.error("the control loop hung: torque was taken off from outside")

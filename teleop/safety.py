@@ -130,14 +130,23 @@ class SafetyFilter:
         return self._trip
 
     @property
+    def tripped_at_s(self) -> float:
+        """When it tripped, on the loop's clock [s]; NaN where it didn't."""
+        return self._tripped_at_s
+
+    @property
     def catching_up(self) -> bool:
         """Say whether the arm still creeps towards its leader at `align_velocity_rad_s`."""
         return not self._caught_up
 
     @property
     def torque_off_due(self) -> bool:
-        """Say whether a trip has been held for as long as it should be."""
-        return bool(self._trip) and self._now_s - self._tripped_at_s >= self.limits.torque_off_s
+        """Say whether a trip has been held for as long as it should be.
+
+        A servo that isn't heard can't be told to hold either: then it is due at once.
+        """
+        hold_s = 0.0 if self._trip & SafetyReason.LOST_SERVO else self.limits.torque_off_s
+        return bool(self._trip) and self._now_s - self._tripped_at_s >= hold_s
 
     def reset(self, q_rad: FloatArray) -> None:
         """Start a take from measured joint positions [rad], shape (n_joints,), at rest.

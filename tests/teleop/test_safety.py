@@ -293,6 +293,7 @@ def test_a_servo_that_misses_a_turn_is_waited_for_and_a_silent_one_trips() -> No
     assert not safety.tripped
     send(safety, [0.0] * 3, 0.501, silent)
     assert safety.tripped == SafetyReason.LOST_SERVO
+    assert safety.torque_off_due  # who isn't heard can't be told to hold
 
 
 def test_a_stalled_arm_is_held_where_it_is_not_where_it_pushes() -> None:
