@@ -13,7 +13,9 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.kinematics import ArmModel
 from gaploop.teleop.emulator import dynamixel_servo, feetech_servo
 from gaploop.teleop.emulator.dynamixel_servo import DynamixelServo
+from gaploop.teleop.emulator.dynamixel_tables import dynamixel_table
 from gaploop.teleop.emulator.feetech_servo import FeetechServo, sign_magnitude
+from gaploop.teleop.emulator.feetech_tables import feetech_table
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Joint
 from gaploop.teleop.emulator.servo import Mount, Servo
 from gaploop.teleop.servos.registers import Protocol
@@ -72,12 +74,21 @@ class ServoPlan:
         motors = {**dynamixel_servo.MOTORS, **feetech_servo.MOTORS}
         if self.model not in motors:
             raise unknown_choice("servo model", self.model, motors)
+        table = (
+            feetech_table(self.model) if _is_feetech(self.model) else dynamixel_table(self.model)
+        )
+        for name in self.settings:
+            if name not in table.by_name:
+                raise unknown_choice("register", name, table.by_name, self.name)
         joint = Joint(motors[self.model], self.low_rad, self.high_rad, self.gravity_nm)
         mount = Mount(self.name, self.zero_ticks, self.direction, {"ID": self.id, **self.settings})
-        make: Callable[[str, Mount, Joint], Servo] = (
-            FeetechServo if self.model.startswith("st") else DynamixelServo
-        )
+        ours = _is_feetech(self.model)
+        make: Callable[[str, Mount, Joint], Servo] = FeetechServo if ours else DynamixelServo
         return make(self.model, mount, joint)
+
+
+def _is_feetech(model: str) -> bool:
+    return model in feetech_servo.MOTORS
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.teleop.emulator.arms import ArmPlan, koch
-from gaploop.teleop.emulator.chain import DynamixelChain
+from gaploop.teleop.emulator.dynamixel_chain import DynamixelChain
 from gaploop.teleop.emulator.dynamixel_servo import HEAT, DynamixelServo
 from gaploop.teleop.emulator.mechanics import Joints
 from gaploop.teleop.servos import dynamixel

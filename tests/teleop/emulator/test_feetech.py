@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gaploop.teleop.emulator.arms import ArmPlan, so101
-from gaploop.teleop.emulator.chain import FeetechChain
+from gaploop.teleop.emulator.feetech_chain import FeetechChain
 from gaploop.teleop.emulator.feetech_servo import HEAT, OVERLOAD, FeetechServo, sign_magnitude
 from gaploop.teleop.emulator.mechanics import Joints
 from gaploop.teleop.servos import feetech
