@@ -231,11 +231,11 @@ def _intrinsics_answer(result: IntrinsicsResult, found: Found, picture: Path) ->
 
 
 def _intrinsics_lines(result: IntrinsicsResult, found: Found, picture: Path) -> list[str]:
-    lens, std = result.intrinsics, result.std
-    K = lens.camera_matrix
+    lens, std, K = result.intrinsics, result.std, result.intrinsics.camera_matrix
+    fx, fy = (max(std[name], result.focal_std_px) for name in ("fx", "fy"))
     lines = [
         f"{len(result.images)} pictures of {lens.width}x{lens.height} px{_not_found(found)}",
-        f"  focal length  {K[0, 0]:.2f} ± {std['fx']:.2f}, {K[1, 1]:.2f} ± {std['fy']:.2f} px",
+        f"  focal length  {K[0, 0]:.2f} ± {fx:.2f}, {K[1, 1]:.2f} ± {fy:.2f} px",
         f"  centre        {K[0, 2]:.2f} ± {std['cx']:.2f}, {K[1, 2]:.2f} ± {std['cy']:.2f} px",
         f"  RMS error     {result.rms_px:.3f} px, in held-out pictures {result.held_out_px:.3f} px",
     ]

@@ -14,7 +14,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView
 from gaploop.teleop.calibration.camera_model import LENSES, Intrinsics
-from gaploop.teleop.calibration.coverage import Coverage, coverage
+from gaploop.teleop.calibration.coverage import TILTED_DEG, Coverage, coverage
 
 MAX_RMS_PX: Final = 0.5
 """A calibration with a larger RMS reprojection error is refused [px]."""
@@ -22,6 +22,8 @@ MIN_VIEWS: Final = 8
 """Fewer pictures are refused; 15 to 25 are a good number."""
 MAX_FOCAL_STD: Final = 0.02
 """A focal length that is less certain than this is refused [share]."""
+MIN_TILTED: Final = 3
+"""Without this many tilted boards the focal length is not determined (Zhang, PAMI 2000)."""
 FOLDS: Final = 5
 SUSPECT_Z: Final = 3.5
 """Robust z-score above which an image's error is not chance (Iglewicz and Hoaglin, 1993)."""
@@ -79,6 +81,8 @@ class IntrinsicsResult:
         rms_px: RMS reprojection error over all corners [px].
         held_out_px: the same over pictures left out of the fit, k-fold [px].
         hurting: pictures that make the result worse.
+        focal_std_px: of the focal length, by jackknife over the folds [px]. Where boards were
+            never tilted the fit's own figure is far too small.
         dropped: pictures that were left out because they did.
     """
 
@@ -89,6 +93,7 @@ class IntrinsicsResult:
     images: tuple[ImageError, ...]
     hurting: tuple[HurtingImage, ...]
     coverage: Coverage
+    focal_std_px: float
     dropped: tuple[str, ...] = ()
 
     def refusals(self) -> tuple[str, ...]:
@@ -99,12 +104,13 @@ class IntrinsicsResult:
                 f"RMS reprojection error is {self.rms_px:.2f} px, above {MAX_RMS_PX:g}. "
                 f"{self._mend()}"
             )
-        focal = self.intrinsics.focal_px
-        share = max(self.std["fx"], self.std["fy"]) / focal
-        if share > MAX_FOCAL_STD:
+        share = max(self.std["fx"], self.std["fy"], self.focal_std_px) / self.intrinsics.focal_px
+        tilted = int((self.coverage.tilt_deg >= TILTED_DEG).sum())
+        if share > MAX_FOCAL_STD or tilted < MIN_TILTED:
             said.append(
-                f"The focal length is uncertain by {share:.1%}. Add pictures of the board "
-                "tilted by 20 to 45°, towards every side."
+                f"The focal length is uncertain by {share:.1%}: the board is tilted by "
+                f"{TILTED_DEG:g}° or more in {tilted} pictures. Add some with it tilted by 20 to "
+                "45°, towards every side."
             )
         return tuple(said)
 
@@ -123,6 +129,7 @@ class IntrinsicsResult:
         return {
             **self.intrinsics.to_json(),
             "std": self.std,
+            "focal_std_px": self.focal_std_px,
             "rms_px": self.rms_px,
             "held_out_px": self.held_out_px,
             "images": len(self.images),
@@ -180,7 +187,7 @@ def _check_views(views: Sequence[BoardView]) -> None:
 
 def _calibrate_once(board: Board, views: Sequence[BoardView], lens: str) -> IntrinsicsResult:
     fit = _fit(board, views, lens)
-    held_out = _held_out(board, views, lens)
+    held_out, focal_std_px = _held_out(board, views, lens)
     images = tuple(
         ImageError(
             view.name,
@@ -201,6 +208,7 @@ def _calibrate_once(board: Board, views: Sequence[BoardView], lens: str) -> Intr
         images,
         _hurting(board, views, lens, images),
         coverage(board, views, fit.intrinsics),
+        focal_std_px,
     )
 
 
@@ -233,16 +241,16 @@ def _fit(board: Board, views: Sequence[BoardView], lens: str) -> _Fit:
     return _Fit(intrinsics, spread, errors)
 
 
-def _held_out(board: Board, views: Sequence[BoardView], lens: str) -> list[float]:
-    """Return each view's error under a fit to the other folds [px]."""
-    folds = min(FOLDS, len(views))
-    errors = [0.0] * len(views)
-    for fold in range(folds):
-        out = [i for i in range(len(views)) if i % folds == fold]
-        fitted = _fit(board, [v for i, v in enumerate(views) if i % folds != fold], lens)
+def _held_out(board: Board, views: Sequence[BoardView], lens: str) -> tuple[list[float], float]:
+    """Return each view's error under a fit to the other folds, and the focal length's std [px]."""
+    errors, focal = [0.0] * len(views), []
+    for fold in range(FOLDS):
+        out = [i for i in range(len(views)) if i % FOLDS == fold]
+        fitted = _fit(board, [v for i, v in enumerate(views) if i % FOLDS != fold], lens)
+        focal.append(fitted.intrinsics.focal_px)
         for i in out:
             errors[i] = fitted.intrinsics.board_pose(board, views[i])[1]
-    return errors
+    return errors, float(np.std(focal) * np.sqrt(FOLDS - 1))
 
 
 def _hurting(
