@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import time
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.collect.recovery import held_take
+from gaploop.collect.trained_runs import TrainedRun, trained_on
 from gaploop.core import consent_store, journal_format
 from gaploop.core.consent import Consent, Place, consent_ids
 from gaploop.core.errors import GaploopError, UnusableInputError
@@ -25,9 +27,9 @@ from gaploop.datasets import layout, staging
 from gaploop.datasets.lerobot_delete import delete_takes, is_about
 
 SCHEMA: Final = "gaploop.withdrawal.v1"
-RUN: Final = "run.json"
-RUN_DEPTH: Final = 3
-"""How many folders below a dataset's parent its training runs are looked for."""
+HEADER_WAIT_S: Final = 2.0
+"""A take's header is written within half a second of its beginning [s]."""
+NAMELESS: Final = "it has no take.json, so nothing says whose it is: delete it if it is theirs"
 OUT_OF_REACH: Final = (
     "copies made without gaploop: uploads, backups, snapshots, other computers",
     "caches of other programs, such as ~/.cache/huggingface, where LeRobot keeps numbers of "
@@ -51,16 +53,6 @@ class Unreached:
 
     where: str
     why: str
-
-
-@dataclass(frozen=True)
-class TrainedRun:
-    """A run whose `run.json` names takes of the participant among its inputs."""
-
-    folder: str
-    id: str
-    command: str
-    takes: int
 
 
 @dataclass(frozen=True)
@@ -131,7 +123,7 @@ def withdraw(
         except (GaploopError, OSError) as error:
             unreached.append(Unreached(place.where, str(error)))
     roots = [Path(place.where) for place in where if place.what == "dataset"]
-    trained = tuple(_trained(uids, roots, runs))
+    trained = tuple(trained_on(uids, roots, runs))
     report = WithdrawalReport(id_, known.withdrawn, remove, tuple(found), tuple(unreached), trained)
     if remove:
         _note(register, id_, {"uids": sorted(uids), "finished": not unreached, **asdict(report)})
@@ -229,16 +221,32 @@ def _clear(place: Place, id_: str, uids: Collection[str]) -> tuple[list[str], li
         if not layout.is_dataset(path):
             return [], []
         return list(delete_takes(path, lambda e: _is_theirs(e.info, id_, uids))), []
+    nameless = _without_header(path)
     theirs = {uid for uid in uids if (path / uid).exists()} | set(_uids(place, id_, uids))
     gone = [uid for uid in sorted(theirs) if _delete_take(path / uid)]
     still_open = theirs - set(gone)
     about = {*theirs, *uids} - still_open  # also what a killed run left of takes that are gone
     for file in (journal_format.LABELS, journal_format.TRUTH):
         remove_lines(path / file, lambda line: is_about(line, about))
-    return gone, [
+    left = [
         Unreached(str(path / uid), "being recorded: end the session, then run this again")
         for uid in sorted(still_open)
     ]
+    return gone, left + [Unreached(str(f), NAMELESS) for f in nameless if f.name not in theirs]
+
+
+def _without_header(journal: Path) -> list[Path]:
+    """Return takes that don't say whose they are; one that is just beginning says so soon."""
+    until_s = time.monotonic() + HEADER_WAIT_S
+    while True:
+        found = [
+            path.parent
+            for path in sorted(journal.glob(f"*/{journal_format.FRAMES}"))
+            if not (path.parent / journal_format.HEADER).exists()
+        ]
+        if not found or time.monotonic() > until_s:
+            return found
+        time.sleep(0.02)
 
 
 def _delete_take(folder: Path) -> bool:
@@ -253,32 +261,3 @@ def _delete_take(folder: Path) -> bool:
         (folder / journal_format.HEADER).unlink(missing_ok=True)
         folder.rmdir()
     return True
-
-
-def _trained(
-    uids: Collection[str], roots: Sequence[Path], runs: Sequence[Path]
-) -> Iterator[TrainedRun]:
-    """Yield the runs whose inputs name one of the takes; by folder where they list no takes."""
-    paths = {path for folder in runs for path in folder.rglob(RUN)}
-    for root in roots:
-        for depth in range(RUN_DEPTH + 1):
-            paths.update(root.parent.glob("*/" * depth + RUN))
-    names = {str(root.resolve()) for root in roots}
-    for path in sorted(paths):
-        try:
-            run = json.loads(path.read_text())
-            used = sum(_used(entry, uids, names, path.parent) for entry in run["inputs"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # not one of ours
-        if used:
-            yield TrainedRun(
-                str(path.parent), str(run.get("id", "")), str(run.get("command", "")), used
-            )
-
-
-def _used(entry: dict[str, Any], uids: Collection[str], names: set[str], folder: Path) -> int:
-    if "uids" in entry:
-        return len(set(entry["uids"]) & set(uids))
-    root = Path(str(entry.get("root", "")))
-    candidates = (root, folder / root)
-    return int(bool(uids) and any(str(c.resolve()) in names for c in candidates))

@@ -187,6 +187,19 @@ def test_a_take_that_is_being_recorded_is_left_until_it_ends(
     assert take_folders(journal) == []
 
 
+def test_a_take_that_does_not_say_whose_it_is_is_named(tmp_path: Path, register: Path) -> None:
+    """A kill right after a take began leaves frames without a header."""
+    ana, journal = consent(register), tmp_path / "journal"
+    consent_store.add_place(register, ana, Place("journal", str(journal)))
+    write_take(journal, ana)
+    orphan = journal / write_take(journal)
+    (orphan / journal_format.HEADER).unlink()
+    report = withdraw(register, ana, remove=True)
+    assert [u.where for u in report.unreached] == [str(orphan)]
+    assert "no take.json" in report.unreached[0].why
+    assert len(report.uids) == 1
+
+
 def test_models_that_learned_from_the_takes_are_named(
     tmp_path: Path, register: Path, recorded: tuple[str, str, dict[str, list[str]]]
 ) -> None:
