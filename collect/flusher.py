@@ -1,4 +1,4 @@
-"""Writes a take's rows and syncs them behind the recorder's back, in a thread of its own."""
+"""Writes a take's rows and syncs them behind the recorder's back, in two threads."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from gaploop.collect.streams import WRITE_EVERY_S
 from gaploop.core.clock import utc_ns
 
 SYNC_EVERY_S: Final = 0.25
 """What was written waits at most this long for the disk, and as long as the disk takes [s]."""
+AFTER_S: Final = 0.02
+"""What isn't urgent waits this long for the take to begin: it would hold the interpreter [s]."""
 CLOCK_STEP_S: Final = 0.05
 """A wall clock that moves this far against the monotonic one was set, not slewed [s]."""
 
 
 class Flusher:
-    """Calls `write` whenever it is told and `write`, then `sync` every `SYNC_EVERY_S`.
+    """Calls `write` when told and every `WRITE_EVERY_S`, and `syncs` every `SYNC_EVERY_S`.
 
     Args:
-        first: done once, before anything else.
+        first: done once, before anything else, `AFTER_S` after the start.
         write: writes what waits.
         syncs: each brings one stream to the disk.
         on_clock_step: told by how much the wall clock jumped [s].
@@ -39,34 +42,47 @@ class Flusher:
         self._on_clock_step, self._wall_ns = on_clock_step, wall_ns
         self._offset_ns = self._clock_offset_ns()
         self._due, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._guard, args=(loop,), name=name, daemon=True)
+            for name, loop in (
+                ("journal", self._keep_writing),
+                ("journal sync", self._keep_syncing),
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def wake(self) -> None:
         """Have what waits written soon."""
         self._due.set()
 
     def stop(self) -> None:
-        """End the thread, after what it is doing; safe to call twice."""
+        """End both threads, after what they are doing; safe to call twice."""
         self._over.set()
         self._due.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
-    def _run(self) -> None:
+    def _guard(self, loop: Callable[[], None]) -> None:
         try:
-            self._first()
-            synced_at_s = time.monotonic()
-            while not self._over.is_set():
-                self._due.wait(max(0.0, synced_at_s + SYNC_EVERY_S - time.monotonic()))
-                self._due.clear()
-                self._watch_clock()
-                self._write()
-                if time.monotonic() - synced_at_s >= SYNC_EVERY_S:
-                    synced_at_s = time.monotonic()
-                    for sync in self._syncs:
-                        sync()
+            loop()
         except OSError as error:
             self.fault = error
+
+    def _keep_writing(self) -> None:
+        self._over.wait(AFTER_S)
+        self._first()
+        while not self._over.is_set():
+            self._due.wait(WRITE_EVERY_S)
+            self._due.clear()
+            self._watch_clock()
+            self._write()
+
+    def _keep_syncing(self) -> None:
+        """Sync apart from writing: a disk that takes its time must not hold the rows up."""
+        while not self._over.wait(SYNC_EVERY_S):
+            for sync in self._syncs:
+                sync()
 
     def _clock_offset_ns(self) -> int:
         return self._wall_ns() - time.monotonic_ns()

@@ -13,6 +13,7 @@ import hashlib
 import math
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import asdict
@@ -25,7 +26,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gaploop.collect.encoder import Encoder, LocalTake, TakeEncoding
-from gaploop.collect.flusher import Flusher
+from gaploop.collect.flusher import AFTER_S, Flusher
 from gaploop.collect.frame_row import FrameRow
 from gaploop.collect.streams import ArrowStream, EventStream
 from gaploop.collect.take_folder import make_folder, unusable
@@ -99,7 +100,7 @@ class JournalWriter:
             self._flusher = Flusher(
                 self._write_header,
                 self._write,
-                (self._frames.sync, self._telemetry.sync, self._encoding.sync),
+                (self._frames.sync, self._telemetry.sync, self._events.sync, self._encoding.sync),
                 lambda step_s: self.event(self._t_s, "clock_step", step_s=round(step_s, 3)),
                 wall_ns,
             )
@@ -222,7 +223,12 @@ class JournalWriter:
         """Seal in a thread of `pool`, so that the next take can begin now; see `seal`."""
         self._handed_over = True
         self.finish()
-        return pool.submit(self.seal, outcome, reason)
+
+        def seal() -> Path:
+            time.sleep(AFTER_S)  # the next take opens its files first
+            return self.seal(outcome, reason)
+
+        return pool.submit(seal)
 
     def seal(self, outcome: Outcome, reason: str = "") -> Path:
         """Finish every stream, then write `end.json`: from then on the take can't be lost.

@@ -63,7 +63,6 @@ class Recorder:
     Args:
         writer: the open take; its header's channels must be those of `channels`.
         follower: names the columns and converts to LeRobot units.
-        start_s: when the take began on the loop's clock [s]; ages of pictures count from it.
         sensors: what else is measured. One that fails is null in the record, from one event to
             the next, and doesn't end the take.
         leader: who drives.
@@ -73,13 +72,12 @@ class Recorder:
         self,
         writer: JournalWriter,
         follower: Follower,
-        start_s: float,
         sensors: Sequence[SensorSource] = (),
         leader: Leader | None = None,
     ) -> None:
         self.fault = ""
         """Why nothing is written any more."""
-        self._writer, self._follower, self._start_s = writer, follower, start_s
+        self._writer, self._follower = writer, follower
         self._sensors = [_Sensor(sensor, writer) for sensor in sensors]
         arm = len(follower.joint_names) * len(JOINT_QUANTITIES)
         servos = len(servo_joints(leader)) * len(_REPORTED)
@@ -126,7 +124,7 @@ class Recorder:
 
     def _frame(self, tick: Tick) -> FrameRow:
         to_units = self._follower.to_units
-        now_s = self._start_s + tick.t_s
+        now_s = tick.state.t_s  # what a picture is as old as: it stands beside this state
         scene = tick.environment_state
         return FrameRow(
             t_s=tick.t_s,
@@ -136,7 +134,7 @@ class Recorder:
             environment_state=_NO_SCENE if scene is None else scene,
             intervention=tick.leader.intervention,
             safety=int(tick.command.reasons),
-            camera_age_s={c: now_s - f.t_capture_s for c, f in tick.frames.items()},
+            camera_age_s={c: max(now_s - f.t_capture_s, 0.0) for c, f in tick.frames.items()},
             pictures={c: f.image for c, f in tick.frames.items()},
         )
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gaploop.collect.recorder import channels
 from gaploop.collect.video_stream import CODEC
-from gaploop.core.clock import Clock, MonotonicClock, utc_ns
+from gaploop.core.clock import Clock, ManualClock, utc_ns
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader
@@ -63,7 +63,7 @@ class Rig:
     @property
     def is_real_time(self) -> bool:
         """Whether time passes by itself, so that nobody may wait for a slow encoder."""
-        return isinstance(self.clock, MonotonicClock)
+        return not isinstance(self.clock, CellClock | ManualClock)
 
     @property
     def rates(self) -> Rates:

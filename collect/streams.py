@@ -171,6 +171,7 @@ class EventStream:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._waiting: list[str] = []
+        self._unsynced = False
         self._using = threading.Lock()
 
     def append(self, t_s: float, name: str, details: dict[str, Any]) -> None:
@@ -180,16 +181,21 @@ class EventStream:
             self._waiting.append(line)
 
     def flush(self) -> None:
-        """Write the events that wait and bring them to the disk.
+        """Write the events that wait. One thread at a time.
 
         Raises:
             OSError: the disk doesn't take them.
         """
         with self._using:
-            if not self._waiting:
-                return
+            lines, self._waiting = self._waiting, []
+        if lines:
             with self._path.open("a") as stream:
-                stream.write("".join(self._waiting))
-                self._waiting.clear()
-                stream.flush()
+                stream.write("".join(lines))
+            self._unsynced = True
+
+    def sync(self) -> None:
+        """Wait until what was written is on the disk; raises OSError."""
+        if self._unsynced:
+            self._unsynced = False
+            with self._path.open("a") as stream:
                 os.fdatasync(stream.fileno())

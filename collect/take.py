@@ -141,7 +141,7 @@ def run_take(
 def _recorder(rig: Rig, leader: Leader, writer: JournalWriter | None) -> tuple[Recorder, ...]:
     if writer is None:
         return ()
-    return (Recorder(writer, rig.follower, rig.clock.now_s(), rig.sensors, leader),)
+    return (Recorder(writer, rig.follower, rig.sensors, leader),)
 
 
 def _verdict(

@@ -264,7 +264,7 @@ def test_sensors_and_the_leaders_own_servos_are_channels_of_the_record(tmp_path:
     assert "leader.one.sent_rad" not in names
     info = TakeInfo(uuid7(), task="t", joint_names=arm.joint_names)
     with JournalWriter(tmp_path, TakeHeader(info, (), {}, names)) as writer:
-        recorder = Recorder(writer, arm, 0.0, (wrist,), leader)  # type: ignore[arg-type]
+        recorder = Recorder(writer, arm, (wrist,), leader)  # type: ignore[arg-type]
         for index in range(8):
             recorder.tick(_tick(index, None if index == 4 else _state(0.1 * index)))
         folder = writer.seal(Outcome.SUCCESS)

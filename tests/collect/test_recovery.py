@@ -1,4 +1,4 @@
-"""Laws of recovery: the longest intact stretch, equal counts, idempotent, nothing sealed touched."""
+"""Laws of recovery: the longest intact stretch, equal counts, idempotent, sealed is sealed."""
 
 from __future__ import annotations
 
