@@ -15,6 +15,7 @@ from gaploop.scripts._arms import Arms
 from gaploop.scripts._keys import Keys
 from gaploop.scripts._teleop_screen import Show
 from gaploop.scripts._teleop_view import Mode, Picture, say_trip
+from gaploop.scripts._window_keys import WindowKeys, subscribers
 from gaploop.teleop.control import ControlThread
 from gaploop.teleop.control import Mode as ControlMode
 from gaploop.teleop.loop import Rates
@@ -30,9 +31,11 @@ AGAIN_S: Final = 3.0
 RETRY_S: Final = 0.5
 """A lost device is looked for this often [s]."""
 
-GONE: Final = SafetyReason.LOST_SERVO | SafetyReason.STALE_LEADER | SafetyReason.HARDWARE_ERROR
-"""After these the devices are connected anew before the arm holds again: a servo that lost power
-has forgotten its settings, and a port whose cable was pulled is another one when it is back."""
+GONE: Final = SafetyReason.LOST_SERVO | SafetyReason.STALE_LEADER
+"""After these the devices are connected anew: a port whose cable was pulled is another one when
+it is back, and a servo that lost power has forgotten its settings."""
+UNWELL: Final = SafetyReason.HARDWARE_ERROR
+"""After this, too, but the operator says when: the view shows how the servo is until then."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,8 @@ class Session:
         watch: Callable[[ControlThread], None] = lambda _control: None,
     ) -> None:
         self._connect, self._station, self._rates = connect, station, rates
-        self._keys, self._show, self._max_s, self._stopped = keys, show, max_s, stopped
+        self._terminal = self._keys = keys
+        self._show, self._max_s, self._stopped = show, max_s, stopped
         self._watch = watch
         self._statistics: LoopStatistics | None = None
         self._realtime: Realtime | None = None
@@ -143,36 +147,41 @@ class Session:
             safety,
             self._rates,
             cameras=arms.cameras,
-            sinks=(self._statistics,),
+            sinks=(self._statistics, *subscribers(arms.leader)),
             max_s=max(left_s, self._rates.period_s),
             clock=arms.clock,
         )
+        self._keys = WindowKeys.of(self._terminal, arms.leader, control.estop)
         with control, control.signals() as came:
             self._watch(control)
             lost = self._attend(control, arms, before)
             self._stopped += came
+        self._keys = self._terminal
         return lost
 
     def _attend(self, control: ControlThread, arms: Arms, before: Mapping[str, int]) -> str:
-        lost, said = "", None
+        """Drive and show until it is over or something is lost; return what, in words."""
+        lost = ""
         try:
             control.start()
             while control.alive and not lost and not self._why:
                 self._bus_faults = _added(before, count_faults(arms))
                 self._show(self._picture(control, arms))
                 lost = self._heed(control)
-            end = control.finish()
-            self._why = self._why or ("" if lost else str(end.reason.value))
+            if not lost:
+                end = control.finish()
+                self._why = self._why or str(end.reason.value)
         except DeviceError as error:
-            lost, said = str(error), error
+            if not self._keys.works:
+                raise
+            lost = str(error)
         finally:
-            self._bus_faults = _added(before, count_faults(arms))
+            faults = control.close()
             snapshot = control.snapshot()
+            self._bus_faults = _added(before, count_faults(arms))
             self._realtime = snapshot.realtime or self._realtime
-            self._faults += [line for line in snapshot.faults if line not in self._faults]
-        if said is not None and not self._keys.works:
-            raise said
-        return lost
+            self._faults += [f for f in snapshot.faults if f not in self._faults]
+        return "; ".join((lost, *faults)) if lost else ""
 
     def _heed(self, control: ControlThread) -> str:
         """Wait for a key or the next frame; return what must be connected anew, if anything."""
@@ -188,12 +197,16 @@ class Session:
             control.estop()
         elif key == "h":
             self._help = not self._help
-        elif key == "c" and is_limp and self._confirmed():
-            if snapshot.tripped & GONE:
+        if not is_limp:
+            return ""
+        if not self._keys.works:
+            self._why = "trip"
+        elif snapshot.tripped & GONE:
+            return self._trip
+        elif key == "c" and self._confirmed():
+            if snapshot.tripped & UNWELL:
                 return self._trip
             control.clear()
-        if is_limp and not self._keys.works:
-            self._why = "trip"
         return ""
 
     def _confirmed(self) -> bool:

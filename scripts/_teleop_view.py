@@ -26,6 +26,10 @@ OFF_DEG: Final = 5.0
 """A joint further than this from its goal is shown in yellow [°]."""
 
 
+MANY: Final = 6
+"""More joints than a servo or two: the whole arm is meant."""
+
+
 class Mode(StrEnum):
     """What the program is doing, as its user sees it."""
 
@@ -267,7 +271,8 @@ def _trouble(picture: Picture) -> str:
 
 def say_trip(reason: SafetyReason, joints: tuple[str, ...]) -> str:
     """Return why the filter tripped, which joints show it, and what to do, in one line."""
-    who = f" ({', '.join(joints)})" if joints else ""
+    who = f" ({', '.join(joints)})" if len(joints) < MANY else " (all of them)"
+    who = who if joints else ""
     return f"{say_reasons(reason)}{who}. To go on: {say_to_do(reason) or 'see to it'}; then c, c"
 
 
