@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gaploop.teleop.doctor.finding import Finding, Level
+from gaploop.teleop.realtime import realtime_rights
 
 AREA: Final = "this machine"
 PYTHON: Final = (3, 12)
@@ -73,30 +73,13 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def real_time() -> Finding:
-    """Return whether the control loop may ask for real-time scheduling, and how to grant it."""
-    if not sys.platform.startswith("linux"):
-        return Finding(AREA, "real-time rights", Level.OK, "not used on this system")
-    limit = resource.getrlimit(resource.RLIMIT_RTPRIO)[0]
-    granted = os.geteuid() == 0 or limit != 0
-    data = {"rtprio": limit, "root": os.geteuid() == 0}
-    if granted and _may_be_real_time():
-        return Finding(AREA, "real-time rights", Level.OK, f"granted (rtprio {limit})", data=data)
-    return Finding(
-        AREA,
-        "real-time rights",
-        Level.WARN,
-        f"none (rtprio {limit}): expect turns of the loop up to 5 ms late",
-        "Add to /etc/security/limits.d/gaploop.conf: '@realtime - rtprio 50' and "
-        "'@realtime - memlock unlimited'; then: sudo groupadd -f realtime && sudo usermod -aG "
-        "realtime $USER, and log in again. In a container: --ulimit rtprio=50 --cap-add=SYS_NICE",
-        data,
-    )
-
-
-def _may_be_real_time() -> bool:
-    """Try it for an instant in a child: limits and containers both may stand in the way."""
-    code = "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+    """Return whether the control loop may have real-time scheduling, and how to grant it."""
+    rights = realtime_rights()
+    if rights.granted:
+        return Finding(AREA, "real-time rights", Level.OK, "granted", data={"granted": True})
+    found, _, mend = rights.hint.partition(": ")
+    data = {"granted": False}
+    return Finding(AREA, "real-time rights", Level.WARN, found, mend or rights.hint, data)
 
 
 def governor(root: Path = Path("/")) -> list[Finding]:
