@@ -7,24 +7,25 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from gaploop.scripts.bench import BenchConfig
 
-SCHEDULES: Final = 100
-
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
-    """Run `n` schedules; return how long torque took to go off, and every violation."""
+    """Run the schedules; return how long torque took to go off, and every violation."""
     import numpy as np
 
     from gaploop.scripts._fault_schedules import WITHIN_S, draw, run
 
-    n, started_s = config.n or SCHEDULES, time.perf_counter()
+    if config.schedules < 1:
+        raise UnusableInputError(f"--schedules must be 1 or more, got {config.schedules}.")
+    n, started_s = config.schedules, time.perf_counter()
     outcomes = []
     logging.getLogger("gaploop").setLevel(logging.CRITICAL)  # thousands of faults, all meant
     with options.progress("Fault schedules", total=n) as advance:

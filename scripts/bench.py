@@ -14,6 +14,7 @@ from gaploop.scripts import options
 EXAMPLE: Final = """\
 gaploop bench cell
 gaploop bench loop --json
+gaploop bench faults --schedules=1000 --output_dir=outputs/faults
 gaploop bench gaps --n=30 --output_dir=outputs/gaps
 gaploop bench attribution --n=8 --output_dir=outputs/attribution
 gaploop bench journal --kills=1000 --output_dir=outputs/journal
@@ -29,6 +30,7 @@ BENCHES: Final = {
     "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
     "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
+    "faults": "torque off after every trip: random faults on emulated arms",
     "gaps": "what every gap mechanism costs the base policy",
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
@@ -37,13 +39,15 @@ BENCHES: Final = {
 
 @dataclass
 class BenchConfig:
-    """Run a benchmark: attribution, cell, gaps, journal, loop, real_input, record or reference.
+    """Run one of the benchmarks, each printing its figures.
 
     attribution tabulates injected against diagnosed dimension over freshly drawn gaps; cell
-    measures rendering and the scripted expert; gaps measures what every mechanism costs the base
-    policy; loop drives emulated arms with gaploop and with lerobot-teleoperate in turn; real_input
-    takes foreign recordings through import, diagnosis and LoRA; reference records nominal takes
-    and says what is usual in them.
+    measures rendering and the scripted expert; faults lets random things go wrong on emulated
+    arms and times torque off; gaps measures what every mechanism costs the base policy; journal
+    kills recordings and counts what is lost; loop drives emulated arms with gaploop and with
+    lerobot-teleoperate in turn; real_input takes foreign recordings through import, diagnosis and
+    LoRA; record counts dropped pictures; reference records nominal takes and says what is usual
+    in them.
     """
 
     name: str = ""
@@ -55,6 +59,8 @@ class BenchConfig:
     """Rollouts or takes per cell of the benchmark; its own default unless given."""
     seconds: float = 60.0
     """loop, record: how long each program is measured [s]."""
+    schedules: int = 100
+    """faults: how many runs with random faults."""
     kills: int = 60
     """journal: how many kills."""
     seed: int = 0
