@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from lerobot.utils.constants import HF_LEROBOT_CALIBRATION
+from lerobot.utils.constants import HF_LEROBOT_CALIBRATION, ROBOTS, TELEOPERATORS
 
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.lerobot_devices.checks import options
@@ -71,8 +71,10 @@ def _numbers(calibration: Any) -> dict[str, tuple[int, ...]]:
 def _owner(held: Any, device: Any) -> tuple[str, str] | None:
     """Return kind and id of the device whose calibration file the motors hold."""
     wanted = _numbers(held)
-    folders = {device.calibration_dir, *device.calibration_dir.parent.glob("*")}
-    folders |= set(Path(HF_LEROBOT_CALIBRATION).glob("*/*"))
+    roots = (device.calibration_dir.parent.parent, Path(HF_LEROBOT_CALIBRATION))
+    folders = {device.calibration_dir}
+    for root in roots:
+        folders |= {folder for kind in (ROBOTS, TELEOPERATORS) for folder in root.glob(f"{kind}/*")}
     for folder in sorted(folder for folder in folders if folder.is_dir()):
         for path in sorted(folder.glob("*.json")):
             try:

@@ -55,7 +55,7 @@ def make_follower(
         with _connected(device):
             return GenericFollower(device, station or Station(name="unnamed"), clock)
     with _opened(found, limp=True) as arms:
-        arm = ServoFollower(arms, BusGroup(clock), device.name)
+        arm = ServoFollower(device, arms, BusGroup(clock))
         if _hands_through(device, "get_observation", arm):
             return arm
         return GenericFollower(device, station or Station(name="unnamed"), clock)
@@ -87,7 +87,7 @@ def make_leader(
         _check_ports([arm.bus.port for _, arm in found], follower.ports)
     group = follower.group if isinstance(follower, ServoArms) else BusGroup(clock)
     with _opened(found, limp=False) as arms:
-        leader = ServoLeader(arms, group, follower)
+        leader = ServoLeader(device, arms, group, follower)
         if isinstance(follower, ServoFollower):
             try:
                 _check_pair(leader, follower)

@@ -27,7 +27,9 @@ from gaploop.teleop.servos.torque import torque_off, torque_on
 class ServoArms:
     """What a follower and a leader made of servo arms have in common."""
 
-    def __init__(self, arms: Sequence[Arm], group: BusGroup) -> None:
+    def __init__(self, device: Any, arms: Sequence[Arm], group: BusGroup) -> None:
+        self.device = device
+        """LeRobot's device as a whole: a pair that nobody refers to disconnects its arms."""
         self.arms = tuple(arms)
         self.group = group
         self.buses = [arm.bus for arm in arms]
@@ -116,12 +118,12 @@ class ServoFollower(ServoArms):
 
     name = "follower"
 
-    def __init__(self, arms: Sequence[Arm], group: BusGroup, robot_type: str) -> None:
-        super().__init__(arms, group)
-        self.robot_type = robot_type
+    def __init__(self, device: Any, arms: Sequence[Arm], group: BusGroup) -> None:
+        super().__init__(device, arms, group)
+        self.robot_type: str = device.name
         self.units = self.convert.label
         self.joint_limits_rad: FloatArray = _within_model(
-            self.convert.joint_limits_rad, self.joint_names, robot_type
+            self.convert.joint_limits_rad, self.joint_names, self.robot_type
         )
         self._holding = False
 
@@ -160,26 +162,20 @@ class ServoFollower(ServoArms):
         raise DeviceError(f"The arm doesn't hold: {'; '.join(words)}.")
 
     def _why(self, left: Sequence[Sequence[int]]) -> list[str]:
-        status = self.read().status
         words = []
-        for name, index, bus in self._failed(left):
-            bits = int(status[index])
-            if bits & NO_REPLY:
-                words.append(f"no answer from {name}: check its cable and the arm's power")
-            elif bits & 0xFF:
-                cause = describe_error(bus.protocol, bits & 0xFF)
-                words.append(f"{name} reports {cause}: mend it, switch the power off and on")
-            else:
-                words.append(f"{name} doesn't take torque")
+        status = self.read().status
+        for arm, span, ids in zip(self.arms, self._spans, left, strict=True):
+            bits = {i: int(status[span][arm.bus.ids.index(i)]) for i in ids}
+            silent = [i for i in ids if bits[i] & NO_REPLY]
+            if len(silent) == len(arm.bus.ids):
+                words.append(f"no servo on {arm.port.path} answers: check its cable and power")
+                continue
+            for servo_id in ids:
+                name = f"{arm.prefix}{arm.units.names[arm.bus.ids.index(servo_id)]}"
+                words.append(
+                    f"{name} (servo {servo_id} on {arm.port.path}) " + _cause(arm, bits[servo_id])
+                )
         return words
-
-    def _failed(self, left: Sequence[Sequence[int]]) -> list[tuple[str, int, ServoBus]]:
-        names = iter(self.named(left))
-        return [
-            (next(names), span.start + bus.ids.index(i), bus)
-            for bus, span, ids in zip(self.buses, self._spans, left, strict=True)
-            for i in ids
-        ]
 
     def torque_off(self) -> None:
         """Take torque off every servo that can be reached; safe to call at any time, and twice.
@@ -206,8 +202,10 @@ class ServoLeader(ServoArms):
     sample is when its oldest joint was heard, so that a silent servo makes it stale.
     """
 
-    def __init__(self, arms: Sequence[Arm], group: BusGroup, follower: Follower) -> None:
-        super().__init__(arms, group)
+    def __init__(
+        self, device: Any, arms: Sequence[Arm], group: BusGroup, follower: Follower
+    ) -> None:
+        super().__init__(device, arms, group)
         if set(self.joint_names) != set(follower.joint_names):
             raise UnusableInputError(
                 f"The leader's joints ({', '.join(self.joint_names)}) aren't those of the follower "
@@ -226,6 +224,16 @@ class ServoLeader(ServoArms):
         free = units.degrees[self._order]
         self._low, self._high = np.where(free, -np.inf, low), np.where(free, np.inf, high)
 
+    @property
+    def own_joints(self) -> tuple[int, ...]:
+        """For each joint of the follower, which of the leader's own it is."""
+        return tuple(self._order)
+
+    @property
+    def slope_rad_per_tick(self) -> FloatArray:
+        """Follower angle for each of the leader's ticks [rad/tick], in the follower's order."""
+        return np.asarray(self._slope.copy())
+
     def reset(self) -> None:
         """Nothing to get ready: the operator is."""
 
@@ -243,6 +251,16 @@ class ServoLeader(ServoArms):
         wanted = ticks * self._slope + self._offset
         oldest_s = min(float(bus.heard_s.min()) for bus in self.buses)
         return LeaderSample(min(read_s, oldest_s), wanted, state=state)
+
+
+def _cause(arm: Arm, bits: int) -> str:
+    """Say why a servo with these status bits doesn't hold."""
+    if bits & NO_REPLY:
+        return "doesn't answer: check its cable and the arm's power"
+    if bits & 0xFF:
+        error = describe_error(arm.bus.protocol, bits & 0xFF)
+        return f"reports {error}: mend that, then switch the arm's power off and on"
+    return "doesn't take torque"
 
 
 def _within_model(

@@ -26,6 +26,8 @@ from gaploop.teleop.servos.state import BusState, Decoder, encode_goals
 PATIENT_TURNS: Final = 20
 """Turns of silence after which a servo is asked only every `PROBE_TURNS` turns."""
 PROBE_TURNS: Final = 10
+SET_UP_TRIES: Final = 3
+"""Before the loop runs there is time to ask again."""
 ALERT_TURNS: Final = 20
 """A known hardware error is read again every so many turns."""
 
@@ -214,24 +216,35 @@ class ServoBus:
 
     # Set-up
 
+    def collect(self, register: reg.Register, ids: Iterable[int]) -> Script[dict[int, bytes]]:
+        """Read a register of several servos, asking again who doesn't answer at first."""
+        found: dict[int, bytes] = {}
+        wanted = tuple(ids)
+        for _ in range(SET_UP_TRIES):
+            answers = yield self.ask(register, [i for i in wanted if i not in found])
+            found |= {i: reply.data for i, reply in answers.items() if reply.data}
+            if len(found) == len(wanted):
+                break
+        return found
+
     def probe(self) -> Script[None]:
         """Find out whether every servo knows fast sync read, and what a step of speed is worth."""
         if self.protocol is reg.Protocol.FEETECH:
-            answers = yield self.ask(self.register("Phase"), self.ids)
+            phase = yield from self.collect(self.register("Phase"), self.ids)
             fine, fast = reg.FEETECH_PHASE_FINE_SPEED, reg.FEETECH_FAST_TICKS_S
-            phases = [answers[i].data[0] if i in answers else fine for i in self.ids]
-            steps = [reg.FEETECH_SLOW_TICKS_S if phase & fine else fast for phase in phases]
+            bits = [phase[i][0] if i in phase else fine for i in self.ids]
+            steps = [reg.FEETECH_SLOW_TICKS_S if one & fine else fast for one in bits]
             self.decoder.set_speed_steps(steps)
             return
         for self.fast in (True, False):
-            for _ in range(2):
+            for _ in range(SET_UP_TRIES):
                 if len((yield self.ask(self._span, self.ids))) == len(self.ids):
                     return
 
     def which_hold(self) -> Script[set[int]]:
         """Return the servos whose torque is on."""
-        answers = yield self.ask(self.register("Torque_Enable"), self.ids)
-        return {i for i, reply in answers.items() if reply.data and reply.data[0]}
+        found = yield from self.collect(self.register("Torque_Enable"), self.ids)
+        return {i for i, data in found.items() if data[0]}
 
     def remember(self) -> Script[None]:
         """Read what a servo forgets when it loses power, so that it can be written again."""
@@ -243,10 +256,9 @@ class ServoBus:
                 for i, model in zip(self.ids, self.models, strict=True)
                 if name != "Goal_Current" or reg.MODELS[model].has_current
             ]
-            answers = yield self.ask(register, wanted)
-            for servo_id, reply in answers.items():
-                if reply.data:
-                    self.settings.setdefault(servo_id, []).append((register, reply.data))
+            found = yield from self.collect(register, wanted)
+            for servo_id, data in found.items():
+                self.settings.setdefault(servo_id, []).append((register, data))
 
 
 _FORGOTTEN: Final = {

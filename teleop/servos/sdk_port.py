@@ -14,8 +14,9 @@ from typing import Final
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.servos.port import SerialPort
 
-TIMEOUT_MARGIN_MS: Final = 50.0
-"""What LeRobot gives a Feetech servo beyond the bytes' own time [ms]."""
+TIMEOUT_MARGIN_MS: Final = 150.0
+"""How long a servo may take beyond the bytes' own time [ms]. LeRobot gives 50 ms and asks once,
+which a busy machine misses; set-up waits for this long only where nobody answers."""
 
 
 class PollPortHandler:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from gaploop.teleop.servos import dynamixel, feetech
-from gaploop.teleop.servos.exchange import Line, Request, Script, run
+from gaploop.teleop.servos.exchange import MAX_WAIT_S, Line, Request, Script, run
 from gaploop.teleop.servos.frames import MAX_ID
 from gaploop.teleop.servos.registers import STATE_SPAN, TABLES, VOLTAGE_STEP_V, Protocol, Register
 
 TRIES: Final = 3
+PATIENCE_S: Final = 0.05
+"""A servo that is there may answer this late on a busy machine [s]; one that isn't costs it."""
 _HEAD: Final = Register(0, 7)
 """Firmware and model number of either maker."""
 _NOBODY: Final = 0xFD
@@ -48,34 +50,44 @@ def present(line: Line, ids: Iterable[int] = range(1, 21)) -> list[int]:
     wire = dynamixel if line.protocol is Protocol.DYNAMIXEL else feetech
 
     def ping(servo_id: int) -> Script[bool]:
-        answers = yield Request(wire.ping(servo_id), (servo_id,), size)
+        answers = yield Request(wire.ping(servo_id), (servo_id,), size, wait_s=MAX_WAIT_S)
         return servo_id in answers
 
     return [i for i in ids if i <= MAX_ID and run([(line, ping(i))])[0]]
 
 
 def _look(line: Line, servo_id: int) -> Seen:
-    good = bad = 0
-    head, state = b"", b""
-    for _ in range(TRIES):
-        for span in (_HEAD, STATE_SPAN[line.protocol]):
-            before = _noise(line, servo_id)
-            (data,) = run([(line, _read(line, servo_id, span))])
-            bad += _noise(line, servo_id) > before
-            good += bool(data)
-            head, state = (data or head, state) if span is _HEAD else (head, data or state)
-    line.faults.servos.pop(_NOBODY, None)
-    if not head and not bad:
+    before = _noise(line, servo_id)
+    head = _patient(line, servo_id, _HEAD)
+    if not head and _noise(line, servo_id) == before:
         return Seen(servo_id, None)
     # Noise spoils an answer now and then; two servos that talk at once spoil most of them.
-    doubled = bad > TRIES or (bad > 0 and not good)
+    spoiled, state = 0, b""
+    for _ in range(TRIES):
+        before = _noise(line, servo_id)
+        (data,) = run([(line, _read(line, servo_id, STATE_SPAN[line.protocol], listen_on=True))])
+        spoiled += _noise(line, servo_id) > before
+        state = data or state
+    line.faults.servos.pop(_NOBODY, None)
+    doubled = spoiled > TRIES // 2 or not head
     return Seen(servo_id, *_identity(line, head), doubled, _voltage(line, state))
 
 
-def _read(line: Line, servo_id: int, span: Register) -> Script[bytes]:
+def _patient(line: Line, servo_id: int, span: Register) -> bytes:
+    """Ask until there is an answer, a few times."""
+    for _ in range(TRIES):
+        (data,) = run([(line, _read(line, servo_id, span))])
+        if data:
+            return bytes(data)
+    return b""
+
+
+def _read(line: Line, servo_id: int, span: Register, *, listen_on: bool = False) -> Script[bytes]:
     wire = dynamixel if line.protocol is Protocol.DYNAMIXEL else feetech
+    ids = (servo_id, _NOBODY) if listen_on else (servo_id,)
+    wait_s = None if listen_on else PATIENCE_S
     packet = wire.read(servo_id, span.address, span.size)
-    answers = yield Request(packet, (servo_id, _NOBODY), span.size)
+    answers = yield Request(packet, ids, span.size, wait_s=wait_s)
     return answers[servo_id].data if servo_id in answers else b""
 
 

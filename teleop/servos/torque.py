@@ -48,8 +48,11 @@ def torque_on(bus: ServoBus) -> Script[tuple[int, ...]]:
     The goals are set to the measured positions first, so that nothing jumps. Servos that lost
     power get their settings back.
     """
-    state = yield from bus.read(time.monotonic())
-    silent = np.flatnonzero(state.status & NO_REPLY)
+    for _ in range(ROUNDS):
+        state = yield from bus.read(time.monotonic())
+        silent = np.flatnonzero(state.status & NO_REPLY)
+        if not len(silent):
+            break
     if len(silent):
         return tuple(bus.ids[k] for k in silent)
     goal = bus.register("Goal_Position")

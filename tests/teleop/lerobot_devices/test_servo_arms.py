@@ -1,0 +1,284 @@
+"""LeRobot arms on emulated buses: what they report, how they follow, how they let go."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from emulated_arms import Emulated, calibration_folder, emulated
+
+from gaploop.core.errors import DeviceError
+from gaploop.core.types import NO_REPLY, REBOOTED, FloatArray, FollowerState, SafeCommand
+from gaploop.teleop.emulator import EmulatedBus, so101
+from gaploop.teleop.lerobot_devices import make_follower, make_leader
+from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower, ServoLeader
+
+MODELS = ("so101", "koch", "openmanipulator")
+
+
+@contextlib.contextmanager
+def follower_of(arm: Emulated) -> Iterator[ServoFollower]:
+    follower = make_follower(arm.config)
+    assert isinstance(follower, ServoFollower)
+    try:
+        yield follower
+    finally:
+        with contextlib.suppress(DeviceError):
+            follower.close()
+
+
+def torques(bus: EmulatedBus) -> dict[int, bool]:
+    with bus.lock:
+        return {i: bool(servo.memory["Torque_Enable"]) for i, servo in bus.servos.items()}
+
+
+def until(true: Callable[[], Any], within_s: float = 10.0) -> None:
+    """Wait for something that the emulator does in its own time."""
+    end_s = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < end_s, "didn't happen"
+        time.sleep(0.005)
+
+
+def good_read(follower: ServoFollower) -> FollowerState:
+    """Read until nobody was late: the machine may be busy."""
+    for _ in range(50):
+        state = follower.read()
+        if not (state.status & NO_REPLY).any():
+            return state
+    raise AssertionError(follower.faults())
+
+
+def hold(follower: ServoFollower, q_rad: FloatArray) -> None:
+    follower.send(SafeCommand(q_rad, q_rad))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_readings_are_lerobots_own_and_more(model: str, tmp_path: Path) -> None:
+    with emulated(model, "follower", tmp_path) as arm, follower_of(arm) as follower:
+        state = good_read(follower)
+        theirs = follower.arms[0].device.get_observation()
+        ours = follower.to_units(state.position_rad)
+        for name, value in zip(follower.joint_names, ours, strict=True):
+            assert value == pytest.approx(theirs[f"{name}.pos"], abs=0.2), name
+        assert np.isfinite(state.velocity_rad_s).all()
+        assert np.isfinite(state.temperature_c).all()
+        assert (state.voltage_v > 4.0).all()
+        # Every motor reports its current, or else its load.
+        assert (np.isfinite(state.current_a) | np.isfinite(state.load_pct)).all()
+        assert not state.status.any()
+        assert (follower.joint_limits_rad[:, 0] < follower.joint_limits_rad[:, 1]).all()
+        assert not any(torques(arm.bus).values())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_follower_goes_where_the_leader_is(model: str, tmp_path: Path) -> None:
+    with (
+        emulated(model, "follower", tmp_path) as arm,
+        emulated(model, "leader", tmp_path) as led,
+        follower_of(arm) as follower,
+    ):
+        leader = make_leader(led.config, follower)
+        assert isinstance(leader, ServoLeader)
+        follower.torque_on()
+        assert all(torques(arm.bus).values())
+        for _ in range(3):
+            good_read(follower)
+            sample = leader.read(0.0)
+        # LeRobot's own way: the leader's action, in its units, is the follower's goal.
+        action = leader.arms[0].device.get_action()
+        wanted = follower.from_units(np.array([action[f"{n}.pos"] for n in follower.joint_names]))
+        np.testing.assert_allclose(sample.q_rad, wanted, atol=0.02)
+        assert sample.state is not None
+        assert sample.t_s > follower.group.clock.now_s() - 5.0
+        low, high = follower.joint_limits_rad.T
+        goal = np.clip(sample.q_rad, low, high)
+
+        def arrived() -> bool:
+            hold(follower, goal)
+            return bool(np.abs(follower.read().position_rad - goal).max() < 0.15)
+
+        until(arrived)
+        leader.close()
+        follower.close()
+        assert not any(torques(arm.bus).values())
+        assert not any(torques(led.bus).values())
+
+
+def test_a_leader_and_its_follower_are_read_in_one_exchange(tmp_path: Path) -> None:
+    with (
+        emulated("so101", "follower", tmp_path) as arm,
+        emulated("so101", "leader", tmp_path) as led,
+        follower_of(arm) as follower,
+    ):
+        leader = make_leader(led.config, follower)
+        state = good_read(follower)
+        before = led.bus.counts.exchanges
+        sample = leader.read(0.0)
+        assert led.bus.counts.exchanges == before  # its reading was made with the follower's
+        assert sample.t_s == state.t_s
+        again = leader.read(0.0)  # and is handed out once
+        assert again.t_s > sample.t_s
+        leader.close()
+
+
+def test_a_koch_leaders_gripper_keeps_its_spring(tmp_path: Path) -> None:
+    with (
+        emulated("koch", "follower", tmp_path) as arm,
+        emulated("koch", "leader", tmp_path) as led,
+        follower_of(arm) as follower,
+    ):
+        leader = make_leader(led.config, follower)
+        assert torques(led.bus) == {1: False, 2: False, 3: False, 4: False, 5: False, 6: True}
+        led.bus.faults.vanish(6, for_s=0.2)
+
+        def back() -> bool:
+            leader.read(0.0)
+            return leader.faults()["gripper"]["reboots"] == 1
+
+        until(back)  # it comes back limp; what it forgot is written again and the spring holds
+        assert torques(led.bus)[6]
+        leader.close()
+
+
+@pytest.mark.parametrize("model", ["so101", "koch"])
+def test_nothing_moves_when_torque_comes_on(model: str, tmp_path: Path) -> None:
+    with emulated(model, "follower", tmp_path) as arm, follower_of(arm) as follower:
+        before = good_read(follower).position_rad
+        follower.torque_on()
+        time.sleep(0.2)
+        assert np.abs(good_read(follower).position_rad - before).max() < 0.05
+
+
+@pytest.mark.parametrize("model", ["so101", "koch"])
+def test_torque_off_reaches_every_servo_that_lives(model: str, tmp_path: Path) -> None:
+    with emulated(model, "follower", tmp_path) as arm, follower_of(arm) as follower:
+        follower.torque_on()
+        dead = (2, 5)
+        for servo_id in dead:
+            arm.bus.faults.vanish(servo_id)
+        with pytest.raises(DeviceError, match=r"shoulder_lift .*wrist_roll .*power off"):
+            follower.torque_off()
+        assert not any(on for i, on in torques(arm.bus).items() if i not in dead)
+        hold(follower, np.zeros(6))  # a goal would switch a Feetech servo's torque on again
+        assert not any(on for i, on in torques(arm.bus).items() if i not in dead)
+
+
+def test_torque_off_is_quick_with_two_dead_servos(tmp_path: Path) -> None:
+    """The bound is the waits' own sum; what a busy machine adds isn't the driver's."""
+    with emulated("so101", "follower", tmp_path) as arm, follower_of(arm) as follower:
+        follower.torque_on()
+        arm.bus.faults.vanish(2)
+        arm.bus.faults.vanish(5)
+        took_s = []
+        for _ in range(5):
+            started_s = time.monotonic()
+            with pytest.raises(DeviceError):
+                follower.torque_off()
+            took_s.append(time.monotonic() - started_s)
+        assert min(took_s) < 0.06
+
+
+@pytest.mark.parametrize("model", ["so101", "koch"])
+def test_a_servo_that_vanishes_is_told_and_one_that_comes_back_limp_too(
+    model: str, tmp_path: Path
+) -> None:
+    with emulated(model, "follower", tmp_path) as arm, follower_of(arm) as follower:
+        follower.torque_on()
+        last = good_read(follower).position_rad[2]
+        arm.bus.faults.vanish(3, for_s=0.3)
+        until(lambda: follower.read().status[2] & NO_REPLY)
+        state = follower.read()
+        assert state.position_rad[2] == pytest.approx(last, abs=0.05)
+        assert np.isnan(state.temperature_c[2])
+        until(lambda: follower.read().status[2] == REBOOTED)
+        assert follower.faults()["elbow_flex"]["reboots"] == 1
+        follower.torque_on()  # writes again what it forgot
+        assert all(torques(arm.bus).values())
+        until(lambda: not good_read(follower).status.any())
+        if model == "koch":  # LeRobot sets this gain in RAM, where a loss of power forgets it
+            with arm.bus.lock:
+                assert arm.bus.servos[3].memory["Position_P_Gain"] == 1500
+
+
+@pytest.mark.parametrize("model", ["so101", "koch"])
+def test_a_servos_hardware_error_shows_in_its_status(model: str, tmp_path: Path) -> None:
+    with emulated(model, "follower", tmp_path) as arm, follower_of(arm) as follower:
+        arm.bus.faults.overheat(4)
+        until(lambda: follower.read().status[3] & 0x04)  # both makers: bit 2 is overheating
+        assert not follower.read().status[:3].any()
+        if model == "koch":  # an X servo stays shut down until it is restarted
+            with pytest.raises(DeviceError, match="wrist_flex"):
+                follower.torque_on()
+            assert not any(torques(arm.bus).values())
+
+
+def test_a_bus_that_is_pulled_out_trips_nothing_but_silence(tmp_path: Path) -> None:
+    with emulated("so101", "follower", tmp_path) as arm, follower_of(arm) as follower:
+        follower.torque_on()
+        arm.bus.faults.unplug()
+        until(lambda: (follower.read().status & NO_REPLY).all())
+        hold(follower, np.zeros(6))
+        with pytest.raises(DeviceError, match="power off"):
+            follower.torque_off()
+        arm.bus.faults.clear("unplug")
+
+
+@pytest.mark.parametrize("fault", ["drop", "corrupt", "garbage"])
+def test_a_noisy_bus_is_counted_and_teleoperates(fault: str, tmp_path: Path) -> None:
+    with emulated("koch", "follower", tmp_path) as arm, follower_of(arm) as follower:
+        follower.torque_on()
+        getattr(arm.bus.faults, fault)(0.1)
+        heard = 0
+        for _ in range(100):
+            state = follower.read()
+            assert np.isfinite(state.position_rad).all()
+            heard += int((state.status & NO_REPLY == 0).sum())
+        assert heard > 300
+        assert sum(follower.fault_counts().values()) > 0
+        arm.bus.faults.clear()
+        until(lambda: not (follower.read().status & NO_REPLY).any())
+
+
+def test_a_bimanual_pair_moves_both_arms_in_one_exchange(tmp_path: Path) -> None:
+    """Nobody held LeRobot's two-armed robot, and its destructor closed both ports."""
+    from lerobot.robots.bi_so_follower import BiSOFollowerConfig
+    from lerobot.robots.so_follower import SOFollowerConfig
+
+    with (
+        EmulatedBus.start("so101", hand="still", wire_time=False) as left,
+        EmulatedBus.start("so101", hand="still", wire_time=False, seed=1) as right,
+    ):
+        folder = calibration_folder(tmp_path, "follower", so101().calibration(), "bi_left")
+        calibration_folder(tmp_path, "follower", so101().calibration(), "bi_right")
+        follower = make_follower(
+            BiSOFollowerConfig(
+                left_arm_config=SOFollowerConfig(port=left.port),
+                right_arm_config=SOFollowerConfig(port=right.port),
+                id="bi",
+                calibration_dir=folder,
+            )
+        )
+        assert isinstance(follower, ServoFollower)
+        assert len(follower.joint_names) == 12
+        assert follower.joint_names[0] == "left_shoulder_pan"
+        follower.torque_on()
+        goal = good_read(follower).position_rad.copy()
+        goal[[0, 6]] = 0.3, -0.3
+
+        def arrived() -> bool:
+            hold(follower, goal)
+            there = follower.read().position_rad[[0, 6]]
+            return bool(np.abs(there - goal[[0, 6]]).max() < 0.1)
+
+        until(arrived)
+        right.faults.vanish(1)
+        with pytest.raises(DeviceError, match="right_shoulder_pan"):
+            follower.close()
+        assert not any(torques(left).values())
+        assert not any(on for i, on in torques(right).items() if i != 1)

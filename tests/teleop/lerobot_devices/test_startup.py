@@ -1,0 +1,195 @@
+"""What is wrong with an arm is said in one line with its mend, and leaves it limp."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulated_arms import calibration_folder, config_of, emulated
+
+from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
+from gaploop.teleop.emulator import EmulatedBus, koch, so101
+from gaploop.teleop.lerobot_devices import make_follower, make_leader
+
+
+def said(make: Callable[[], Any]) -> str:
+    with pytest.raises(GaploopError) as caught:
+        make()
+    text = str(caught.value)
+    assert caught.value.exit_code == 2
+    assert "\n" not in text
+    return text
+
+
+def limp(bus: EmulatedBus) -> bool:
+    with bus.lock:
+        return not any(servo.memory["Torque_Enable"] for servo in bus.servos.values())
+
+
+def test_no_such_port(tmp_path: Path) -> None:
+    config = config_of("so101", "follower", "/dev/ttyACM77", tmp_path)
+    text = said(lambda: make_follower(config))
+    assert "/dev/ttyACM77" in text
+    assert "serial port" in text
+    assert "lerobot-find-port" in text
+
+
+def test_not_a_serial_port(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("")
+    text = said(lambda: make_follower(config_of("so101", "follower", str(file), tmp_path)))
+    assert "can't be used as a serial port" in text
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may open anything")
+def test_no_permission(tmp_path: Path) -> None:
+    master, slave = os.openpty()
+    path = os.ttyname(slave)
+    os.chmod(path, 0)
+    text = said(lambda: make_follower(config_of("so101", "follower", path, tmp_path)))
+    os.close(master), os.close(slave)
+    assert "usermod -aG" in text
+
+
+def test_a_port_in_use_names_who_uses_it(tmp_path: Path) -> None:
+    with emulated("so101", "follower", tmp_path) as arm:
+        follower = make_follower(arm.config)
+        text = said(lambda: make_follower(arm.config))
+        assert "in use" in text
+        assert "given twice" in text
+        follower.close()
+
+
+def test_leader_and_follower_on_one_port(tmp_path: Path) -> None:
+    with emulated("so101", "follower", tmp_path) as arm:
+        follower = make_follower(arm.config)
+        folder = calibration_folder(tmp_path, "leader", so101("leader").calibration())
+        config = config_of("so101", "leader", arm.bus.port, folder)
+        assert "given twice" in said(lambda: make_leader(config, follower))
+        follower.close()
+
+
+PLANS = {
+    "missing": (
+        so101().calibrated().without(["elbow_flex"]),
+        ("no answer from servo 3 (elbow_flex)", "1, 2, 4, 5, 6 answer"),
+    ),
+    "doubled": (
+        so101().calibrated().with_servo("gripper", id=5),
+        ("servo 5 (wrist_roll)", "two servos have that id", "lerobot-setup-motors"),
+    ),
+    "mixed firmware": (
+        so101().calibrated().with_servo("gripper", settings={"Firmware_Minor_Version": 9}),
+        ("servo 6 (gripper) has firmware 3.9", "3.10", "FD software"),
+    ),
+    "wrong model": (
+        koch().calibrated().with_servo("gripper", model="xl330-m077"),
+        ("servo 6 is a xl330-m077", "xl330-m288"),
+    ),
+    "unpowered": (so101().without([s.name for s in so101().servos]), ("no servo answers", "power")),
+}
+
+
+@pytest.mark.parametrize("case", list(PLANS))
+def test_wrong_servos(case: str, tmp_path: Path) -> None:
+    plan, words = PLANS[case]
+    with emulated(plan.model, "follower", tmp_path, plan=plan) as arm:
+        text = said(lambda: make_follower(arm.config))
+        for word in words:
+            assert word in text, text
+        assert limp(arm.bus)
+        with EmulatedBus.start("so101") as other:  # the port is free again
+            assert other.port != arm.bus.port
+
+
+@pytest.mark.parametrize("role", ["follower", "leader"])
+def test_a_koch_arm_on_the_wrong_side(role: str, tmp_path: Path) -> None:
+    other = "leader" if role == "follower" else "follower"
+    with (
+        emulated("koch", role, tmp_path, plan=koch(other).calibrated()) as arm,
+        emulated("koch", "follower", tmp_path / "good") as good,
+    ):
+        if role == "follower":
+            text = said(lambda: make_follower(arm.config))
+        else:
+            follower = make_follower(good.config)
+            text = said(lambda: make_leader(arm.config, follower))
+            follower.close()
+        assert f"is a koch_{other}, not a koch_{role}" in text
+        assert "swap --robot.port and --teleop.port" in text
+        assert limp(arm.bus)
+
+
+def test_an_uncalibrated_arm(tmp_path: Path) -> None:
+    with emulated("so101", "follower", tmp_path, plan=so101()) as arm:
+        (arm.folder / "arm.json").rename(arm.folder / "other.json")
+        text = said(lambda: make_follower(arm.config))
+        assert "isn't calibrated" in text
+        assert "Calibrated ids: other" in text
+        command = f"--robot.type=so101_follower --robot.port={arm.bus.port} --robot.id=arm"
+        assert text.endswith(f"Run: lerobot-calibrate {command}")
+
+
+def test_an_arm_that_holds_another_arms_calibration(tmp_path: Path) -> None:
+    theirs = so101("leader").with_servo("elbow_flex", zero_ticks=1900)
+    calibration_folder(tmp_path, "leader", theirs.calibration(), "my_leader")
+    with emulated("so101", "follower", tmp_path, plan=theirs.calibrated()) as arm:
+        text = said(lambda: make_follower(arm.config))
+        assert "hold the calibration of 'my_leader', not of 'arm'" in text
+        assert "swap --robot.port and --teleop.port" in text
+    changed = so101().with_servo("elbow_flex", zero_ticks=2222)
+    with emulated("so101", "follower", tmp_path, plan=changed.calibrated()) as arm:
+        text = said(lambda: make_follower(arm.config))
+        assert "elbow_flex: homing_offset" in text
+        assert "lerobot-calibrate" in text
+        assert limp(arm.bus)
+
+
+def test_swapped_feetech_arms_by_their_supply(tmp_path: Path) -> None:
+    with (
+        emulated("so101", "follower", tmp_path) as arm,
+        emulated("so101", "leader", tmp_path) as led,
+    ):
+        arm.bus.faults.voltage(7.4)
+        led.bus.faults.voltage(12.0)
+        follower = make_follower(arm.config)
+        text = said(lambda: make_leader(led.config, follower))
+        assert "look swapped" in text
+        follower.read()  # the leader's bus is no longer part of it
+        follower.close()
+
+
+def test_units_that_differ(tmp_path: Path) -> None:
+    with (
+        emulated("so101", "follower", tmp_path, use_degrees=False) as arm,
+        emulated("so101", "leader", tmp_path) as led,
+    ):
+        follower = make_follower(arm.config)
+        assert follower.units == "m100_100"
+        with pytest.raises(UnusableInputError, match="use_degrees=true"):
+            make_leader(led.config, follower)
+        follower.close()
+
+
+def test_a_leader_with_other_joints(tmp_path: Path) -> None:
+    with (
+        emulated("so101", "follower", tmp_path) as arm,
+        emulated("koch", "leader", tmp_path) as led,
+    ):
+        follower = make_follower(arm.config)
+        with pytest.raises(GaploopError, match="use_degrees"):
+            make_leader(led.config, follower)
+        assert limp(led.bus)
+        follower.close()
+
+
+def test_a_second_start_works_after_an_error(tmp_path: Path) -> None:
+    with emulated("so101", "follower", tmp_path) as arm:
+        arm.bus.faults.vanish(3)
+        with pytest.raises(DeviceError):
+            make_follower(arm.config)
+        arm.bus.faults.clear()
+        make_follower(arm.config).close()
