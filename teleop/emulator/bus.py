@@ -248,16 +248,24 @@ class EmulatedBus:
         raise_priority()
         while not self._stop.is_set():
             port = self._port
-            waiting = [self._wake_read] if port is None else [port.fd, self._wake_read]
-            ready, _, _ = select.select(waiting, [], [], self._idle_s())
+            heard = self._wait(port)
             with self.lock:
-                due_s, answer = self._turn(port if port is not None and port.fd in ready else None)
+                due_s, answer = self._turn(port if heard else None)
             while self._late and self._late[0][0] <= time.monotonic():
                 self._say(self._late.popleft()[1], 0.0)
             if answer and (self._late or due_s - time.monotonic() > _HELD_UP_S):
                 self._late.append((due_s, answer))
             elif answer:
                 self._say(answer, due_s)
+
+    def _wait(self, port: Port | None) -> bool:
+        """Wait until the host has sent something, or for a while; return whether it has."""
+        waiting = [self._wake_read] if port is None else [port.fd, self._wake_read]
+        try:
+            ready, _, _ = select.select(waiting, [], [], self._idle_s())
+        except (OSError, ValueError):  # another thread pulled the cable just now
+            return False
+        return port is not None and port.fd in ready
 
     def _idle_s(self) -> float:
         if not self._late:
