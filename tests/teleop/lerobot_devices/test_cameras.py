@@ -1,0 +1,98 @@
+"""Cameras that stall or die keep nobody waiting."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from lerobot.robots.so_follower import SO101FollowerConfig
+from plugin_devices import FakeCamera
+from plugin_devices.config import FakeCameraConfig
+
+from gaploop.core.clock import MonotonicClock
+from gaploop.core.errors import DeviceError
+from gaploop.teleop.lerobot_devices import cameras as module
+from gaploop.teleop.lerobot_devices import make_cameras
+from gaploop.teleop.lerobot_devices.cameras import LerobotCamera, camera_configs
+
+
+def until(true: Callable[[], Any], within_s: float = 10.0) -> None:
+    end_s = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < end_s
+        time.sleep(0.002)
+
+
+def open_camera() -> tuple[LerobotCamera, FakeCamera]:
+    fake = FakeCamera(FakeCameraConfig(fps=200, width=6, height=4))
+    return LerobotCamera("top", fake, MonotonicClock()), fake
+
+
+def test_pictures_carry_the_time_they_were_taken_at() -> None:
+    camera, _ = open_camera()
+    first = camera.frame()
+    assert first.image.shape == (4, 6, 3)
+    assert camera.age_s >= 0.04
+    until(lambda: camera.frame().t_capture_s > first.t_capture_s)
+    camera.close()
+    camera.close()
+
+
+def test_a_stalled_camera_keeps_nobody_waiting() -> None:
+    camera, fake = open_camera()
+    fake.stall.set()
+    until(lambda: camera.faults > 0)
+    last = camera.frame()
+    started_s = time.monotonic()
+    for _ in range(1000):
+        assert camera.frame() is last
+    assert time.monotonic() - started_s < 0.4  # a thousand frames in less than one of its waits
+    assert camera.age_s > 0.04
+    camera.close()
+
+
+def test_a_camera_that_dies_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    camera, fake = open_camera()
+    fake.dead.set()
+    until(lambda: camera.fault)
+    last = camera.frame().t_capture_s
+    fake.dead.clear()
+    until(lambda: camera.frame().t_capture_s > last)
+    assert fake.connects == 2
+    assert not camera.fault
+    camera.close()
+    assert not fake.connected
+
+
+def test_one_absent_camera_closes_the_others() -> None:
+    robot = SO101FollowerConfig(
+        port="/dev/null",
+        cameras={
+            "top": FakeCameraConfig(fps=30, width=6, height=4),
+            "wrist": FakeCameraConfig(fps=30, width=6, height=4, absent=True),
+        },
+    )
+    with pytest.raises(DeviceError, match=r"Camera 'wrist' can't be opened: No camera 0\."):
+        make_cameras(robot)
+    assert not [t for t in threading.enumerate() if t.name == "camera top"]
+    del robot.cameras["wrist"]
+    (camera,) = make_cameras(robot)
+    assert camera.name == "top"
+    camera.close()
+
+
+def test_the_cameras_of_two_arms_keep_lerobots_names() -> None:
+    from lerobot.robots.bi_so_follower import BiSOFollowerConfig
+    from lerobot.robots.so_follower import SOFollowerConfig
+
+    one = FakeCameraConfig(fps=30, width=6, height=4)
+    robot = BiSOFollowerConfig(
+        left_arm_config=SOFollowerConfig(port="a", cameras={"wrist": one}),
+        right_arm_config=SOFollowerConfig(port="b", cameras={"wrist": one}),
+        cameras={"top": one},
+    )
+    assert list(camera_configs(robot)) == ["top", "left_wrist", "right_wrist"]
