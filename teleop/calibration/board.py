@@ -212,7 +212,7 @@ def _find_chessboard(board: Board, grey: Image) -> tuple[NDArray[np.int64], Floa
 def any_chessboard(grey: Image, at_least: tuple[int, int]) -> FloatArray | None:
     """Return the corners of a chessboard of that size or larger, shape (rows, columns, 2)."""
     # Without LARGER, OpenCV takes a part of a larger board for the whole.
-    flags = cv2.CALIB_CB_LARGER | cv2.CALIB_CB_ACCURACY | cv2.CALIB_CB_NORMALIZE_IMAGE
+    flags = cv2.CALIB_CB_LARGER | cv2.CALIB_CB_NORMALIZE_IMAGE
     ok, corners, meta = cv2.findChessboardCornersSBWithMeta(grey, at_least, flags)
     if not ok or corners is None or meta is None:
         return None

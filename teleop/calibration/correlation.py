@@ -8,8 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
-from scipy.interpolate import CubicSpline
 
 from gaploop.core.types import FloatArray
 
@@ -78,22 +76,34 @@ class Pieces:
             parts[0].period_s,
         )
 
-    def peak(self, which: NDArray[np.int64] | slice = slice(None)) -> tuple[float, float]:
-        """Return the best shift [s] and its correlation, over the pieces `which`."""
-        energy = self.driver[which].sum() * self.response[which].sum(axis=0)
-        r = self.products[which].sum(axis=0) / np.sqrt(np.maximum(energy, 1e-300))
-        # Periodic motion agrees at several shifts: the first that is as good is the one.
-        inside = np.flatnonzero((r[1:-1] >= r[:-2]) & (r[1:-1] >= r[2:])) + 1
-        if not len(inside):
-            return float(self.first + int(np.argmax(r))) * self.period_s, float("nan")
-        good = inside[r[inside] >= 0.98 * r[inside].max()]
-        at = int(good[np.argmin(np.abs(good + self.first))])
-        spline = CubicSpline(np.arange(len(r)), r)
-        turning = spline.derivative().roots(extrapolate=False)
-        near = turning[np.abs(turning - at) <= 1.0]
-        if len(near):
-            at = near[int(np.argmax(spline(near)))]
-        return float((at + self.first) * self.period_s), float(spline(at))
+    def peak(self) -> tuple[float, float]:
+        """Return the best shift over all pieces [s] and its correlation."""
+        shifts_s, correlations = self.peaks(np.ones((1, len(self.driver))))
+        return float(shifts_s[0]), float(correlations[0])
+
+    def peaks(self, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return best shifts [s] and their correlations, each of shape (draws,).
+
+        Args:
+            counts: how often each piece counts in each draw, shape (draws, pieces).
+        """
+        energy = (counts @ self.driver)[:, None] * (counts @ self.response)
+        r = counts @ self.products / np.sqrt(np.maximum(energy, 1e-300))
+        inner = r[:, 1:-1]
+        top = (inner >= r[:, :-2]) & (inner >= r[:, 2:])
+        best = np.where(top, inner, -np.inf).max(axis=1, keepdims=True)
+        # Periodic motion agrees at several shifts: the nearest that is as good is the one.
+        good = top & (inner >= 0.98 * best)
+        shift = np.arange(1, r.shape[1] - 1) + self.first
+        at = np.where(good, np.abs(shift), np.inf).argmin(axis=1)
+        row = np.arange(len(r))
+        before, here, after = r[row, at], r[row, at + 1], r[row, at + 2]
+        bend = before - 2 * here + after
+        # A parabola through the three: what is correlated is smooth over many periods.
+        between = np.where(bend < 0, 0.5 * (before - after) / np.where(bend < 0, bend, 1.0), 0.0)
+        found = here - 0.25 * (before - after) * between
+        found = np.where(np.isfinite(best[:, 0]), found, np.nan)
+        return (shift[at] + between) * self.period_s, found
 
 
 def correlate(
@@ -134,10 +144,15 @@ def correlate(
 def lag_of(pieces: Pieces, seed: int = 0, off_s: float = 0.0) -> Lag:
     """Return the shift between two signals with its interval; `off_s` [s] is taken off."""
     best_s, correlation = pieces.peak()
-    rng, n = np.random.default_rng(seed), len(pieces.driver)
-    drawn = [pieces.peak(rng.integers(0, n, n))[0] for _ in range(BOOTSTRAPS)]
-    low, high = np.percentile(drawn, INTERVAL)
-    return Lag(best_s - off_s, (float(low) - off_s, float(high) - off_s), correlation, n)
+    low, high = np.percentile(pieces.peaks(draws(len(pieces.driver), seed))[0], INTERVAL)
+    interval_s = float(low) - off_s, float(high) - off_s
+    return Lag(best_s - off_s, interval_s, correlation, len(pieces.driver))
+
+
+def draws(pieces: int, seed: int) -> FloatArray:
+    """Return how often each piece counts in each bootstrap draw, shape (BOOTSTRAPS, pieces)."""
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(pieces, np.full(pieces, 1 / pieces), BOOTSTRAPS).astype(np.float64)
 
 
 def resampled(t_s: FloatArray, values: FloatArray, grid_s: FloatArray) -> FloatArray:

@@ -20,7 +20,6 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray
 from gaploop.teleop.calibration.correlation import (
-    BOOTSTRAPS,
     EARLIEST_S,
     INTERVAL,
     LATEST_S,
@@ -28,6 +27,7 @@ from gaploop.teleop.calibration.correlation import (
     Lag,
     Pieces,
     correlate,
+    draws,
     lag_of,
     resampled,
 )
@@ -189,13 +189,10 @@ def _pooled(
     seed: int,
 ) -> LatencyResult:
     joints = {name: lag_of(part, seed + n, held_s) for n, (name, part) in enumerate(pieces.items())}
-    rng = np.random.default_rng(seed)
-    drawn = []
-    for _ in range(BOOTSTRAPS):
-        picked = (part.peak(rng.integers(0, len(part.driver), len(part.driver)))[0]
-                  for part in pieces.values())  # fmt: skip
-        drawn.append(float(np.median(list(picked))) - held_s)
-    low, high = np.percentile(drawn, INTERVAL)
+    drawn = [
+        part.peaks(draws(len(part.driver), seed + n))[0] for n, part in enumerate(pieces.values())
+    ]
+    low, high = np.percentile(np.median(drawn, axis=0) - held_s, INTERVAL)
     overall = Lag(
         float(np.median([lag.latency_s for lag in joints.values()])),
         (float(low), float(high)),
