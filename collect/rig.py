@@ -20,7 +20,7 @@ from gaploop.sim.cell import Cell
 from gaploop.sim.expert import ScriptedLeader
 from gaploop.sim.follower import CellCamera, CellClock, CellFollower
 from gaploop.sim.tracker import Tracker
-from gaploop.teleop.loop import Rates
+from gaploop.teleop.loop import LoopEnd, Rates, run_loop
 from gaploop.teleop.safety import SafetyFilter, make_safety
 
 EMBEDDED_CALIBRATION: Final = "nominal"
@@ -37,6 +37,8 @@ class Rig:
         conditions: what is set up, by the names of `vocabulary.CONDITIONS`.
         calibration: names the calibration in use.
         sensors: what else is measured, such as forces at the wrist.
+        loop: runs a take's turns, called as `run_loop`; for real arms a running
+            `ControlThread`'s `take_loop`, so that the arm is driven between takes, too.
         reset: set up the scene for a seed, bring the arm to its start, and clear the filter.
         judge: how the take stands now, or None where only a person can tell.
         truth: what was injected, for `truth.jsonl` only, or None.
@@ -59,6 +61,7 @@ class Rig:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     calibration: str = ""
     sensors: tuple[SensorSource, ...] = ()
+    loop: Callable[..., LoopEnd] = run_loop
 
     @property
     def is_real_time(self) -> bool:

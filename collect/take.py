@@ -16,7 +16,7 @@ from gaploop.core import journal_format
 from gaploop.core.protocols import Leader, TakeSink
 from gaploop.core.types import SafetyReason, Tick
 from gaploop.core.vocabulary import Outcome
-from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, run_loop
+from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame
 
 SUCCESS_HELD_S: Final = 0.3
 """A rollout ends once success has held this long [s]: long enough for a thing to fall over."""
@@ -117,7 +117,7 @@ def run_take(
     recorders = _recorder(rig, leader, writer)
     subscribers: tuple[TakeSink, ...] = (*recorders, watch, *sinks)
     callbacks = (*((leader.observe,) if isinstance(leader, PolicyLeader) else ()), *on_frame)
-    end = run_loop(
+    end = rig.loop(
         rig.follower,
         leader,
         rig.safety,

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError
@@ -214,6 +214,17 @@ class ControlThread:
             raise loop.error
         return end
 
+    def take_loop(self, follower: Follower, leader: Leader, *_: object, **given: Any) -> LoopEnd:
+        """Be called as `run_loop` and run a span instead: what a `Rig` takes its turns from.
+
+        Raises:
+            ValueError: other devices than those that this thread drives.
+        """
+        if follower is not self._wiring.follower or leader is not self._wiring.leader:
+            raise ValueError("A take must be of the arm and the leader that the thread drives.")
+        known = ("max_s", "sinks", "on_frame", "stop")
+        return self.span(**{name: given[name] for name in known if name in given})
+
     def _runs(self) -> bool:
         return self.alive and self._loop.newest.mode is Mode.RUNNING
 
@@ -242,8 +253,7 @@ class ControlThread:
     def close(self) -> tuple[str, ...]:
         """Stop, take torque off and disconnect everything; safe to call twice.
 
-        Returns:
-            A line for every step that failed. None is left out because of another.
+        No step is left out because of another. Returns a line for every one that failed.
         """
         if self._is_closed:
             return ()

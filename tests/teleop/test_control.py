@@ -42,7 +42,7 @@ class Arm:
     """Two joints that go where they are sent; each step can be told to fail or to hang."""
 
     name, robot_type, units = "follower", "fake", "deg"
-    joint_names = ("a", "b")
+    joint_names: tuple[str, ...] = ("a", "b")
     joint_limits_rad = np.array([[-1.0, 1.0], [-1.0, 1.0]])
 
     def __init__(self, fails: frozenset[str] = frozenset(), after: int = 10) -> None:
@@ -393,6 +393,18 @@ def test_a_take_is_a_span_of_the_loop_with_its_own_count_and_time() -> None:
     assert first.ticks[0].t_s >= 0.0
     assert first.ticks[-1].t_s < 0.3 + RATES.period_s
     assert len(whole.ticks) > len(first.ticks) + len(second.ticks)
+
+
+def test_a_rig_can_take_its_turns_from_a_running_thread() -> None:
+    arm, leader, seen = Arm(), Driver(), Seen()
+    with thread(arm, leader, until_done=False) as control:
+        control.start()
+        rest = (None, control.clock, RATES)
+        end = control.take_loop(arm, leader, *rest, max_s=0.1, cameras=(), sinks=[seen])
+        assert end.ticks == len(seen.ticks) > 0
+        with pytest.raises(ValueError, match="that the thread drives"):
+            control.take_loop(Arm(), leader, *rest, max_s=0.1)
+        control.finish()
 
 
 def test_a_trip_ends_a_take_and_the_next_one_waits_for_the_operator() -> None:
