@@ -16,7 +16,7 @@ import shutil
 import signal
 import statistics
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -55,7 +55,8 @@ class Tally:
         kills: phase to kills.
         sealed: takes that had been claimed sealed.
         sealed_lost: of them, those that aren't whole.
-        open_lost_s: of each take that was open: what had been asked for and isn't there [s].
+        open_lost_s: phase to, of each take that was open, what had been asked for and isn't
+            there [s].
         torn: takes whose streams or pictures don't match, or that couldn't be recovered.
         dropped: pictures that the encoder couldn't take, all reported.
         unloadable: times that plain LeRobot couldn't load the dataset, or found less than before.
@@ -64,7 +65,7 @@ class Tally:
     kills: Counter[str] = field(default_factory=Counter)
     sealed: int = 0
     sealed_lost: int = 0
-    open_lost_s: list[float] = field(default_factory=list)
+    open_lost_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     torn: int = 0
     dropped: int = 0
     unloadable: int = 0
@@ -198,10 +199,10 @@ def _one_kill(
         job.wait_for("lost")
         job.wait_for("sealed")  # the session goes on: a later take is sealed
     job.kill()
-    _judge(journal, job.claims, tally)
+    _judge(journal, job.claims, tally, phase)
 
 
-def _judge(journal: Path, claims: list[tuple[Any, ...]], tally: Tally) -> None:
+def _judge(journal: Path, claims: list[tuple[Any, ...]], tally: Tally, phase: str) -> None:
     """Compare what was claimed with what is there after recovery."""
     from gaploop.collect.recovery import recover
     from gaploop.core.journal_format import read_end
@@ -223,7 +224,7 @@ def _judge(journal: Path, claims: list[tuple[Any, ...]], tally: Tally) -> None:
             tally.sealed_lost += not whole or kept != rows
         else:
             tally.torn += end is not None and not whole
-            tally.open_lost_s.append((rows - kept) / 50)
+            tally.open_lost_s[phase].append((rows - kept) / 50)
 
 
 def _whole(take: Path, end: Any) -> bool:
@@ -296,14 +297,15 @@ def _check_all(work: Path, tally: Tally) -> None:
 
 def figures(tally: Tally) -> dict[str, Any]:
     """Return a tally as figures."""
-    lost = tally.open_lost_s or [0.0]
+    lost = [s for phase in tally.open_lost_s.values() for s in phase] or [0.0]
     return {
         "kills": dict(tally.kills),
         "sealed_takes": tally.sealed,
         "sealed_takes_lost": tally.sealed_lost,
-        "open_takes": len(tally.open_lost_s),
+        "open_takes": sum(map(len, tally.open_lost_s.values())),
         "open_lost_s_median": round(statistics.median(lost), 3),
         "open_lost_s_max": round(max(lost), 3),
+        "open_lost_s_max_by_phase": {k: round(max(v), 3) for k, v in tally.open_lost_s.items()},
         "torn_takes": tally.torn,
         "dropped_pictures_reported": tally.dropped,
         "datasets_lerobot_cannot_load": tally.unloadable,
