@@ -13,6 +13,7 @@ from gaploop.scripts import options
 
 EXAMPLE: Final = """\
 gaploop bench cell
+gaploop bench bus --json
 gaploop bench loop --json
 gaploop bench faults --schedules=1000 --output_dir=outputs/faults
 gaploop bench gaps --n=30 --output_dir=outputs/gaps
@@ -26,6 +27,7 @@ POSITIONAL: Final = "name"
 
 BENCHES: Final = {
     "attribution": "injected against diagnosed dimension, over freshly drawn gaps",
+    "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
     "cell": "rendering rate and the scripted expert's success in the nominal cell",
     "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
@@ -41,7 +43,8 @@ BENCHES: Final = {
 class BenchConfig:
     """Run one of the benchmarks, each printing its figures.
 
-    attribution tabulates injected against diagnosed dimension over freshly drawn gaps; cell
+    attribution tabulates injected against diagnosed dimension over freshly drawn gaps; bus compares
+    what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell
     measures rendering and the scripted expert; faults lets random things go wrong on emulated
     arms and times torque off; gaps measures what every mechanism costs the base policy; journal
     kills recordings and counts what is lost; loop drives emulated arms with gaploop and with

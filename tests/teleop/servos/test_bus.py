@@ -1,0 +1,229 @@
+"""One bus, two buses: state in SI units, silence, alerts, and everybody asked at once."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from fake_servos import FakeServos
+
+from gaploop.core.types import NO_REPLY, REBOOTED
+from gaploop.teleop.servos import dynamixel
+from gaploop.teleop.servos.bus import ServoBus
+from gaploop.teleop.servos.exchange import Line, run
+from gaploop.teleop.servos.port import SerialPort
+from gaploop.teleop.servos.registers import Protocol, describe_error
+from gaploop.teleop.servos.torque import torque_off, torque_on
+
+STS = dict.fromkeys((1, 2, 3), "sts3215")
+MIXED = {1: "xl430-w250", 2: "xl330-m288", 3: "xl330-m288", 4: "xl330-m288"}
+
+
+class PatientLine(Line):
+    """Waits long enough for a machine that is busy with other things."""
+
+    @property
+    def wait_s(self) -> float:
+        return 0.06
+
+
+@contextlib.contextmanager
+def a_bus(protocol: Protocol, models: dict[int, str]) -> Iterator[tuple[FakeServos, ServoBus]]:
+    with FakeServos(protocol, models) as fake:
+        port = SerialPort(fake.path)
+        port.open()
+        bus = ServoBus(PatientLine(port, protocol), list(models), list(models.values()))
+        try:
+            yield fake, bus
+        finally:
+            port.close()
+
+
+def read(bus: ServoBus, now_s: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    (state,) = run([(bus.line, bus.read(now_s))])
+    return state.values, state.status
+
+
+def read_well(bus: ServoBus) -> tuple[np.ndarray, np.ndarray]:
+    """Read until nobody was late: the machine may be busy."""
+    for _ in range(50):
+        values, status = read(bus)
+        if not (status & NO_REPLY).any():
+            return values, status
+    raise AssertionError(bus.line.faults)
+
+
+def test_feetech_registers_in_si_units() -> None:
+    with a_bus(Protocol.FEETECH, STS) as (fake, bus):
+        for name, value in {
+            "Present_Position": 0x8000 | 12,  # sign and magnitude: -12
+            "Present_Velocity": 0x8000 | 2048,
+            "Present_Load": 0x0400 | 250,  # its sign is bit 10
+            "Present_Voltage": 121,
+            "Present_Temperature": 41,
+            "Present_Current": 100,
+            "Status": 0x20,
+        }.items():
+            fake.put(2, name, value)
+        fake.put(3, "Phase", 0)  # speed in steps of 50 ticks a second
+        fake.put(3, "Present_Velocity", 41)
+        fake.put(1, "Phase", 4)
+        fake.put(2, "Phase", 12)
+        run([(bus.line, bus.probe())])
+        values, status = read_well(bus)
+        np.testing.assert_allclose(
+            values[:, 1], [-12, -np.pi, 0.65, -25.0, 41.0, 12.1], rtol=0, atol=1e-9
+        )
+        assert values[1, 2] == pytest.approx(41 * 50 * 2 * np.pi / 4096)
+        assert status.tolist() == [0, 0x20, 0]
+        assert describe_error(Protocol.FEETECH, 0x24) == "overheating, overload"
+
+
+def test_dynamixel_registers_in_si_units_on_a_mixed_bus() -> None:
+    with a_bus(Protocol.DYNAMIXEL, MIXED) as (fake, bus):
+        for servo_id in (1, 2):
+            fake.put(servo_id, "Present_Position", -5000)  # more than a turn back
+            fake.put(servo_id, "Present_Velocity", -100)
+            fake.put(servo_id, "Present_Current", -300)
+            fake.put(servo_id, "Present_Input_Voltage", 50)
+            fake.put(servo_id, "Present_Temperature", 36)
+        run([(bus.line, bus.probe())])
+        assert bus.fast
+        values, _ = read_well(bus)
+        speed = -100 * 0.229 * 2 * np.pi / 60
+        np.testing.assert_allclose(values[:, 0], [-5000, speed, np.nan, -30.0, 36, 5.0])
+        np.testing.assert_allclose(values[:, 1], [-5000, speed, -0.3, np.nan, 36, 5.0])
+
+
+def test_old_firmware_is_read_by_plain_sync_read() -> None:
+    with a_bus(Protocol.DYNAMIXEL, MIXED) as (fake, bus):
+        fake.fast = False
+        run([(bus.line, bus.probe())])
+        assert not bus.fast
+        fake.put(4, "Present_Position", 77)
+        values, status = read_well(bus)
+        assert values[0, 3] == 77
+        assert not status.any()
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_dead_servo_does_not_silence_those_behind_it(fast: bool) -> None:
+    """On a Dynamixel bus each waits for the one before it, so one dead servo hides the rest."""
+    with a_bus(Protocol.DYNAMIXEL, MIXED) as (fake, bus):
+        bus.fast = fast
+        fake.dead = {2}
+        _, status = read(bus)
+        assert status.tolist() == [0, NO_REPLY, 0, 0]
+        _, status = read(bus)
+        assert status.tolist() == [0, NO_REPLY, 0, 0]
+        asked = [f.params[4:] for f in fake.seen if f.code in (0x82, 0x8A)]
+        assert asked[-1] == bytes((1, 3, 4, 2))  # asked last from now on
+        assert bus.line.faults.of(2).silent >= 2
+        assert bus.line.faults.of(1).silent == 0
+        fake.dead = set()
+        for _ in range(30):
+            _, status = read(bus)
+        assert not status.any()
+
+
+def test_when_a_servo_was_heard_last() -> None:
+    with a_bus(Protocol.FEETECH, STS) as (fake, bus):
+        read_well(bus)
+        fake.dead = {3}
+        run([(bus.line, bus.read(4.0))])
+        run([(bus.line, bus.read(5.0))])
+        assert bus.heard_s.tolist()[0] == 5.0
+        assert bus.heard_s[2] < 4.0
+
+
+def test_an_alert_is_looked_up_in_register_70() -> None:
+    with a_bus(Protocol.DYNAMIXEL, MIXED) as (fake, bus):
+        bus.fast = True
+        fake.errors[3] = dynamixel.ALERT
+        fake.put(3, "Hardware_Error_Status", 0x20)
+        assert read_well(bus)[1].tolist() == [0, 0, 0x20, 0]
+        before = len(fake.seen)
+        assert read_well(bus)[1].tolist() == [0, 0, 0x20, 0]
+        assert len(fake.seen) == before + 1  # a known error isn't asked for every turn
+        fake.errors.clear()
+        assert read_well(bus)[1].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("protocol", list(Protocol))
+def test_a_servo_that_comes_back_limp(protocol: Protocol) -> None:
+    models = STS if protocol is Protocol.FEETECH else MIXED
+    with a_bus(protocol, models) as (fake, bus):
+        setting = "Torque_Limit" if protocol is Protocol.FEETECH else "Position_P_Gain"
+        for servo_id in models:
+            fake.put(servo_id, setting, 700)
+        run([(bus.line, bus.remember())])
+        assert run([(bus.line, torque_on(bus))]) == [()]
+        fake.dead = {2}
+        read(bus)
+        fake.put(2, "Torque_Enable", 0)
+        fake.put(2, setting, 1)
+        fake.dead = set()
+        _, status = read_well(bus)
+        assert status.tolist()[1] == REBOOTED
+        assert fake.get(2, setting) == 1  # a follower isn't set up again behind anybody's back
+        assert run([(bus.line, torque_on(bus))]) == [()]
+        assert fake.get(2, setting) == 700
+        assert not read_well(bus)[1].any()
+
+
+@pytest.mark.parametrize("protocol", list(Protocol))
+def test_torque_on_holds_every_servo_where_it_is(protocol: Protocol) -> None:
+    models = STS if protocol is Protocol.FEETECH else MIXED
+    with a_bus(protocol, models) as (fake, bus):
+        for servo_id in models:
+            fake.put(servo_id, "Present_Position", 1000 + servo_id)
+            fake.put(servo_id, "Goal_Position", 3000)
+        run([(bus.line, torque_on(bus))])
+        for servo_id in models:
+            assert fake.get(servo_id, "Goal_Position") == 1000 + servo_id
+            assert fake.get(servo_id, "Torque_Enable") == 1
+        fake.dead = {1, 3}
+        assert run([(bus.line, torque_off(bus))]) == [(1, 3)]
+        assert [fake.get(i, "Torque_Enable") for i in models if i not in (1, 3)].count(1) == 0
+        fake.dead = set()
+        assert run([(bus.line, torque_off(bus))]) == [()]
+
+
+def test_two_buses_are_asked_before_either_has_answered() -> None:
+    with (
+        a_bus(Protocol.FEETECH, STS) as (one, first),
+        a_bus(Protocol.DYNAMIXEL, MIXED) as (two, second),
+    ):
+        asked = {"first": threading.Event(), "second": threading.Event()}
+        late = []
+
+        def answer(mine: str, other: str, data: bytes) -> bytes:
+            asked[mine].set()
+            if not asked[other].wait(5.0):
+                late.append(mine)
+            return data
+
+        one.spoil = lambda data: answer("first", "second", data)
+        two.spoil = lambda data: answer("second", "first", data)
+        states = run([(first.line, first.read(0.0)), (second.line, second.read(0.0))])
+        assert len(states) == 2
+        assert not late
+
+
+def test_an_answer_that_comes_too_late_is_not_the_next_ones() -> None:
+    with a_bus(Protocol.FEETECH, STS) as (fake, bus):
+        held = threading.Event()
+        fake.spoil = lambda data: (held.wait(5.0), data)[1]
+        assert (read(bus)[1] & NO_REPLY).all()
+        fake.spoil = lambda data: data
+        held.set()
+        time.sleep(0.05)  # now the late answers are there
+        fake.put(1, "Present_Position", 555)
+        values, _ = read_well(bus)
+        assert values[0, 0] == 555
+        faults = bus.line.faults
+        assert faults.stale_bytes + sum(f.repeated for f in faults.servos.values()) > 0

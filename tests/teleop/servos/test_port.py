@@ -1,0 +1,112 @@
+"""The port itself: exclusive, never hanging, and easy on the processor."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import tty
+
+import dynamixel_sdk
+import pytest
+import scservo_sdk
+from fake_servos import FakeServos
+
+from gaploop.core.errors import DeviceError
+from gaploop.teleop.servos.port import SerialPort
+from gaploop.teleop.servos.port_errors import other_holder
+from gaploop.teleop.servos.registers import Protocol
+from gaploop.teleop.servos.sdk_port import PollPortHandler
+
+HOLDER = (
+    "import os, sys; os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(1, flush=True); input()"
+)
+
+
+def test_a_port_is_opened_once_and_closed_twice() -> None:
+    with FakeServos(Protocol.FEETECH, {1: "sts3215"}) as fake:
+        port = SerialPort(fake.path)
+        port.open()
+        port.open()
+        with pytest.raises(DeviceError, match="in use"):
+            SerialPort(fake.path).open()
+        port.close()
+        port.close()
+        again = SerialPort(fake.path)
+        again.open()
+        again.close()
+
+
+def test_the_process_that_holds_a_port_is_named() -> None:
+    master, slave = os.openpty()
+    path = os.ttyname(slave)
+    os.close(slave)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        assert f"process {holder.pid}" in other_holder(path)
+        holder.communicate(b"\n")
+    assert other_holder(path) == ""
+    os.close(master)
+
+
+def test_a_port_whose_other_end_is_gone_raises_and_doesnt_hang() -> None:
+    master, slave = os.openpty()
+    tty.setraw(slave)
+    port = SerialPort(os.ttyname(slave))
+    port.open()
+    os.close(slave)
+    os.close(master)
+    with pytest.raises(OSError, match="Input/output error"):
+        port.write(b"x" * 10)
+    port.close()
+
+
+def test_a_port_that_takes_no_bytes_gives_up() -> None:
+    master, slave = os.openpty()
+    tty.setraw(slave)
+    port = SerialPort(os.ttyname(slave))
+    port.open()
+    with pytest.raises(TimeoutError):
+        port.write(b"x" * 1_000_000)
+    port.close()
+    os.close(master)
+    os.close(slave)
+
+
+@pytest.mark.parametrize("protocol", list(Protocol))
+def test_the_sdks_wait_for_a_slow_servo_without_spinning(protocol: Protocol) -> None:
+    """Their own handler asks for bytes all the time that a servo takes to answer."""
+    feetech = protocol is Protocol.FEETECH
+    with FakeServos(protocol, {1: "sts3215" if feetech else "xl330-m288"}) as fake:
+        fake.put(1, "Present_Temperature", 42)
+
+        def slow(data: bytes) -> bytes:
+            time.sleep(0.05)
+            return data
+
+        fake.spoil = slow
+        handler = PollPortHandler(SerialPort(fake.path))
+        assert handler.openPort()
+        packets = scservo_sdk.PacketHandler(0) if feetech else dynamixel_sdk.PacketHandler(2.0)
+        address = 63 if feetech else 146
+        cpu_s = time.thread_time()
+        value, result, error = packets.read1ByteTxRx(handler, 1, address)
+        cpu_s = time.thread_time() - cpu_s
+        assert (value, result, error) == (42, 0, 0)
+        assert cpu_s < 0.02
+        handler.closePort()
+
+
+def test_the_sdks_give_up_where_nobody_answers() -> None:
+    with FakeServos(Protocol.FEETECH, {1: "sts3215"}) as fake:
+        handler = PollPortHandler(SerialPort(fake.path))
+        handler.openPort()
+        cpu_s = time.thread_time()
+        _, result, _ = scservo_sdk.PacketHandler(0).read1ByteTxRx(handler, 9, 63)
+        assert result == scservo_sdk.COMM_RX_TIMEOUT
+        assert time.thread_time() - cpu_s < 0.02
+        handler.closePort()
