@@ -222,8 +222,7 @@ class ControlThread:
         """
         if follower is not self._wiring.follower or leader is not self._wiring.leader:
             raise ValueError("A take must be of the arm and the leader that the thread drives.")
-        known = ("max_s", "sinks", "on_frame", "stop")
-        return self.span(**{name: given[name] for name in known if name in given})
+        return self.span(**{k: given[k] for k in ("max_s", "sinks", "on_frame", "stop") if k in given})
 
     def _runs(self) -> bool:
         return self.alive and self._loop.newest.mode is Mode.RUNNING
