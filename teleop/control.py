@@ -215,14 +215,12 @@ class ControlThread:
         return end
 
     def take_loop(self, follower: Follower, leader: Leader, *_: object, **given: Any) -> LoopEnd:
-        """Be called as `run_loop` and run a span instead: what a `Rig` takes its turns from.
-
-        Raises:
-            ValueError: other devices than those that this thread drives.
-        """
+        """Be called as `run_loop` and run a span instead: what a `Rig` takes its turns from."""
         if follower is not self._wiring.follower or leader is not self._wiring.leader:
             raise ValueError("A take must be of the arm and the leader that the thread drives.")
-        return self.span(**{k: given[k] for k in ("max_s", "sinks", "on_frame", "stop") if k in given})
+        for elsewhere in ("cameras", "tracker"):
+            given.pop(elsewhere, None)
+        return self.span(**given)
 
     def _runs(self) -> bool:
         return self.alive and self._loop.newest.mode is Mode.RUNNING
@@ -250,9 +248,9 @@ class ControlThread:
         return replace(end, faults=faults, lost=_lost(self._boxes))
 
     def close(self) -> tuple[str, ...]:
-        """Stop, take torque off and disconnect everything; safe to call twice.
+        """Stop, take torque off, disconnect everything; return a line for every failed step.
 
-        No step is left out because of another. Returns a line for every one that failed.
+        Safe to call twice.
         """
         if self._is_closed:
             return ()
