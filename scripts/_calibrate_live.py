@@ -62,30 +62,49 @@ def take_poses(config: CalibrateFields, board: Board, folder: Path, arm: ArmMode
     Raises:
         DeviceError: the camera or the arm stops answering.
     """
+    writable_folder(folder, "Folder", "--path")
+    with limp_arm(config) as follower, _camera(config) as camera:
+        log.info("The arm is limp: hold it. Move it, keep still for half a second, move on.")
+        collect_poses(camera, follower, arm, board, folder, config.images)
+
+
+def collect_poses(
+    camera: CameraSource,
+    follower: Follower,
+    arm: ArmModel,
+    board: Board,
+    folder: Path,
+    wanted: int,
+) -> None:
+    """Add pictures and joints to `folder` until there are `wanted` new poses, or Ctrl-C.
+
+    Raises:
+        DeviceError: the camera or the arm stops answering.
+        UnusableInputError: the arm has other joints than its model, or the folder's poses.
+    """
     from gaploop.teleop.calibration.capture import PoseCapture, State
     from gaploop.teleop.calibration.sightings import joints_row, read_poses, write_image
 
-    writable_folder(folder, "Folder", "--path")
+    if follower.joint_names != arm.joint_names:
+        raise UnusableInputError(
+            f"The robot has joints {', '.join(follower.joint_names)}, the {arm.name} model "
+            f"{', '.join(arm.joint_names)}. Name its model with --arm_model."
+        )
     before = read_poses(folder, arm) if (folder / POSES).is_file() else []
-    capture = PoseCapture(board, config.images, [row.T_base_tcp for row in before])
+    capture = PoseCapture(board, wanted, [row.T_base_tcp for row in before])
     names = _free_names(_names_in(folder))
-    with contextlib.ExitStack() as stack:
-        follower = stack.enter_context(limp_arm(config))
-        camera = stack.enter_context(_camera(config))
 
-        def look(frame: CameraFrame, forced: bool) -> Advice:
-            q = follower.read().position_rad
-            T = arm.T_base_tcp(q)
-            advice = capture.look(frame.image, q, T, frame.t_capture_s, forced)
-            if advice.state is State.TAKEN:
-                name = next(names)
-                write_image(folder / name, frame.image)
-                append_line(folder / POSES, joints_row(name, follower.joint_names, q))
-            return advice
+    def look(frame: CameraFrame, forced: bool) -> Advice:
+        q = follower.read().position_rad
+        T = arm.T_base_tcp(q)
+        advice = capture.look(frame.image, q, T, frame.t_capture_s, forced)
+        if advice.state is State.TAKEN:
+            name = next(names)
+            write_image(folder / name, frame.image)
+            append_line(folder / POSES, joints_row(name, follower.joint_names, q))
+        return advice
 
-        log.info("The arm is limp: hold it. Move it, keep still for half a second, move on.")
-        asks = capture.asks()
-        _guide(camera, look, _first(asks, len(before)), config.images, folder)
+    _guide(camera, look, capture.advice(), wanted, folder)
 
 
 @contextlib.contextmanager
@@ -166,12 +185,6 @@ def _guide(
         folder,
         "; stopped, the same command goes on from there" if stopped else "",
     )
-
-
-def _first(asks: tuple[str, ...], taken: int) -> Advice:
-    from gaploop.teleop.calibration.capture import Advice, State
-
-    return Advice(State.NO_BOARD, None, asks, taken, False)
 
 
 def _views_in(board: Board, folder: Path) -> list[Any]:

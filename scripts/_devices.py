@@ -6,6 +6,7 @@ when their package is imported; nothing here lists them.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import pkgutil
@@ -14,9 +15,14 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-OWN_PACKAGES: Final = ("gaploop.sim.lerobot_devices", "gaploop.teleop.lerobot_devices")
+OWN_PACKAGES: Final = (
+    "gaploop.sim.lerobot_devices",
+    "gaploop.teleop.lerobot_devices",
+    "gaploop.teleop.lerobot_motion",
+)
 
 
+@functools.cache
 def registries() -> tuple[type, type]:
     """Return LeRobot's RobotConfig and TeleoperatorConfig with every known type registered."""
     import lerobot.cameras

@@ -147,6 +147,13 @@ class PoseCapture:
             state = State.MOVING if not still else self._if_new(T_base_tcp, force)
         else:
             self._still_board.forget()
+        return self._advice(state, view)
+
+    def advice(self) -> Advice:
+        """Return what to show next, before any picture."""
+        return self._advice(State.NO_BOARD, None)
+
+    def _advice(self, state: State, view: BoardView | None) -> Advice:
         n = len(self.poses)
         return Advice(state, view, self.asks(), n, n >= self._wanted)
 

@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from gaploop.core.types import FloatArray
 
-SEGMENT_S: Final = 2.0
+SEGMENT_S: Final = 1.0
 """Length of the pieces that are correlated, and resampled for the interval [s]."""
 EARLIEST_S: Final = -0.1
 LATEST_S: Final = 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 from scipy.spatial.transform import Rotation
 
@@ -12,7 +13,8 @@ from gaploop.core.types import FloatArray
 def pose(rotation_vector_rad: FloatArray, translation_m: FloatArray) -> FloatArray:
     """Return a pose, shape (4, 4), from a rotation vector [rad] and a translation [m], (3,)."""
     T = np.eye(4)
-    T[:3, :3] = Rotation.from_rotvec(np.ravel(rotation_vector_rad)).as_matrix()
+    # A tenth of the time of SciPy's Rotation, and fits call this some 10,000 times.
+    T[:3, :3] = cv2.Rodrigues(np.ascontiguousarray(rotation_vector_rad, dtype=np.float64))[0]
     T[:3, 3] = np.ravel(translation_m)
     return T
 

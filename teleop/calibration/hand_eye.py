@@ -85,7 +85,7 @@ def calibrate_hand_eye(
         )
     method = min(by_method, key=lambda name: by_method[name].board_mm)
     X, Y = solvers.solve(equations, method)
-    covariance = _bootstrap(equations, method, X, bootstraps, seed)
+    covariance = _bootstrap(equations, method, (X, Y), bootstraps, seed)
     std = np.sqrt(np.diag(covariance))
     return HandEyeResult(
         HandEye(setup, X, Y),
@@ -211,17 +211,21 @@ def _board_errors_mm(equations: Equations, X: FloatArray, Y: FloatArray) -> Floa
 
 
 def _bootstrap(
-    equations: Equations, method: str, X: FloatArray, times: int, seed: int
+    equations: Equations,
+    method: str,
+    fitted: tuple[FloatArray, FloatArray],
+    times: int,
+    seed: int,
 ) -> FloatArray:
     """Return the covariance of (translation [m], rotation vector [rad]), shape (6, 6)."""
-    rng, n = np.random.default_rng(seed), len(equations.far_mount)
+    rng, n, X = np.random.default_rng(seed), len(equations.far_mount), fitted[0]
     moved = []
     for _ in range(times):
         counts = np.bincount(rng.integers(0, n, n), minlength=n)
         if (counts > 0).sum() < 4:
             continue
         try:
-            again, _ = solvers.solve(equations, method, counts)
+            again, _ = solvers.solve(equations, method, counts, fitted)
         except solvers.NoAnswerError:
             continue
         turn = rotation_vector(again[:3, :3] @ X[:3, :3].T)

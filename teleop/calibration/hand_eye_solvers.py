@@ -74,7 +74,10 @@ class Equations:
 
 
 def solve(
-    equations: Equations, method: str, counts: NDArray[np.int64] | None = None
+    equations: Equations,
+    method: str,
+    counts: NDArray[np.int64] | None = None,
+    start: tuple[FloatArray, FloatArray] | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Return X and Y, each of shape (4, 4).
 
@@ -82,6 +85,7 @@ def solve(
         equations: from three pictures or more.
         method: one of `METHODS`.
         counts: how often each picture counts, shape (n,); once unless given.
+        start: X and Y to begin a fit with; a closed form unless given.
 
     Raises:
         NoAnswerError: the method gave no finite rigid motion.
@@ -90,15 +94,15 @@ def solve(
         if counts is not None:
             equations = _repeated(equations, counts)
         return _closed_form(equations, method)
-    start = None
-    for first in ("park", "shah", "daniilidis"):
-        with contextlib.suppress(NoAnswerError):
-            start = _closed_form(equations, first)
-            break
-    if start is None:
-        raise NoAnswerError("no closed form to start from")
-    X, Y, _ = refine(equations, *start, counts=counts)
+    X, Y, _ = refine(equations, *(start or _first_guess(equations)), counts=counts)
     return X, Y
+
+
+def _first_guess(equations: Equations) -> tuple[FloatArray, FloatArray]:
+    for method in ("park", "shah", "daniilidis"):
+        with contextlib.suppress(NoAnswerError):
+            return _closed_form(equations, method)
+    raise NoAnswerError("no closed form to start from")
 
 
 def refine(
@@ -131,7 +135,7 @@ def refine(
         held = p[12:] / prior if prior is not None else np.empty(0)
         return np.concatenate([wrong, held])
 
-    found = least_squares(errors, np.zeros(12 + more), x_scale="jac", max_nfev=50)
+    found = least_squares(errors, np.zeros(12 + more), method="lm", max_nfev=1000)
     p = np.asarray(found.x, dtype=np.float64)
     return X @ pose(p[0:3], p[3:6]), Y @ pose(p[6:9], p[9:12]), p[12:]
 

@@ -35,7 +35,7 @@ from gaploop.teleop.calibration.correlation import (
 MIN_MOTION_RAD: Final = 0.03
 """A piece in which a joint was sent through less than this says nothing (20 ticks of 4096)."""
 MIN_CORRELATION: Final = 0.8
-MIN_SEGMENTS: Final = 4
+MIN_SEGMENTS: Final = 6
 SMOOTH_S: Final = 0.012
 """Both signals are smoothed alike: it moves no peak, and encoder steps make no velocity."""
 
