@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
+import json
 import math
 import os
 import shutil
@@ -29,7 +29,7 @@ from gaploop.collect.encoder import Encoder, LocalTake, TakeEncoding
 from gaploop.collect.flusher import AFTER_S, Flusher
 from gaploop.collect.frame_row import FrameRow
 from gaploop.collect.streams import ArrowStream, EventStream
-from gaploop.collect.take_folder import make_folder, unusable
+from gaploop.collect.take_folder import make_folder, sync_file, synced_sha256, unusable
 from gaploop.collect.video_stream import check_sizes
 from gaploop.core import journal_format, telemetry
 from gaploop.core.clock import utc_ns
@@ -80,6 +80,7 @@ class JournalWriter:
         self.dropped = dict.fromkeys(header.cameras, 0)
         self._shown_at_s = dict.fromkeys(header.cameras, math.nan)
         self._t_s, self._handed_over = 0.0, False
+        self._is_header_new = False
         self._cleanup = contextlib.ExitStack()
         check_sizes(header.cameras)
         if encoder is not None and header.cameras:
@@ -100,7 +101,13 @@ class JournalWriter:
             self._flusher = Flusher(
                 self._write_header,
                 self._write,
-                (self._frames.sync, self._telemetry.sync, self._events.sync, self._encoding.sync),
+                (
+                    self._sync_header,
+                    self._frames.sync,
+                    self._telemetry.sync,
+                    self._events.sync,
+                    self._encoding.sync,
+                ),
                 lambda step_s: self.event(self._t_s, "clock_step", step_s=round(step_s, 3)),
                 wall_ns,
             )
@@ -127,9 +134,19 @@ class JournalWriter:
         self._events = EventStream(self.folder / journal_format.EVENTS)
 
     def _write_header(self) -> None:
-        """Make take.json and the names durable; no take begins by waiting for the disk."""
-        sync_folder(self.folder.parent)
-        write_json(self.folder / journal_format.HEADER, self.header.to_json())
+        """Write take.json, whole or not at all; no row waits until it is on the disk."""
+        new = self.folder / f".{journal_format.HEADER}"
+        new.write_text(json.dumps(self.header.to_json(), indent=1, default=str) + "\n")
+        os.replace(new, self.folder / journal_format.HEADER)
+        self._is_header_new = True
+
+    def _sync_header(self) -> None:
+        """Bring take.json and the names to the disk, once."""
+        if self._is_header_new:
+            self._is_header_new = False
+            sync_folder(self.folder.parent)
+            sync_file(self.folder / journal_format.HEADER)
+            sync_folder(self.folder)
 
     def _wake(self) -> None:
         self._flusher.wake()
@@ -255,7 +272,8 @@ class JournalWriter:
         return self.folder
 
     def _write_end(self, outcome: Outcome, reason: str) -> None:
-        sums = {p.name: _synced_sha256(p) for p in sorted(self.folder.iterdir())}
+        self._sync_header()
+        sums = {p.name: synced_sha256(p) for p in sorted(self.folder.iterdir())}
         rows = self._frames.rows, self._telemetry.rows
         end = TakeEnd(outcome, reason, *rows, self.dropped, sums)
         write_json(self.folder / journal_format.END, asdict(end))
@@ -291,13 +309,3 @@ class JournalWriter:
         with contextlib.suppress(DeviceError):  # what the videos hold stays readable
             self._encoding.wait()
         self._close()
-
-
-def _synced_sha256(path: Path) -> str:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

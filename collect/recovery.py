@@ -24,10 +24,11 @@ import av
 import numpy as np
 import pyarrow as pa
 
+from gaploop.collect.take_folder import sync_file
 from gaploop.collect.video_stream import MATROSKA
 from gaploop.core import journal_format, labels
 from gaploop.core.errors import GaploopError, UnusableInputError
-from gaploop.core.files import sha256, sync_folder, write_json
+from gaploop.core.files import read_json, sha256, sync_folder, write_json
 from gaploop.core.journal_format import TakeEnd, TakeHeader, read_header, read_stream, take_folders
 from gaploop.core.vocabulary import Outcome
 
@@ -93,6 +94,7 @@ def recover(journal: Path) -> RecoveryReport:
                 if not is_ours:
                     still_open.append(folder.name)
                     continue
+                _set_torn_header_aside(folder)
                 recovered.append(_recover_take(folder))
                 if "outcome" not in said.get(folder.name, {}):
                     _mark(journal, folder.name)
@@ -102,6 +104,20 @@ def recover(journal: Path) -> RecoveryReport:
     return RecoveryReport(
         tuple(recovered), tuple(still_open), tuple(failed), tuple(_headless(journal))
     )
+
+
+def _set_torn_header_aside(folder: Path) -> None:
+    """Rename a header that a power cut tore: it would keep the other takes from being read.
+
+    Raises:
+        UnusableInputError: it was torn, and is called take.json.torn now.
+    """
+    header = folder / journal_format.HEADER
+    try:
+        read_json(header)
+    except UnusableInputError as error:
+        os.replace(header, header.with_name(f"{header.name}.torn"))
+        raise UnusableInputError(f"{error} It is kept as {header.name}.torn.") from None
 
 
 def _mark(journal: Path, uid: str) -> None:
@@ -222,7 +238,7 @@ def _rewrite_video(path: Path, pictures: int) -> None:
     if _packets(new) != pictures:
         new.unlink()
         raise UnusableInputError(f"{path} can't be copied. Keep the folder and look into it.")
-    _sync(new)
+    sync_file(new)
     os.replace(new, path)
 
 
@@ -238,7 +254,7 @@ def _mend_events(path: Path) -> list[dict[str, Any]]:
             break
     new = path.with_name(path.name + _NEW)
     new.write_text("".join(json.dumps(event) + "\n" for event in whole))
-    _sync(new)
+    sync_file(new)
     os.replace(new, path)
     return whole
 
@@ -258,7 +274,7 @@ def _seal(
     for leftover in (*folder.glob(f"*{_NEW}"), *folder.glob(".*")):
         leftover.unlink()
     for path in folder.iterdir():
-        _sync(path)
+        sync_file(path)
     sync_folder(folder)
     end = TakeEnd(
         Outcome.INTERRUPTED,
@@ -268,11 +284,3 @@ def _seal(
         {path.name: sha256(path) for path in sorted(folder.iterdir())},
     )
     write_json(folder / journal_format.END, asdict(end))
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

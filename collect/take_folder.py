@@ -1,7 +1,9 @@
-"""The folder of a new take."""
+"""The folder of a take, and its files on the disk."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 from pathlib import Path
 from typing import Final
@@ -38,3 +40,19 @@ def unusable(journal: Path, error: OSError) -> UnusableInputError:
     return UnusableInputError(
         f"Journal {journal} can't be written ({error.strerror}). Name another with --journal."
     )
+
+
+def sync_file(path: Path) -> None:
+    """Wait until a file is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def synced_sha256(path: Path) -> str:
+    """Return a file's SHA-256, once it is on the disk."""
+    sync_file(path)
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -20,7 +20,13 @@ from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.collect.recovery import recover
 from gaploop.core.errors import DeviceError
 from gaploop.core.files import uuid7
-from gaploop.core.journal_format import TakeHeader, read_end, read_take, take_folders
+from gaploop.core.journal_format import (
+    TakeHeader,
+    read_end,
+    read_stream,
+    read_take,
+    take_folders,
+)
 from gaploop.core.take import TakeInfo
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome
@@ -220,7 +226,11 @@ def test_when_the_recorder_is_killed_the_encoder_finishes_the_videos_and_ends(
     )
     assert process.stdout is not None
     pid = int(process.stdout.readline())
-    time.sleep(0.6)
+    until_s = time.monotonic() + 30
+    while time.monotonic() < until_s and not all(
+        read_stream(folder / "frames.arrows").num_rows == 50 for folder in tmp_path.iterdir()
+    ):
+        time.sleep(0.02)
     process.kill()
     process.communicate()
     (lost,) = recover(tmp_path).recovered

@@ -16,7 +16,7 @@ from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.collect.recovery import recover
 from gaploop.core import journal_format, labels
 from gaploop.core.files import sha256, uuid7
-from gaploop.core.journal_format import TakeHeader, read_end, read_take
+from gaploop.core.journal_format import TakeHeader, read_end, read_journal, read_take
 from gaploop.core.take import TakeInfo
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome
@@ -154,7 +154,8 @@ def test_a_take_that_cannot_be_recovered_is_named_and_the_others_are(tmp_path: P
     assert [take.uid for take in report.recovered] == [good.name]
     ((uid, why),) = report.failed
     assert uid == bad.name
-    assert "not JSON" in why
+    assert "take.json.torn" in why
+    assert [take.info.uid for take in read_journal(tmp_path)] == [good.name]
 
 
 def test_the_command_says_what_was_saved_and_an_operators_word_publishes_it(
