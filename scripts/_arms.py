@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.clock import Clock
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import SIM_STATION, Station, load_station
+from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
+
+if TYPE_CHECKING:
+    from gaploop.teleop.lerobot_devices.force import ForceLeader
 
 EMBEDDED: Final = "so101_sim"
 EXPERT: Final = "scripted"
+KEYBOARD: Final = "keyboard"
+GAMEPAD: Final = "gamepad"
+MOTION: Final = "motion"
+
+
+@dataclass(frozen=True)
+class Hands:
+    """How an operator's hands are taken in: options that LeRobot's teleoperators don't have.
+
+    Attributes:
+        cartesian: speeds of keyboard and gamepad.
+        force: a leader arm that pushes back.
+    """
+
+    cartesian: CartesianOptions = field(default_factory=CartesianOptions)
+    force: ForceOptions = field(default_factory=ForceOptions)
 
 
 @dataclass(frozen=True)
@@ -43,7 +63,14 @@ def station_for(robot: Any, path: Path | None) -> Station:
     return SIM_STATION if robot.type == EMBEDDED else Station(name="unnamed")
 
 
-def connect(robot: Any, teleop: Any, station: Station, *, with_cameras: bool = False) -> Arms:
+def connect(
+    robot: Any,
+    teleop: Any,
+    station: Station,
+    *,
+    with_cameras: bool = False,
+    hands: Hands | None = None,
+) -> Arms:
     """Connect the devices that LeRobot's configs describe; all or none.
 
     Args:
@@ -51,6 +78,7 @@ def connect(robot: Any, teleop: Any, station: Station, *, with_cameras: bool = F
         teleop: a LeRobot TeleoperatorConfig.
         station: for the robot's limits and model.
         with_cameras: connect the robot's cameras too.
+        hands: speeds and forces; the usual ones unless given.
 
     Raises:
         DeviceError: a device doesn't answer, or isn't what it should be.
@@ -58,14 +86,20 @@ def connect(robot: Any, teleop: Any, station: Station, *, with_cameras: bool = F
     """
     title = f"{_name(robot)} ← {_name(teleop)}"
     with contextlib.ExitStack() as undo:
+        expert: Leader | None
         if robot.type == EMBEDDED:
             follower, clock, expert = _embedded(robot)
         else:
             follower, clock, expert = _real(robot, station)
         undo.callback(follower.close)
-        leader = _leader(teleop, follower, clock, expert)
+        hands = hands or Hands()
+        made = _window_leader(teleop, follower, station, hands)
+        leader = made or _leader(teleop, follower, clock, expert)
         if callable(close := getattr(leader, "close", None)):
             undo.callback(close)
+        if hands.force.enabled:
+            leader = _pushing(leader, teleop, hands.force)
+            undo.callback(leader.close)
         cameras = _cameras(robot, clock) if with_cameras else ()
         undo.pop_all()
     return Arms(follower, leader, cameras, clock, title)
@@ -119,6 +153,21 @@ def _real(robot: Any, station: Station) -> tuple[Follower, Clock, None]:
     return make_follower(robot, station), PacedClock(), None
 
 
+def _window_leader(
+    teleop: Any, follower: Follower, station: Station, hands: Hands
+) -> Leader | None:
+    """Return the leader that moves the arm's tool or runs a script, where one is asked for."""
+    chosen = kind(teleop)
+    if chosen not in (KEYBOARD, GAMEPAD, MOTION):
+        return None
+    from gaploop.teleop.leaders import make
+
+    if chosen == MOTION:
+        return make.make_motion_leader(follower, station, teleop.options())
+    opened = make.make_keyboard_leader if chosen == KEYBOARD else make.make_gamepad_leader
+    return opened(follower, station, hands.cartesian)
+
+
 def _leader(teleop: Any, follower: Follower, clock: Clock, expert: Leader | None) -> Leader:
     if teleop.type == EXPERT:
         if expert is not None:
@@ -130,6 +179,19 @@ def _leader(teleop: Any, follower: Follower, clock: Clock, expert: Leader | None
     from gaploop.teleop.lerobot_devices import make_leader
 
     return make_leader(teleop, follower, clock)
+
+
+def _pushing(leader: Leader, teleop: Any, force: ForceOptions) -> ForceLeader:
+    """Return the leader arm with force feedback."""
+    from gaploop.teleop.lerobot_devices.force import ForceLeader
+    from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader
+
+    if not isinstance(leader, ServoLeader):
+        raise UnusableInputError(
+            f"--force.enabled needs a leader arm with Dynamixel motors, not {kind(teleop)}. "
+            "Leave it out."
+        )
+    return ForceLeader(leader, force)
 
 
 def _cameras(robot: Any, clock: Clock) -> tuple[CameraSource, ...]:

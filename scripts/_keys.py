@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
+from gaploop.core.types import SafetyReason
+
 
 class Keys:
     """Reads keys from a terminal that is in cbreak mode; knows none where there is no terminal."""
@@ -26,6 +28,13 @@ class Keys:
         pressed = os.read(self._stream.fileno(), 32)
         # An arrow key sends several bytes that begin with ESC: none of them is a command.
         return "" if pressed[:1] in (b"", b"\x1b") else pressed[:1].decode(errors="ignore")
+
+    def say(self, trip: str) -> None:
+        """Show why the arm has tripped, "" where it hasn't; a terminal's view does that itself."""
+
+    def gone(self, reasons: SafetyReason) -> SafetyReason:
+        """Return after which of `reasons` the devices must be connected anew."""
+        return reasons
 
     @property
     def works(self) -> bool:

@@ -172,7 +172,7 @@ class Session:
                 end = control.finish()
                 self._why = self._why or str(end.reason.value)
         except DeviceError as error:
-            if not self._keys.works:
+            if not self._terminal.works:  # a leader's window goes with what was lost
                 raise
             lost = str(error)
         finally:
@@ -191,6 +191,7 @@ class Session:
         snapshot = control.snapshot()
         is_limp = snapshot.mode is ControlMode.TRIPPED
         self._trip = self._trip_words() if snapshot.tripped else ""
+        self._keys.say(self._trip)
         if key == "q":
             self._why = "quit"
         elif key == " ":
@@ -201,7 +202,7 @@ class Session:
             return ""
         if not self._keys.works:
             self._why = "trip"
-        elif snapshot.tripped & GONE:
+        elif snapshot.tripped & self._keys.gone(GONE):
             return self._trip
         elif key == "c" and self._confirmed():
             if snapshot.tripped & UNWELL:
@@ -231,6 +232,9 @@ class Session:
 
     def _find_again(self, lost: str, arms: Arms) -> Arms | None:
         """Wait until the devices answer again and the operator says c twice; None to leave."""
+        if not self._keys.works:  # a leader's window went with it
+            self._why = "trip"
+            return None
         found: Arms | None = None
         tried_s, why = -RETRY_S, lost
         self._asked_s = -AGAIN_S

@@ -6,12 +6,13 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
+from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 
 if TYPE_CHECKING:
     from gaploop.scripts._teleop_session import Ended
@@ -23,7 +24,8 @@ gaploop teleoperate --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robo
     --teleop.type=so101_leader --teleop.port=/dev/ttyACM1 --teleop.id=blue
 gaploop teleoperate --robot.type=koch_follower --robot.port=./follower --robot.id=koch \\
     --teleop.type=koch_leader --teleop.port=./leader --teleop.id=koch --teleop_time_s=60 --json
-gaploop teleoperate --robot.type=so101_sim --teleop.type=scripted
+gaploop teleoperate --robot.type=so101_sim --teleop.type=keyboard --cartesian.speed_m_s=0.1
+gaploop teleoperate --robot.type=so101_sim --teleop.type=motion --teleop.script=grid
 """
 
 POSITIONAL: Final = ()
@@ -59,6 +61,8 @@ def config_class() -> type:
         """End after this time of driving [s]."""
         station: Path | None = None
         """station.yaml with the cell's limits; conservative ones unless given."""
+        cartesian: CartesianOptions = field(default_factory=CartesianOptions)
+        force: ForceOptions = field(default_factory=ForceOptions)
         display_data: bool = False
         """Show joints and cameras in Rerun's viewer, as lerobot-teleoperate does."""
         output_dir: Path | None = None
@@ -88,7 +92,13 @@ def run(config: Any) -> int:
     )
 
     def connect() -> _arms.Arms:
-        return _arms.connect(config.robot, config.teleop, station, with_cameras=config.display_data)
+        return _arms.connect(
+            config.robot,
+            config.teleop,
+            station,
+            with_cameras=config.display_data,
+            hands=_arms.Hands(config.cartesian, config.force),
+        )
 
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(_viewer(config.display_data))

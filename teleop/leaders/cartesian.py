@@ -128,6 +128,10 @@ class CartesianLeader:
         """Say whether the operator has closed the window."""
         return self._source.heard().closed
 
+    def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
+        """Call these, on the main thread, when the e-stop is pressed and a trip is cleared."""
+        self._source.listen(on_estop, on_clear)
+
     def pump(self, trip: str = "") -> None:
         """Let the input device handle its events; on the main thread, 30 times a second or more.
 

@@ -66,6 +66,10 @@ class Controls:
         self._clutch_in = True
         self._on_estop, self._on_clear = on_estop, on_clear
 
+    def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
+        """Call these from now on when the e-stop is pressed and when a trip is cleared."""
+        self._on_estop, self._on_clear = on_estop, on_clear
+
     @property
     def pressed(self) -> tuple[Action, ...]:
         """What is pressed now, in order of pressing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -65,6 +66,10 @@ class IntentSource(Protocol):
 
     def heard(self) -> Heard:
         """Return the newest intent; never blocks. Called by the control loop's thread."""
+        ...
+
+    def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
+        """Call these when the e-stop is pressed and when a trip is cleared, in `pump`."""
         ...
 
     def pump(self, trip: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from typing import Final
@@ -13,6 +14,8 @@ from gaploop.core.kinematics import ArmModel, Box
 from gaploop.core.types import FloatArray, LeaderSample, SafetyReason, Tick
 from gaploop.teleop.leaders.options import MotionOptions
 from gaploop.teleop.leaders.scripts import Script, build_script
+
+log = logging.getLogger(__name__)
 
 STOOD_STILL_S: Final = 0.25
 """A loop that asks nothing for this long has stood still, as after a trip [s]."""
@@ -70,6 +73,8 @@ class MotionLeader:
                 f"The follower reports {q.tolist()} as joint positions. Check its bus."
             )
         self._script = build_script(self._arm, self._limits_rad, self._box, q, self._options)
+        for note in self._script.notes:
+            log.warning("%s", note)
         self._q_rad, self._began_s, self._last_s = q, math.nan, math.nan
         self.interrupted = False
 

@@ -22,6 +22,9 @@ from gaploop.teleop.leaders.window import Help, Window, sign_of
 
 PUMP_S: Final = 0.01
 """`heard` pumps no more often than this [s]."""
+UNSEEN: Final = ("offscreen", "dummy")
+"""SDL's drivers that draw on nothing. Without a display it takes one of them by itself, and the
+operator would look for a window that isn't there."""
 DRAW_S: Final = 0.05
 """The window is drawn no more often than this [s]."""
 
@@ -62,6 +65,10 @@ class Panel:
     def present(self) -> bool:
         """Say whether the device is there."""
         return True
+
+    def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
+        """Call these when the e-stop is pressed and when a trip is cleared, in `pump`."""
+        self.controls.listen(on_estop, on_clear)
 
     def pump(self, trip: str = "") -> None:
         """Handle what has happened since; call it 30 times a second or more.
@@ -126,10 +133,18 @@ class Panel:
 def _open_window(title: str, help_lines: Sequence[Help]) -> Window:
     try:
         pygame.display.init()
+        driver = pygame.display.get_driver()
+        if driver in UNSEEN and "SDL_VIDEODRIVER" not in os.environ:
+            pygame.display.quit()
+            raise DeviceError(_no_window(f"SDL fell back to its driver '{driver}'"))
         return Window(title, help_lines)
     except pygame.error as error:
-        shown = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or "none set"
-        raise DeviceError(
-            f"No window can be opened for the operator ({error}; display: {shown}). Run it on a "
-            "desktop, or over SSH with X forwarding (ssh -X)."
-        ) from error
+        raise DeviceError(_no_window(str(error))) from error
+
+
+def _no_window(why: str) -> str:
+    shown = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or "none set"
+    return (
+        f"No window can be opened for the operator ({why}; display: {shown}). Run it on a "
+        "desktop, or over SSH with X forwarding (ssh -X)."
+    )

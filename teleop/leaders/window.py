@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from gaploop.teleop.leaders.controls import MOTIONS, Action
 from gaploop.teleop.leaders.intent import Intent
@@ -25,6 +26,12 @@ _RED: Final = (196, 42, 42)
 _AMBER: Final = (186, 122, 8)
 _GREEN: Final = (20, 122, 62)
 _GREY: Final = (66, 72, 84)
+
+
+@functools.lru_cache(maxsize=64)
+def _font(height_px: int) -> Any:
+    """Return pygame's own font; opening it takes longer than drawing a line with it."""
+    return pygame.font.Font(None, max(8, height_px))
 
 
 @dataclass(frozen=True)
@@ -72,10 +79,11 @@ class Window:
 
     def __init__(self, title: str, help_lines: Sequence[Help]) -> None:
         pygame.font.init()
+        _font.cache_clear()  # fonts don't outlive the module's end
         self._surface = pygame.display.set_mode(SIZE_PX, pygame.RESIZABLE)
         pygame.display.set_caption(title)
         self._help = tuple(help_lines)
-        font = pygame.font.Font(None, KEY_PX)
+        font = _font(KEY_PX)
         self._indent = 28 + max(font.size(line.keys)[0] for line in self._help)
         self._drawn: object = None
 
@@ -125,5 +133,8 @@ class Window:
     def _text(
         self, text: str, height_px: float, ink: tuple[int, int, int], at: tuple[float, float]
     ) -> None:
-        font = pygame.font.Font(None, max(8, round(height_px)))
+        font = _font(round(height_px))
+        room_px = self._surface.get_width() - at[0] - 12
+        if (wide_px := font.size(text)[0]) > room_px:
+            font = _font(int(height_px * room_px / wide_px))
         self._surface.blit(font.render(text, True, ink), (round(at[0]), round(at[1])))

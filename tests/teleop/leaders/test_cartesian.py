@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -37,6 +38,9 @@ class Hand:
         return self.says
 
     def pump(self, trip: str = "") -> None:
+        pass
+
+    def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
         pass
 
     def close(self) -> None:

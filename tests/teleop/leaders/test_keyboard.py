@@ -174,8 +174,15 @@ def test_the_window_is_drawn(desk: Desk) -> None:
     assert (waiting != moving).any()
 
 
-@pytest.mark.usefixtures("no_display")
-def test_without_a_display_there_is_one_clear_line() -> None:
+@pytest.mark.parametrize("driver", ["nowhere", ""])
+def test_without_a_display_there_is_one_clear_line(
+    monkeypatch: pytest.MonkeyPatch, driver: str
+) -> None:
+    """Left alone, SDL drew on a surface that nobody sees, and the operator waited for a window."""
+    for name in ("SDL_VIDEODRIVER", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    if driver:
+        monkeypatch.setenv("SDL_VIDEODRIVER", driver)
     with pytest.raises(DeviceError, match="No window can be opened") as caught:
         Keyboard(Controls(CartesianOptions()), "test")
     assert "\n" not in str(caught.value)
