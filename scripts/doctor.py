@@ -42,6 +42,10 @@ class DoctorConfig:
     """Folder that takes would be written to, for the space left there."""
     calibration_dir: Path | None = None
     """LeRobot's calibration folder, if it is not the usual one."""
+    station: Path | None = None
+    """station.yaml, whose calibration file is looked at."""
+    calibration: Path | None = None
+    """gaploop's calibration file, if it isn't the station's own."""
     output_dir: Path | None = None
     """Where doctor.json goes, if it is to be kept."""
     json: bool = False
@@ -70,6 +74,7 @@ def run(config: DoctorConfig) -> int:
 
 
 def _look(config: DoctorConfig) -> Iterator[Finding]:
+    from gaploop.teleop.calibration.store import calibration_path
     from gaploop.teleop.doctor import calibrations, cameras, host, ports, servos
 
     yield from host.look(config.journal, _CODEC)
@@ -88,6 +93,7 @@ def _look(config: DoctorConfig) -> Iterator[Finding]:
     if config.cameras:
         yield from cameras.look()
     yield from calibrations.look(config.calibration_dir or calibrations.folder())
+    yield from calibrations.look_at_station(calibration_path(config.station, config.calibration))
 
 
 def _show(findings: list[Finding]) -> None:

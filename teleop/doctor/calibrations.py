@@ -1,4 +1,4 @@
-"""Calibration files: LeRobot's of the arms, with their age."""
+"""Calibration files with their age: LeRobot's of the arms, gaploop's of cameras and latency."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import time
 from pathlib import Path
 from typing import Final
 
+from gaploop.core.errors import UnusableInputError
+from gaploop.teleop.calibration.store import OLD_DAYS as STATION_OLD_DAYS
+from gaploop.teleop.calibration.store import load_calibration
 from gaploop.teleop.doctor.finding import Finding, Level
 
 AREA: Final = "calibration"
@@ -15,7 +18,7 @@ OLD_DAYS: Final = 90.0
 """Screws loosen and horns slip; LeRobot's users saw 17° of drift in a few months [days]."""
 _DAY_S: Final = 86400.0
 _TYPES: Final = {"so_follower": "so101_follower", "so_leader": "so101_leader"}
-"""LeRobot's folder, where it isn't called as the type of its option (SO-100 and SO-101 share it)."""
+"""LeRobot's folder, where it isn't called as the type of its option: both arms are one class."""
 
 
 def folder() -> Path:
@@ -41,6 +44,32 @@ def look(where: Path, now_s: float | None = None) -> list[Finding]:
         "--robot.id=NAME (a leader: --teleop.type=so101_leader …)"
     )
     return [Finding(AREA, "arms", Level.WARN, f"none in {where}", mend)]
+
+
+def look_at_station(path: Path) -> list[Finding]:
+    """Return the age of each part of gaploop's own calibration file.
+
+    Args:
+        path: the file; need not exist.
+    """
+    try:
+        calibration = load_calibration(path, missing_ok=True)
+    except UnusableInputError as error:
+        return [Finding(AREA, path.name, Level.FAIL, str(error), "Run: gaploop calibrate")]
+    ages = calibration.ages_days()
+    if not ages:
+        mend = "Only takes with cameras need it: gaploop calibrate --help"
+        return [
+            Finding(AREA, path.name, Level.OK, "no cameras calibrated yet", data={"hint": mend})
+        ]
+    findings = []
+    for name, days in ages.items():
+        old = days > STATION_OLD_DAYS
+        mend = "Repeat it if anything was touched: gaploop calibrate --help" if old else ""
+        level = Level.WARN if old else Level.OK
+        data = {"file": str(path), "age_days": days, "id": calibration.id}
+        findings.append(Finding(AREA, name, level, f"{days:.0f} days old ({path})", mend, data))
+    return findings
 
 
 def _one(file: Path, now_s: float) -> Finding:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gaploop.teleop.calibration.store import save_part
 from gaploop.teleop.doctor import calibrations, cameras, host, ports
 from gaploop.teleop.doctor.finding import Finding, Level, failed
 
@@ -147,6 +148,15 @@ def test_calibrations_by_age_and_state(tmp_path: Path) -> None:
     again = "lerobot-calibrate --robot.type=so101_follower --robot.port=PORT --robot.id=b_old"
     assert again in old.mend
     assert "pan" in empty.found
+
+
+def test_the_stations_own_calibration(tmp_path: Path) -> None:
+    path = tmp_path / "lab.calibration.json"
+    assert one(calibrations.look_at_station(path)).level is Level.OK
+    save_part(path, ("arms", "follower", "latency"), {"latency_s": 0.03})
+    assert one(calibrations.look_at_station(path)).level is Level.OK
+    path.write_text("{")
+    assert one(calibrations.look_at_station(path)).level is Level.FAIL
 
 
 def test_the_folder_follows_lerobots_variables(monkeypatch: pytest.MonkeyPatch) -> None:
