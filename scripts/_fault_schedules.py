@@ -6,6 +6,7 @@ The emulated servos are asked, not the program: what counts is when their motors
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 import tempfile
@@ -27,6 +28,8 @@ from gaploop.teleop.safety import SafetyFilter, make_safety
 
 WITHIN_S: Final = 0.2
 """Torque is to be off this long after a trip [s]."""
+BUSY_S: Final = 0.02
+"""Looks further apart than this say that the machine was too busy to time anything [s]."""
 DRIVE_S: Final = 0.6
 """Faults begin within this time of the start [s]."""
 LASTS_S: Final = 1.2
@@ -82,7 +85,9 @@ class Outcome:
 
     Attributes:
         trip: what tripped the filter, `error` where the loop failed, `none` where it was stopped.
-        off_s: from the trip, the error or the stop to the last reachable servo letting go [s].
+        off_s: from the trip, the error or the stop to the last reachable servo letting go [s],
+            as the next look saw it.
+        gap_s: longest time between two looks while it was waited for [s]: how busy the machine was.
         reachable: servos whose torque could be taken off.
         stays_off: torque stayed off afterwards, through disconnecting.
         said: what the operator was told at the end.
@@ -91,6 +96,7 @@ class Outcome:
     schedule: Schedule
     trip: str
     off_s: float
+    gap_s: float
     reachable: int
     stays_off: bool
     said: str
@@ -99,6 +105,11 @@ class Outcome:
     def holds(self) -> bool:
         """Say whether torque was off in time on every servo that could be reached."""
         return self.stays_off and self.off_s <= WITHIN_S
+
+    @property
+    def tells_nothing(self) -> bool:
+        """Say whether it seems late on a machine that was too busy to time it."""
+        return not self.holds and self.gap_s > BUSY_S
 
 
 def draw(seed: int) -> Schedule:
@@ -153,6 +164,7 @@ def run(schedule: Schedule, change: Callable[[Follower], Follower] = lambda arm:
             schedule,
             trip,
             watch.off_after_s(from_s),
+            watch.gap_s(from_s, from_s + WITHIN_S),
             len(watch.reachable),
             watch.stays_off(from_s + WITHIN_S),
             said,
@@ -222,6 +234,12 @@ class _Watch:
         held_s = max((at_s for at_s, joints in self._held if joints & self.reachable), default=0.0)
         after = [at_s for at_s, _ in self._held if at_s > max(held_s, from_s)]
         return after[0] - from_s if after and held_s > from_s else 0.0
+
+    def gap_s(self, from_s: float, to_s: float) -> float:
+        """Return the longest time between two looks from `from_s` to `to_s` [s]."""
+        looks = [at_s for at_s, _ in self._held if from_s <= at_s <= to_s]
+        ends = [from_s, *looks, to_s]
+        return max(late - early for early, late in itertools.pairwise(ends))
 
     def stays_off(self, from_s: float) -> bool:
         """Say whether no reachable motor held at any look after `from_s` [s]."""

@@ -23,9 +23,12 @@ ONE_OF_EACH: Mapping[str, tuple[str, str, Fault | None]] = {
 
 
 def run(schedule: Schedule, **given: Any) -> Outcome:
-    """Run it, once more where a loaded machine may have made it late."""
-    first = schedules.run(schedule, **given)
-    return first if first.holds else schedules.run(schedule, **given)
+    """Run it again where the machine was too busy to time it."""
+    outcome = schedules.run(schedule, **given)
+    for _ in range(4):
+        if outcome.tells_nothing:
+            outcome = schedules.run(schedule, **given)
+    return outcome
 
 
 @pytest.mark.parametrize("reason", ONE_OF_EACH)
