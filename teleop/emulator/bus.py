@@ -39,6 +39,7 @@ _HELD_UP_S: Final = 0.005
 """An answer that is due later than this is held up, as by a slow adapter: the servos hear on
 meanwhile, and a goal or torque-off takes effect at once [s]."""
 """How often the arm moves on while no host asks [s]."""
+_REAL_TIME: Final = 1  # below any control loop's
 _PRIORITY: Final = -15
 _SWITCH_S: Final = 0.0005
 """A host in this process may spin while it waits, as the makers' SDKs do, and hold the
@@ -370,8 +371,11 @@ def raise_priority() -> None:
 
     Real servos don't wait for the host's processor; the makers' SDKs give up after 34 ms.
     """
-    with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _PRIORITY)
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_REAL_TIME))
+    except PermissionError:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _PRIORITY)
 
 
 def _chain(

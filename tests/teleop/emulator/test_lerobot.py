@@ -30,6 +30,9 @@ ARMS = [
     ("openmanipulator", "leader", "omx_leader", "OmxLeader"),
 ]
 
+AS_THE_OTHERS = (("so101", "leader"), ("koch", "follower"))
+"""Their calibration takes the same steps as that of the two that are always tried."""
+
 
 def device(role: str, module: str, name: str, port: str, folder: Path) -> Any:
     """Build LeRobot's device of that name."""
@@ -85,7 +88,13 @@ def typed_input(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     os.close(write)
 
 
-@pytest.mark.parametrize(("model", "role", "module", "name"), ARMS)
+@pytest.mark.parametrize(
+    ("model", "role", "module", "name"),
+    [
+        pytest.param(*arm, marks=[pytest.mark.slow] if arm[:2] in AS_THE_OTHERS else [])
+        for arm in ARMS
+    ],
+)
 def test_lerobots_calibration_finds_the_arms_middle_and_ranges(
     model: str,
     role: str,
@@ -166,6 +175,7 @@ def test_lerobot_refuses_a_wrong_arm_as_it_refuses_hardware(tmp_path: Path) -> N
             arm.bus.port_handler.closePort()
 
 
+@pytest.mark.slow
 def test_lerobot_scans_bit_rates_and_sets_up_a_new_motor() -> None:
     """`setup_motor` finds a servo at any bit rate and id, and leaves it at 1 Mbit/s."""
     from lerobot.motors import Motor, MotorNormMode
