@@ -246,7 +246,10 @@ class ServoLeader(ServoArms):
         del t_s
         read_s, states = self.group.take(self.buses)
         state = self.state(read_s, states)
-        ticks = np.hstack([one.position_ticks for one in states])[self._order]
+        ticks = (
+            np.hstack([one.position_ticks for one in states]) if states[1:] else states[0].values[0]
+        )
+        ticks = ticks[self._order]
         ticks = np.minimum(np.maximum(ticks, self._low), self._high)
         wanted = ticks * self._slope + self._offset
         oldest_s = min(float(bus.heard_s.min()) for bus in self.buses)

@@ -66,6 +66,7 @@ class ServoBus:
         self._turn = 0
         self._span = reg.STATE_SPAN[line.protocol]
         self._empty = bytes(self._span.size)
+        self._last_request: Request | None = None
         self.forget_faults()
 
     def forget_faults(self) -> None:
@@ -118,7 +119,7 @@ class ServoBus:
         order = self._order()
         answers: dict[int, Reply] = {}
         if order:
-            answers = dict((yield self.ask(self._span, order)))
+            answers = dict((yield self._ask_state(order)))
             again = [i for i in order if i not in answers and i not in self._silent]
             if again and answers.keys() != set(order):
                 # The first one missing may be the one that silences the others: ask it last.
@@ -126,6 +127,13 @@ class ServoBus:
         self._note_silence(order, answers)
         yield from self._look_after(answers)
         return self._state(answers, now_s)
+
+    def _ask_state(self, order: tuple[int, ...]) -> Request:
+        """Return the request for all of these servos' state; the same as last turn, mostly."""
+        last = self._last_request
+        if last is None or last.ids != order or last.fast != self.fast:
+            last = self._last_request = self.ask(self._span, order)
+        return last
 
     def _order(self) -> tuple[int, ...]:
         if not self._silent:

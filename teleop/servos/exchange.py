@@ -153,22 +153,26 @@ class Line:
         return self.answers
 
     def _take(self, frames: Sequence[Frame]) -> None:
+        ids, size, answers = self.request.ids, self.request.size, self.answers
         for frame in frames:
             reply = self._reply_of(frame)
-            if reply is not None:  # else an adapter that echoes what is sent
+            if reply is None:
+                continue  # an adapter that echoes what is sent
+            known = reply.id in ids and reply.id not in answers
+            if known and len(reply.data) == size and not reply.error:
+                answers[reply.id] = reply
+            else:
                 self._count(reply)
 
     def _count(self, reply: Reply) -> None:
+        """Take a reply that isn't all well."""
+        refused = self.protocol is Protocol.DYNAMIXEL and bool(reply.error & _ERROR_CODE)
         if reply.id not in self.request.ids:
             self.faults.unasked += 1
         elif reply.id in self.answers:
             self.faults.of(reply.id).repeated += 1
-        elif len(reply.data) == self.request.size:
-            if self.protocol is Protocol.DYNAMIXEL and reply.error & _ERROR_CODE:
-                self.faults.of(reply.id).refused += 1
-            self.answers[reply.id] = reply
-        elif self.protocol is Protocol.DYNAMIXEL and reply.error & _ERROR_CODE and not reply.data:
-            self.faults.of(reply.id).refused += 1
+        elif len(reply.data) == self.request.size or (refused and not reply.data):
+            self.faults.of(reply.id).refused += refused
             self.answers[reply.id] = reply
         else:
             self.faults.of(reply.id).wrong_size += 1

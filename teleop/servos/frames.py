@@ -8,7 +8,7 @@ time: a reply that lost its tail must not take the next servo's reply with it.
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
+from typing import NamedTuple
 
 BROADCAST_ID = 0xFE
 """The id that every servo listens to, in both protocols."""
@@ -16,8 +16,7 @@ MAX_ID = 0xFC
 """Highest id of a Dynamixel servo (Protocol 2.0); Feetech's is 0xFD."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One packet without its header, length and checksum.
 
     Attributes:
@@ -31,8 +30,7 @@ class Frame:
     params: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """What one servo answered.
 
     Attributes:

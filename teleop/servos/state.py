@@ -23,9 +23,6 @@ _DYNAMIXEL_BLOCK: Final = struct.Struct("<hii8xHB")
 """Current or load, velocity, position, trajectories (not used), voltage, temperature."""
 _FEETECH_BLOCK: Final = struct.Struct("<HHHBBxBx2xH")
 """Position, velocity, load, voltage, temperature, status, current."""
-_FEETECH_SIGN_BITS: Final = np.array([1 << 15, 1 << 15, 1 << 10, 0, 0, 0, 1 << 15])
-_FEETECH_MAGNITUDES: Final = np.array([0x7FFF, 0x7FFF, 0x03FF, 0xFF, 0xFF, 0xFF, 0x7FFF])
-_FEETECH_ORDER: Final = [0, 1, 6, 2, 4, 3]
 
 
 @dataclass(frozen=True)
@@ -66,36 +63,48 @@ class Decoder:
     def __init__(self, protocol: reg.Protocol, models: Sequence[str]) -> None:
         self.protocol = protocol
         known = [reg.MODELS[name] for name in models]
-        current = [model.current_step_a for model in known]
-        if protocol is reg.Protocol.FEETECH:
-            load, velocity = [reg.LOAD_STEP_PCT] * len(known), [0.0] * len(known)
-        else:
-            load = [math.nan if model.has_current else reg.LOAD_STEP_PCT for model in known]
-            velocity = [reg.DYNAMIXEL_VELOCITY_RAD_S] * len(known)
-        ones = [1.0] * len(known)
-        volts = [reg.VOLTAGE_STEP_V] * len(known)
-        self._steps: FloatArray = np.array([ones, velocity, current, load, ones, volts])
-        if protocol is reg.Protocol.FEETECH:
-            self.set_speed_steps([reg.FEETECH_SLOW_TICKS_S] * len(known))
+        self._current_a = [model.current_step_a for model in known]
+        self._load_pct = [math.nan if model.has_current else reg.LOAD_STEP_PCT for model in known]
+        self._speed_rad_s = [reg.FEETECH_SLOW_TICKS_S * reg.RAD_PER_TICK] * len(known)
 
     def set_speed_steps(self, ticks_s: Sequence[float]) -> None:
         """Say what a step of each Feetech servo's speed is worth [ticks/s]."""
-        self._steps[1] = np.array(ticks_s) * reg.RAD_PER_TICK
+        self._speed_rad_s = [step * reg.RAD_PER_TICK for step in ticks_s]
 
     def decode(self, blocks: Sequence[bytes]) -> BusState:
         """Decode one block for each servo, in order."""
+        # Six servos in plain Python and one array at the end: half the time of array arithmetic.
         if self.protocol is reg.Protocol.DYNAMIXEL:
-            rows = [
-                (place, speed, effort, effort, heat, volts)
-                for effort, speed, place, volts, heat in map(_DYNAMIXEL_BLOCK.unpack, blocks)
-            ]
-            values = np.array(rows, dtype=np.float64).T * self._steps
-            return BusState(values, np.zeros(len(rows), dtype=np.int64))
-        raw = np.array([_FEETECH_BLOCK.unpack(block) for block in blocks])
-        signed = raw & _FEETECH_MAGNITUDES
-        np.negative(signed, out=signed, where=(raw & _FEETECH_SIGN_BITS) != 0)
-        values = signed.T[_FEETECH_ORDER] * self._steps
-        return BusState(values, raw[:, 5] & reg.FEETECH_STATUS_BITS)
+            rows, status = self._dynamixel(blocks), [0] * len(blocks)
+        else:
+            rows, status = self._feetech(blocks)
+        return BusState(np.array(list(zip(*rows, strict=True))), np.array(status, dtype=np.int64))
+
+    def _dynamixel(self, blocks: Sequence[bytes]) -> list[tuple[float, ...]]:
+        rows: list[tuple[float, ...]] = []
+        steps = zip(blocks, self._current_a, self._load_pct, strict=True)
+        for block, current_a, load_pct in steps:
+            effort, speed, place, volts, heat = _DYNAMIXEL_BLOCK.unpack(block)
+            speed_rad_s = speed * reg.DYNAMIXEL_VELOCITY_RAD_S
+            volts_v = volts * reg.VOLTAGE_STEP_V
+            row = (float(place), speed_rad_s, effort * current_a, effort * load_pct, heat, volts_v)
+            rows.append(row)
+        return rows
+
+    def _feetech(self, blocks: Sequence[bytes]) -> tuple[list[tuple[float, ...]], list[int]]:
+        rows: list[tuple[float, ...]] = []
+        bits: list[int] = []
+        steps = zip(blocks, self._speed_rad_s, self._current_a, strict=True)
+        for block, speed_rad_s, current_a in steps:
+            place, speed, load, volts, heat, status, current = _FEETECH_BLOCK.unpack(block)
+            # Sign and magnitude; written out, because this runs 2,400 times a second.
+            place = float(place if place < 0x8000 else 0x8000 - place)
+            speed = speed_rad_s * (speed if speed < 0x8000 else 0x8000 - speed)
+            current = current_a * (current if current < 0x8000 else 0x8000 - current)
+            load = reg.LOAD_STEP_PCT * (-(load & 0x3FF) if load & 0x400 else load & 0x3FF)
+            rows.append((place, speed, current, load, heat, volts * reg.VOLTAGE_STEP_V))
+            bits.append(status & reg.FEETECH_STATUS_BITS)
+        return rows, bits
 
 
 def encode_goals(protocol: reg.Protocol, ids: Sequence[int], ticks: FloatArray) -> bytes:

@@ -28,7 +28,7 @@ class PatientLine(Line):
 
     @property
     def wait_s(self) -> float:
-        return 0.06
+        return 0.03
 
 
 @contextlib.contextmanager
