@@ -1,0 +1,136 @@
+"""What has been said about a session's takes: kept in memory, written to `labels.jsonl` behind.
+
+A take is sealed as soon as it ends, before anybody has said how it went. What the operator says
+are label events, so that it can be said later, otherwise, or be taken back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from gaploop.core import journal_format, labels
+from gaploop.core.labels import LabelEvent
+from gaploop.core.vocabulary import Outcome
+
+log = logging.getLogger(__name__)
+
+SOURCE: Final = "operator"
+
+
+@dataclass
+class _Entry:
+    """What stands about one take now: label field to value."""
+
+    outcome: Outcome
+    now: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Undo:
+    uid: str
+    before: Mapping[str, Any]
+
+
+class LabelBook:
+    """What stands about each take. Used by one thread at a time; writing never makes it wait.
+
+    Args:
+        journal: the folder of takes.
+        author: who says so, such as `--operator`.
+    """
+
+    def __init__(self, journal: Path, author: str) -> None:
+        self._path, self._author = journal / journal_format.LABELS, author or SOURCE
+        self._entries: dict[str, _Entry] = {}
+        self._undo: list[_Undo] = []
+        self._writer = ThreadPoolExecutor(1, "labels")
+        self._waiting: list[Future[None]] = []
+        self.fault = ""
+        """Why a label couldn't be written; it still stands in memory."""
+
+    def add(
+        self,
+        uid: str,
+        outcome: Outcome,
+        dimensions: Mapping[str, float] = MappingProxyType({}),
+        **said: Any,
+    ) -> None:
+        """Take note of a sealed take, with what stands about it already."""
+        nothing = {"outcome": outcome.value, "failure_mode": "", "discard_reason": ""}
+        self._entries[uid] = _Entry(outcome, {**nothing, "dimensions": dict(dimensions), **said})
+
+    def now(self, uid: str) -> Mapping[str, Any]:
+        """Return label field to the value that stands; empty for a take that isn't known."""
+        entry = self._entries.get(uid)
+        return {} if entry is None else dict(entry.now)
+
+    def outcome(self, uid: str, sealed: Outcome = Outcome.UNLABELLED) -> Outcome:
+        """Return the outcome that stands; `sealed` for a take that isn't known."""
+        return Outcome(self.now(uid).get("outcome", sealed))
+
+    def say(self, uid: str, said: Mapping[str, Any], *, anew: bool) -> None:
+        """Write down what was said; only what differs from what stands.
+
+        Args:
+            uid: the take.
+            said: label field to value.
+            anew: the first word of several that are taken back together.
+        """
+        entry = self._entries[uid]
+        if all(entry.now.get(name) == value for name, value in said.items()):
+            return
+        if anew or not self._undo or self._undo[-1].uid != uid:
+            self._undo.append(_Undo(uid, dict(entry.now)))
+        self._write(uid, said)
+
+    def undo(self) -> str:
+        """Take back what was last said; return the take's uid, or "" where there is nothing."""
+        if not self._undo:
+            return ""
+        last = self._undo.pop()
+        self._write(last.uid, last.before)
+        return last.uid
+
+    def flush(self) -> None:
+        """Wait until everything said so far is on disk."""
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            try:
+                future.result()
+            except OSError as error:
+                self.fault = f"a label wasn't written ({error.strerror or error}): make room"
+                log.warning("%s", self.fault)
+
+    def close(self) -> None:
+        """Write what waits; safe to call twice."""
+        self._writer.shutdown()
+        self.flush()
+
+    def _write(self, uid: str, said: Mapping[str, Any]) -> None:
+        now = self._entries[uid].now
+        for name, value in said.items():
+            if now.get(name) != value:
+                now[name] = value
+                event = LabelEvent(uid, name, value, self._author, SOURCE)
+                self._waiting.append(self._writer.submit(labels.append, self._path, event))
+
+
+def known_takes(journal: Path, most: int) -> list[tuple[str, Outcome, Mapping[str, Any]]]:
+    """Return the newest sealed takes of a journal, oldest first: uid, outcome, what was said."""
+    said = labels.current(labels.read(journal / journal_format.LABELS))
+    found = []
+    for folder in reversed(journal_format.take_folders(journal)):
+        end = journal_format.read_end(folder)
+        if end is not None:
+            info = journal_format.read_header(folder).info
+            now = {"dimensions": dict(info.dimensions), **said.get(info.uid, {})}
+            found.append((info.uid, end.outcome, now))
+        if len(found) == most:
+            break
+    return found[::-1]

@@ -1,0 +1,194 @@
+"""What an operator can ask for, and which key, gamepad button or pedal asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+
+
+class Command(StrEnum):
+    """What an operator can ask for."""
+
+    NEXT = "next"
+    """Start the take, end it early, end the reset, pass over a question."""
+    RERECORD = "rerecord"
+    """Discard the take and record it again."""
+    STOP = "stop"
+    """End the session."""
+    SUCCESS = "success"
+    FAILURE = "failure"
+    DISCARD = "discard"
+    ACCEPT = "accept"
+    """Take the answer that is marked."""
+    PAUSE = "pause"
+    """Let the clock between two takes stand still."""
+    UNDO = "undo"
+    """Take back what was last said about a take."""
+    UP = "up"
+    """An answer, or a take, further up."""
+    DOWN = "down"
+    ESTOP = "estop"
+    CLEAR = "clear"
+    """Clear a trip; twice."""
+
+
+DEFAULTS: Final[Mapping[Command, tuple[str, ...]]] = MappingProxyType(
+    {
+        Command.NEXT: ("right",),
+        Command.RERECORD: ("left",),
+        Command.STOP: ("escape", "q"),
+        Command.SUCCESS: ("s",),
+        Command.FAILURE: ("f",),
+        Command.DISCARD: ("d",),
+        Command.ACCEPT: ("return",),
+        Command.PAUSE: ("p",),
+        Command.UNDO: ("u",),
+        Command.UP: ("up",),
+        Command.DOWN: ("down",),
+        Command.ESTOP: ("space",),
+        Command.CLEAR: ("c",),
+    }
+)
+"""Right, left and Esc as in lerobot-record; space and c as in gaploop teleoperate."""
+
+NAMED_KEYS: Final = (
+    *("right", "left", "up", "down", "space", "return", "escape", "backspace", "tab"),
+    *("insert", "delete", "home", "end", "pageup", "pagedown"),
+    *(f"f{number}" for number in range(1, 16)),
+)
+PUNCTUATION: Final = "-=[];',./\\`"
+PAD: Final = "pad:"
+PAD_BUTTONS: Final = (
+    *("a", "b", "x", "y", "back", "guide", "start", "leftstick", "rightstick"),
+    *("leftshoulder", "rightshoulder", "dpad_up", "dpad_down", "dpad_left", "dpad_right"),
+)
+"""SDL's names: the same on every pad that SDL knows."""
+DIGITS: Final = "1234567890"
+"""These choose an answer by its number and can't be given to anything else."""
+
+
+def is_key(name: str) -> bool:
+    """Say whether a key or gamepad button has this name."""
+    if name.startswith(PAD):
+        return name.removeprefix(PAD) in PAD_BUTTONS
+    letter = len(name) == 1 and (name in PUNCTUATION or "a" <= name <= "z")
+    return letter or name in NAMED_KEYS
+
+
+def valid_names() -> tuple[str, ...]:
+    """Return what a key can be called, ranges in short, for messages."""
+    pads = (f"{PAD}{button}" for button in PAD_BUTTONS)
+    return ("a … z", *PUNCTUATION, *NAMED_KEYS, *pads)
+
+
+@dataclass(frozen=True)
+class KeyMap:
+    """Which key asks for what. A pedal is a key: most send a letter or a function key.
+
+    Attributes:
+        keys: command to its keys.
+    """
+
+    keys: Mapping[Command, tuple[str, ...]] = field(default_factory=lambda: DEFAULTS)
+
+    @classmethod
+    def of(
+        cls, changes: Mapping[str, str | Sequence[str]], taken: Mapping[str, str] | None = None
+    ) -> KeyMap:
+        """Return the default keys with those of `--keys` in their place.
+
+        Args:
+            changes: command to a key, or several in a list or separated by spaces.
+            taken: keys that the leader needs for itself, to what they do there. A default key
+                among them is left out; asking for one is refused.
+
+        Raises:
+            UnusableInputError: a command or key that doesn't exist, a key given twice, or a
+                command left without a key.
+        """
+        taken = taken or {}
+        asked = {_command(name): _keys(name, value, taken) for name, value in changes.items()}
+        wanted = {key for keys in asked.values() for key in keys}
+        merged = {}
+        for command, keys in DEFAULTS.items():
+            left = tuple(k for k in keys if k not in taken)
+            merged[command] = asked.get(command, left)
+        _check_once(merged, asked, wanted)
+        return cls(MappingProxyType(merged))
+
+    def command(self, key: str) -> Command | None:
+        """Return what a key asks for."""
+        return next((c for c, keys in self.keys.items() if key in keys), None)
+
+    def name(self, command: Command) -> str:
+        """Return the first key of a command as it is shown, such as `→`; "" where it has none."""
+        keys = self.keys.get(command, ())
+        return shown(keys[0]) if keys else ""
+
+
+_SHOWN: Final = {
+    "right": "→",
+    "left": "←",
+    "up": "↑",
+    "down": "↓",
+    "return": "Enter",
+    "escape": "Esc",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+}
+
+
+def shown(key: str) -> str:
+    """Return a key's name as a person reads it on the key."""
+    if key.startswith(PAD):
+        return f"pad {key.removeprefix(PAD).replace('dpad_', 'd-pad ').upper()}"
+    return _SHOWN.get(key, key.capitalize())
+
+
+def _command(name: str) -> Command:
+    if name not in list(Command):
+        raise unknown_choice("command", name, [c.value for c in Command], "--keys")
+    return Command(name)
+
+
+def _keys(command: str, value: str | Sequence[str], taken: Mapping[str, str]) -> tuple[str, ...]:
+    names = value.split() if isinstance(value, str) else [str(name) for name in value]
+    keys = tuple(dict.fromkeys(name.strip().lower() for name in names))
+    if not keys:
+        raise UnusableInputError(f"--keys: {command} needs a key. Leave it out for the usual one.")
+    for key in keys:
+        if len(key) == 1 and key in DIGITS:
+            raise UnusableInputError(
+                f"--keys: {command} can't be {key}: digits choose an answer. Take another key."
+            )
+        if not is_key(key):
+            raise unknown_choice("key", key, valid_names(), f"--keys: {command}")
+        if key in taken:
+            raise UnusableInputError(
+                f"--keys: {command} can't be {key}: the leader needs it ({taken[key]}). "
+                "Take another key."
+            )
+    return keys
+
+
+def _check_once(
+    merged: Mapping[Command, tuple[str, ...]],
+    asked: Mapping[Command, tuple[str, ...]],
+    wanted: set[str],
+) -> None:
+    """Refuse a key that asks for two things."""
+    owner: dict[str, Command] = {}
+    for command, keys in merged.items():
+        for key in keys:
+            other = owner.setdefault(key, command)
+            if other is not command:
+                usual = next((c for c in (other, command) if c not in asked), None)
+                more = f" Give {usual.value} another key too." if usual and key in wanted else ""
+                raise UnusableInputError(
+                    f"--keys: {key} can't be both {other.value} and {command.value}.{more}"
+                )

@@ -1,0 +1,304 @@
+"""Ties a session to its operator: one thread records, another one hears keys and shows.
+
+The thread that records waits here for the operator's word; the thread that has the window calls
+`command`, `choose` and `seen`, none of which waits for a device or a disk. The control loop
+knows nothing of either.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from gaploop.collect.operator import machine
+from gaploop.collect.operator.book import LabelBook
+from gaploop.collect.operator.commands import DIGITS, Command, KeyMap
+from gaploop.collect.operator.inquiry import Suggestion
+from gaploop.collect.operator.seen import Bar, Loop, Seen, SetUp, TakeSeen
+from gaploop.collect.operator.sounds import Sound
+from gaploop.collect.operator.state import Act, Deed, Stage, State, Timing
+from gaploop.core.vocabulary import Outcome
+
+AGAIN_S: Final = 3.0
+"""The second press of clear must follow the first within this [s]."""
+LOOK_S: Final = 0.05
+"""Whoever waits for the operator looks this often whether the time is over [s]."""
+NOTE_S: Final = 6.0
+"""A note is shown this long [s]."""
+CLEAR_AGAIN: Final = "Press it again: the arm holds where it is and comes slowly to the leader."
+
+
+@dataclass(frozen=True)
+class Safety:
+    """What the operator can do to the arm, whatever the session does.
+
+    Attributes:
+        estop: stop it, at once.
+        clear: let it go on after a trip.
+        loop: how the control loop does.
+    """
+
+    estop: Callable[[], None] = lambda: None
+    clear: Callable[[], None] = lambda: None
+    loop: Callable[[], Loop] = Loop
+
+
+@dataclass(frozen=True)
+class Quotas:
+    """What is to be recorded, as far as the operator wants to know."""
+
+    counted: int = 0
+    wanted: int = 0
+    bars: tuple[Bar, ...] = ()
+    left_s: float = float("nan")
+
+
+class Console:
+    """A session's state, shared by the thread that records and the one that has the window.
+
+    Args:
+        timing: how long the stages last.
+        keys: which key asks for what.
+        book: what has been said about the takes.
+        task: the instruction.
+        play: plays a sound, without waiting.
+        now_s: monotonic time [s].
+        hand_held: name of the leader's dead-man button, where it has one.
+    """
+
+    def __init__(
+        self,
+        timing: Timing,
+        keys: KeyMap,
+        book: LabelBook,
+        *,
+        task: str = "",
+        play: Callable[[Sound], None] = lambda _sound: None,
+        now_s: Callable[[], float] = time.monotonic,
+        hand_held: str = "",
+    ) -> None:
+        self.keys = keys
+        self.safety = Safety()
+        self._book, self._task, self._play = book, task, play
+        self._now_s, self._hand_held = now_s, hand_held
+        self._changed = threading.Condition(threading.RLock())
+        self._state = State(timing, since_s=now_s())
+        self._numbers: dict[str, int] = {}
+        self._quotas, self._setup = Quotas(), SetUp()
+        self._note, self._note_s = "", 0.0
+        self._cleared_s = -AGAIN_S
+        self._ends = self._tripped = False
+
+    # -- the thread that has the window -----------------------------------------------------
+
+    def key(self, name: str) -> bool:
+        """Take a key by its name; return whether it meant anything."""
+        if len(name) == 1 and name in DIGITS:
+            return self.choose(DIGITS.index(name))
+        command = self.keys.command(name)
+        if command is None:
+            return False
+        self.command(command)
+        return True
+
+    def command(self, command: Command) -> None:
+        """Take a command."""
+        if command is Command.ESTOP:
+            self.safety.estop()
+        elif command is Command.CLEAR:
+            self._clear()
+        else:
+            with self._changed:
+                self._step(machine.press(self._state, command, self._now_s()))
+
+    def choose(self, place: int) -> bool:
+        """Give the answer at `place`, from 0; return whether anything is being asked."""
+        with self._changed:
+            asked = self._state.inquiry is not None
+            self._step(machine.choose(self._state, place, self._now_s()))
+        return asked
+
+    def seen(self) -> Seen:
+        """Return what to show, and let time pass."""
+        loop = self.safety.loop()
+        with self._changed:
+            self._heed(loop)
+            self._step(machine.tick(self._state, self._now_s()))
+            return Seen(
+                self._now_s(),
+                self._state,
+                self.keys,
+                self._task,
+                self._quotas.counted,
+                self._quotas.wanted,
+                tuple(
+                    TakeSeen(self._numbers.get(uid, 0), uid, self._book.now(uid))
+                    for uid in self._state.takes[-5:]
+                ),
+                loop,
+                self._quotas.bars,
+                self._setup,
+                self._note if self._now_s() - self._note_s < NOTE_S else self._book.fault,
+                self._quotas.left_s,
+                self._hand_held,
+            )
+
+    def leave(self) -> None:
+        """End the session now, as when the window was closed; a take that runs is interrupted."""
+        with self._changed:
+            if self._state.stage is not Stage.ENDED:
+                self._set(replace(self._state, stage=Stage.ENDED, inquiry=None))
+
+    # -- the thread that records ------------------------------------------------------------
+
+    @property
+    def left(self) -> bool:
+        """Whether the session is over."""
+        return self._state.stage is Stage.ENDED
+
+    def remember(self, uid: str, outcome: Outcome, said: Mapping[str, object]) -> None:
+        """Take note of an older take, so that it can be labelled anew."""
+        with self._changed:
+            self._book.add(uid, outcome, **{"dimensions": {}, **said})
+            self._set(replace(self._state, takes=(*self._state.takes, uid)))
+
+    def tell(self, quotas: Quotas) -> None:
+        """Say how far the quotas are filled."""
+        self._quotas = quotas
+
+    def note(self, text: str) -> None:
+        """Show a line for a while."""
+        self._note, self._note_s = text, self._now_s()
+
+    def await_set_up(self, setup: SetUp, *, ask: bool = True) -> bool:
+        """Show what to set up and, with `ask`, wait until it is; False where the session ends."""
+        self._setup = setup
+        if ask:
+            with self._changed:
+                self._set(machine.set_up(self._state, self._now_s()))
+                self._play(Sound.READY)
+            self._wait(lambda s: s.stage is not Stage.SET_UP)
+        return not self.left
+
+    def await_start(self) -> bool:
+        """Wait until the operator wants the next take; False where the session ends."""
+        self._wait(lambda s: s.stage in (Stage.STARTING, Stage.ENDED))
+        self._ends = False
+        return not self.left
+
+    def begun(self) -> None:
+        """Say that the take's first turn has been recorded."""
+        with self._changed:
+            self._set(machine.begun(self._state, self._now_s()))
+            self._play(Sound.START)
+
+    def over(self) -> str:
+        """Say why the take is to end, "" where it isn't."""
+        return "ended by the operator" if self._ends else ""
+
+    def await_verdict(
+        self,
+        uid: str,
+        outcome: Outcome,
+        suggestion: Suggestion | None = None,
+        purpose: Mapping[str, float] = MappingProxyType({}),
+    ) -> Outcome:
+        """Ask about a take that has ended and wait for the answer.
+
+        Args:
+            uid: the take; "" where it couldn't be recorded, and nothing is asked.
+            outcome: as it was sealed.
+            suggestion: what is marked.
+            purpose: the take's dimensions where it doesn't fail.
+
+        Returns:
+            The outcome that stands.
+        """
+        with self._changed:
+            if uid:
+                self._book.add(uid, outcome, purpose)
+                self._numbers[uid] = len(self._numbers) + 1
+            self._play(Sound.END if uid else Sound.ALARM)
+            self._step(machine.ended(self._state, uid, self._now_s(), suggestion, purpose))
+        self._wait(lambda s: s.stage is not Stage.VERDICT)
+        return self._book.outcome(uid, outcome)
+
+    def suggested(self, uid: str, suggestion: Suggestion) -> None:
+        """Take in what the machine thinks of a take; from any thread."""
+        with self._changed:
+            self._set(machine.suggested(self._state, uid, suggestion))
+
+    def outcome(self, uid: str, sealed: Outcome) -> Outcome:
+        """Return the outcome of a take that stands now."""
+        with self._changed:
+            return self._book.outcome(uid, sealed)
+
+    def finish(self) -> None:
+        """Everything is recorded: wait until the operator has seen it, labels being his to mend."""
+        if self._state.timing.auto_start or self.left:
+            return
+        with self._changed:
+            self._set(machine.filled(self._state, self._now_s()))
+            self._play(Sound.DONE)
+        self._wait(lambda s: s.stage is Stage.ENDED)
+
+    # -- both -------------------------------------------------------------------------------
+
+    def _wait(self, is_so: Callable[[State], bool]) -> None:
+        with self._changed:
+            while not is_so(self._state) and not self.left:
+                self._step(machine.tick(self._state, self._now_s()))
+                if not is_so(self._state):
+                    self._changed.wait(LOOK_S)
+
+    def _heed(self, loop: Loop) -> None:
+        """Let no take start while the arm has tripped."""
+        tripped = bool(loop.trip or loop.lost)
+        if tripped and not self._tripped:
+            self._play(Sound.ALARM)
+        self._tripped = tripped
+        why = "No take starts before this is cleared." if tripped else ""
+        if why != self._state.blocked:
+            self._set(machine.block(self._state, why))
+
+    def _step(self, step: machine.Step) -> None:
+        before = self._state.stage
+        state, acts = step
+        if state is not self._state:
+            self._set(state)
+        for act in acts:
+            self._do(act)
+        if before is Stage.RESET and state.stage is Stage.READY:
+            self._play(Sound.READY)
+
+    def _set(self, state: State) -> None:
+        self._state = state
+        self._changed.notify_all()
+
+    def _do(self, act: Act) -> None:
+        if act.deed is Deed.END:
+            self._ends = True
+        elif act.deed is Deed.LABEL:
+            self._book.say(act.uid, act.said, anew=act.anew)
+            if outcome := act.said.get("outcome"):
+                self._play(Sound.GOOD if outcome == Outcome.SUCCESS.value else Sound.BAD)
+        elif act.deed is Deed.UNDO:
+            uid = self._book.undo()
+            number = self._numbers.get(uid)
+            take = f"take {number}" if number else "an earlier take"
+            self.note(f"Taken back: the last label of {take}." if uid else "Nothing to take back.")
+
+    def _clear(self) -> None:
+        now_s = self._now_s()
+        was_s, self._cleared_s = self._cleared_s, now_s
+        if not self._tripped:
+            return
+        if now_s - was_s > AGAIN_S:
+            self.note(CLEAR_AGAIN)
+            return
+        self._cleared_s = -AGAIN_S
+        self.safety.clear()

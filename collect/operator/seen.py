@@ -1,0 +1,118 @@
+"""What a window or a terminal is told: how a session stands, as one frozen snapshot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gaploop.collect.operator.commands import KeyMap
+from gaploop.collect.operator.state import State
+from gaploop.core.vocabulary import Outcome
+
+
+@dataclass(frozen=True)
+class TakeSeen:
+    """One of the last takes.
+
+    Attributes:
+        number: its place in the journal's order in this session, from 1; 0 where it is older.
+        uid: the take.
+        said: label field to the value that stands.
+    """
+
+    number: int
+    uid: str
+    said: Mapping[str, Any]
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome that stands."""
+        return Outcome(self.said.get("outcome", Outcome.UNLABELLED))
+
+
+@dataclass(frozen=True)
+class Loop:
+    """How the control loop and the recorder do.
+
+    Attributes:
+        control_hz: turns per second over the last seconds [Hz].
+        fps: policy frames per second that are asked for [Hz].
+        missed: turns skipped since the session began.
+        dropped: camera to pictures of the take that the encoder couldn't take.
+        trip: why the safety filter has tripped and what to do, in words, or "".
+        limp: torque is off.
+        lost: which device is gone, in words, or "".
+        faults: what else went wrong, newest last.
+    """
+
+    control_hz: float = math.nan
+    fps: float = math.nan
+    missed: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    trip: str = ""
+    limp: bool = False
+    lost: str = ""
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bar:
+    """How far a quota is filled."""
+
+    name: str
+    have: int
+    wanted: int
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """What is set up, or is to be set up.
+
+    Attributes:
+        words: what to do, in words.
+        conditions: what shall stand there, for the sketch.
+        grid: rows and columns of the placement grid.
+        takes: takes to record so.
+    """
+
+    words: str = ""
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    grid: tuple[int, int] = (3, 3)
+    takes: int = 0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Everything that is shown.
+
+    Attributes:
+        now_s: the time that `state` goes by [s].
+        state: of the session.
+        keys: which key asks for what.
+        task: the instruction.
+        counted: takes that count so far.
+        wanted: takes that are asked for.
+        takes: the last takes, oldest first.
+        loop: how the control loop does.
+        bars: quotas.
+        setup: what is set up now, or next.
+        note: a line for the operator.
+        left_s: estimated time until everything is recorded [s], NaN where there is no estimate.
+        hand_held: the leader's own keys count while its dead-man button is held.
+    """
+
+    now_s: float
+    state: State
+    keys: KeyMap
+    task: str = ""
+    counted: int = 0
+    wanted: int = 0
+    takes: tuple[TakeSeen, ...] = ()
+    loop: Loop = field(default_factory=Loop)
+    bars: tuple[Bar, ...] = ()
+    setup: SetUp = field(default_factory=SetUp)
+    note: str = ""
+    left_s: float = math.nan
+    hand_held: str = ""

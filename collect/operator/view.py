@@ -1,0 +1,287 @@
+"""From how a session stands to what is shown, for window and terminal alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from gaploop.collect.operator.commands import Command, KeyMap
+from gaploop.collect.operator.inquiry import ASKED, Inquiry, Question
+from gaploop.collect.operator.seen import Bar, Loop, Seen, SetUp, TakeSeen
+from gaploop.collect.operator.state import BETWEEN, Stage, State
+from gaploop.core.vocabulary import Outcome
+
+SHOWN_TAKES: Final = 5
+HINTS: Final = 6
+
+
+class Tone(StrEnum):
+    """What a colour says."""
+
+    RECORD = "record"
+    GO = "go"
+    ASK = "ask"
+    WAIT = "wait"
+    ALARM = "alarm"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer to a question.
+
+    Attributes:
+        key: digit or letter that gives it.
+        words: the answer.
+        marked: Enter gives it.
+        suggested: the machine thinks so.
+    """
+
+    key: str
+    words: str
+    marked: bool
+    suggested: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """One of the last takes, as a line."""
+
+    number: str
+    outcome: Outcome
+    words: str
+    pointed: bool
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A key and what it does now."""
+
+    key: str
+    does: str
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the operator sees.
+
+    Attributes:
+        word: the state, in a word or two that can be read from two metres.
+        tone: its colour.
+        below: what that means, or what to do.
+        clock: time that is left or has gone, such as `0:07`; "" where none runs.
+        share: how much of the stage's time is over, 0 to 1; NaN where it has no end.
+        count: takes that count, of those wanted.
+        loop: rate and what got lost, in a line.
+        trouble: something in that line is not as it should be.
+        question: what is asked; "" where nothing is.
+        choices: the answers to it.
+        bars: quotas.
+        setup: what is set up, or next.
+        rows: the last takes, newest first.
+        hints: keys that do something now.
+        note: a line for the operator.
+        task: the instruction.
+    """
+
+    word: str
+    tone: Tone
+    below: str
+    clock: str
+    share: float
+    count: str
+    loop: str
+    trouble: bool
+    question: str = ""
+    choices: tuple[Choice, ...] = ()
+    bars: tuple[Bar, ...] = ()
+    setup: SetUp = field(default_factory=SetUp)
+    rows: tuple[Row, ...] = ()
+    hints: tuple[Hint, ...] = ()
+    note: str = ""
+    task: str = ""
+
+
+def look(seen: Seen) -> Shown:
+    """Return what to show."""
+    state = seen.state
+    word, tone, below = _sign(seen)
+    left_s = state.left_s(seen.now_s)
+    limit_s = state.timing.episode_s if state.stage is Stage.RECORDING else state.timing.reset_s
+    asked = state.inquiry
+    return Shown(
+        word,
+        tone,
+        below,
+        "" if left_s is None else clock(left_s),
+        math.nan if left_s is None or limit_s <= 0 else 1.0 - left_s / limit_s,
+        _count(seen),
+        _loop(seen.loop),
+        _in_trouble(seen.loop),
+        "" if asked is None else ASKED[asked.question],
+        () if asked is None else tuple(_choices(asked, seen.keys)),
+        seen.bars,
+        seen.setup,
+        tuple(_rows(seen)),
+        tuple(_hints(seen))[:HINTS],
+        seen.note or (seen.loop.faults[-1] if seen.loop.faults else ""),
+        seen.task,
+    )
+
+
+_SIGNS: Final = {
+    Stage.READY: ("READY", Tone.GO),
+    Stage.STARTING: ("STARTING", Tone.GO),
+    Stage.RECORDING: ("RECORDING", Tone.RECORD),
+    Stage.ENDING: ("ENDING", Tone.RECORD),
+    Stage.VERDICT: ("HOW WAS IT?", Tone.ASK),
+    Stage.RESET: ("RESET", Tone.WAIT),
+    Stage.SET_UP: ("SET UP", Tone.WAIT),
+    Stage.DONE: ("DONE", Tone.IDLE),
+    Stage.ENDED: ("ENDED", Tone.IDLE),
+}
+_QUESTIONS: Final = {
+    Question.OUTCOME: "HOW WAS IT?",
+    Question.MODE: "WHAT FAILED?",
+    Question.DIMENSION: "WHY?",
+    Question.REASON: "DISCARD: WHY?",
+}
+
+
+def _sign(seen: Seen) -> tuple[str, Tone, str]:
+    """Return the word, its colour and the line below."""
+    state, loop = seen.state, seen.loop
+    if loop.lost:
+        return "DEVICE LOST", Tone.ALARM, loop.lost
+    if loop.trip:
+        return "TRIPPED", Tone.ALARM, loop.trip
+    if state.inquiry is not None:
+        return _QUESTIONS[state.inquiry.question], Tone.ASK, _about(seen, state.inquiry)
+    if state.paused and state.stage in BETWEEN:
+        return "PAUSED", Tone.IDLE, f"{seen.keys.name(Command.PAUSE)} goes on."
+    word, tone = _SIGNS[state.stage]
+    return word, tone, _below(seen)
+
+
+def _below(seen: Seen) -> str:
+    state, key = seen.state, seen.keys.name(Command.NEXT)
+    if state.blocked:
+        return state.blocked
+    return {
+        Stage.READY: f"{key} starts the take.",
+        Stage.STARTING: "The take is about to begin.",
+        Stage.RECORDING: seen.task,
+        Stage.ENDING: "The take is being closed.",
+        Stage.RESET: f"Put everything back; {key} when it is."
+        if not state.timing.auto_start
+        else f"Put everything back; the next take begins by itself, or with {key}.",
+        Stage.SET_UP: f"{seen.setup.words}. {key} when it is set up.",
+        Stage.DONE: f"Everything is recorded; {key} ends the session.",
+        Stage.ENDED: "Torque goes off; takes are published.",
+    }.get(state.stage, "")
+
+
+def _about(seen: Seen, asked: Inquiry) -> str:
+    number = next((take.number for take in seen.takes if take.uid == asked.uid), 0)
+    return f"Take {number}." if number else "An earlier take."
+
+
+def clock(duration_s: float) -> str:
+    """Return a duration as minutes and seconds, such as `1:07`."""
+    seconds = math.ceil(duration_s - 1e-9)
+    return f"{seconds // 60}:{seconds % 60:02d}"
+
+
+def _count(seen: Seen) -> str:
+    text = f"{seen.counted} of {seen.wanted}" if seen.wanted else f"{seen.counted}"
+    if math.isfinite(seen.left_s) and seen.left_s > 0:
+        minutes = math.ceil(seen.left_s / 60)
+        text += f" · about {minutes // 60} h {minutes % 60:02d} min left" if minutes > 89 else ""
+        text += f" · about {minutes} min left" if minutes <= 89 else ""
+    return text
+
+
+def _loop(loop: Loop) -> str:
+    parts = []
+    if math.isfinite(loop.control_hz):
+        parts.append(f"{loop.control_hz:.0f} Hz")
+    if math.isfinite(loop.fps):
+        parts.append(f"{loop.fps:g} fps")
+    parts.append(f"missed {loop.missed}")
+    dropped = ", ".join(f"{camera} {count}" for camera, count in loop.dropped.items() if count)
+    parts.append(f"dropped {dropped or 0}")
+    return " · ".join(parts)
+
+
+def _in_trouble(loop: Loop) -> bool:
+    return bool(loop.trip or loop.lost or any(loop.dropped.values()))
+
+
+def _choices(asked: Inquiry, keys: KeyMap) -> Iterator[Choice]:
+    commands = (Command.SUCCESS, Command.FAILURE, Command.DISCARD)
+    suggested = asked.__class__(asked.uid, asked.question, asked.suggestion).at
+    for place, value in enumerate(asked.choices):
+        key = str((place + 1) % 10)
+        if asked.question is Question.OUTCOME:
+            key = keys.name(commands[place]) or key
+        words = "discard" if value == Outcome.DISCARDED.value else value.replace("_", " ")
+        yield Choice(key, words, place == asked.at, place == suggested)
+
+
+def _rows(seen: Seen) -> Iterator[Row]:
+    points = seen.state.stage in BETWEEN and seen.state.inquiry is None
+    for take in reversed(seen.takes[-SHOWN_TAKES:]):
+        pointed = points and take.uid == seen.state.at
+        yield Row(str(take.number or "·"), take.outcome, take_words(take), pointed)
+
+
+def take_words(take: TakeSeen) -> str:
+    """Say what stands about a take, such as `failure: slip, contact dynamics`."""
+    said, more = take.said, []
+    if take.outcome is Outcome.FAILURE:
+        more = [said.get("failure_mode", ""), *dict(said.get("dimensions") or {})]
+    elif take.outcome is Outcome.DISCARDED:
+        more = [said.get("discard_reason", "")]
+    words = ", ".join(str(word).replace("_", " ") for word in more if word)
+    return f"{take.outcome.value}: {words}" if words else take.outcome.value
+
+
+def _hints(seen: Seen) -> Iterator[Hint]:
+    """Yield the keys that do something now, most wanted first."""
+    if seen.loop.trip:
+        clear = seen.keys.name(Command.CLEAR)
+        yield Hint(f"{clear} {clear}" if clear else "Enter Enter", "clear the trip")
+    for command, does in _do(seen.state):
+        if key := seen.keys.name(command):
+            yield Hint(key, does)
+    if seen.hand_held:
+        yield Hint(seen.hand_held, "hold to move the arm")
+    if estop := seen.keys.name(Command.ESTOP):
+        yield Hint(estop, "EMERGENCY STOP")
+
+
+def _do(state: State) -> Iterator[tuple[Command, str]]:
+    if state.inquiry is not None:
+        if state.inquiry.at is not None:
+            yield Command.ACCEPT, "take the marked answer"
+        yield Command.NEXT, "pass over"
+        yield Command.UP, "mark another"
+        yield Command.RERECORD, "discard, record again"
+        return
+    if state.stage is Stage.RECORDING:
+        yield Command.NEXT, "end the take"
+        yield Command.SUCCESS, "end it: success"
+        yield Command.FAILURE, "end it: failure"
+        yield Command.RERECORD, "discard, record again"
+        yield Command.STOP, "last take, then end"
+        return
+    go = {Stage.RESET: "start the next take", Stage.SET_UP: "it is set up", Stage.DONE: "end"}
+    yield Command.NEXT, go.get(state.stage, "start the take")
+    if state.takes:
+        yield Command.UNDO, "take back the last label"
+        yield Command.UP, "earlier take; then label it"
+    yield Command.PAUSE, "go on" if state.paused else "pause"
+    yield Command.STOP, "end the session"
