@@ -291,7 +291,8 @@ def test_after_a_trip_the_operator_clears_it_and_the_arm_goes_on_from_where_it_s
         until(lambda: len(seen.ticks) > before + 5)
         assert control.alive
         end = control.finish()
-    again = seen.ticks[before]
+    later = (t for t in seen.ticks[before:] if not t.command.reasons & SafetyReason.TRIPPED)
+    again = next(later)  # a mailbox may hand on the trip's last turns after it
     assert np.abs(again.command.sent_rad - fallen).max() <= 0.6 * RATES.period_s + 1e-9
     assert [t.index for t in seen.ticks] == list(range(end.ticks))
     assert np.all(np.diff([t.t_s for t in seen.ticks]) > 0)
