@@ -49,7 +49,7 @@ class _Pair:
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Measure every way on every arm, in turns."""
     rounds = config.n or ROUNDS
-    arms: dict[str, Any] = {}
+    arms = {}
     with options.progress("Turns", total=len(ARMS) * rounds * len(WAYS)) as advance:
         for model in ARMS:
             with _emulated(model, folder) as pair:

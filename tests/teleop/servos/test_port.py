@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import grp
 import os
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from fake_servos import FakeServos
 
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.servos.port import SerialPort
-from gaploop.teleop.servos.port_errors import other_holder
+from gaploop.teleop.servos.port_errors import open_error, other_holder
 from gaploop.teleop.servos.registers import Protocol
 from gaploop.teleop.servos.sdk_port import PollPortHandler
 
@@ -36,6 +38,17 @@ def test_a_port_is_opened_once_and_closed_twice() -> None:
         again = SerialPort(fake.path)
         again.open()
         again.close()
+
+
+def test_a_port_without_permission_names_the_group_to_join() -> None:
+    """Tests may run as root, who may open anything, so only the words are tested here."""
+    with FakeServos(Protocol.FEETECH, {1: "sts3215"}) as fake:
+        group = grp.getgrgid(os.stat(fake.path).st_gid).gr_name
+        group = "dialout" if group == "root" else group
+        text = str(open_error(fake.path, PermissionError(errno.EACCES, "Permission denied")))
+        assert f"sudo usermod -aG {group} $USER" in text
+        wrapped = OSError(f"[Errno 13] could not open port {fake.path}: [Errno 13] denied")
+        assert "usermod" in str(open_error(fake.path, wrapped))  # as pyserial words it
 
 
 def test_the_process_that_holds_a_port_is_named() -> None:
