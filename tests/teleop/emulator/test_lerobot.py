@@ -34,6 +34,22 @@ AS_THE_OTHERS = (("so101", "leader"), ("koch", "follower"))
 """Their calibration takes the same steps as that of the two that are always tried."""
 
 
+def tried(attempt: Callable[[], None], times: int = 6) -> None:
+    """Try again where the makers' SDK gave up waiting.
+
+    It does so after 34 ms, by the clock on the wall: on a machine with more to run than it has
+    cores, the kernel's own thread behind a pseudo-terminal may come later than that.
+    """
+    for left in reversed(range(times)):
+        try:
+            attempt()
+        except ConnectionError:
+            if not left:
+                raise
+        else:
+            return
+
+
 def device(role: str, module: str, name: str, port: str, folder: Path) -> Any:
     """Build LeRobot's device of that name."""
     import importlib
@@ -50,13 +66,14 @@ class Person:
     def __init__(self, bus: EmulatedBus, stdin: int) -> None:
         self._bus, self._stdin = bus, stdin
         self._thread = threading.Thread(target=self._act)
-        self.failed = ""
+        self._gone = threading.Event()
 
     def __enter__(self) -> Person:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._gone.set()
         self._thread.join()
 
     def _act(self) -> None:
@@ -69,13 +86,13 @@ class Person:
         )
         os.write(self._stdin, b"\n")
         self._wait(lambda: any(abs(s.joint.v_rad_s) > 0.5 for s in self._bus.all_servos))
-        time.sleep(self._bus.hand.sweep_s * 1.3)
-        os.write(self._stdin, b"\n")
+        if not self._gone.wait(self._bus.hand.sweep_s * 1.3):
+            os.write(self._stdin, b"\n")
 
     def _wait(self, true: Callable[[], bool]) -> None:
         end_s = time.monotonic() + PATIENCE_S
-        while not true() and time.monotonic() < end_s:
-            time.sleep(0.02)
+        while not true() and time.monotonic() < end_s and not self._gone.wait(0.02):
+            pass
 
 
 @contextlib.contextmanager
@@ -104,12 +121,24 @@ def test_lerobots_calibration_finds_the_arms_middle_and_ranges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What LeRobot finds is what the arm's mechanics are."""
+    tried(lambda: calibrate(model, role, module, name, tmp_path, monkeypatch))
+
+
+def calibrate(
+    model: str,
+    role: str,
+    module: str,
+    name: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (folder / "x.json").unlink(missing_ok=True)
     with (
         EmulatedBus.start(model, role=role, calibrated=False, hand="middle_then_ranges") as bus,
         typed_input(monkeypatch) as keys,
     ):
         bus.hand.sweep_s = 3.0
-        arm = device(role, module, name, bus.port, tmp_path)
+        arm = device(role, module, name, bus.port, folder)
         with Person(bus, keys) if model != "openmanipulator" else contextlib.nullcontext():
             arm.connect()
         assert arm.is_calibrated
@@ -118,13 +147,17 @@ def test_lerobots_calibration_finds_the_arms_middle_and_ranges(
             for field, value in truth[motor].items():
                 # a person's hand sags some ticks, and LeRobot samples a moving arm
                 assert getattr(found, field) == pytest.approx(value, abs=25), (motor, field)
-        assert (tmp_path / "x.json").is_file()
+        assert (folder / "x.json").is_file()
         arm.disconnect()
 
 
 @pytest.mark.parametrize("model", ["so101", "koch", "openmanipulator"])
 def test_a_follower_follows_its_leader(model: str, tmp_path: Path) -> None:
     """LeRobot's own classes, at 50 Hz for two seconds."""
+    tried(lambda: follow(model, tmp_path))
+
+
+def follow(model: str, tmp_path: Path) -> None:
     modules = {(m, r): (module, name) for m, r, module, name in ARMS}
     with (
         EmulatedBus.start(model, hand="still") as follower_bus,
@@ -133,7 +166,7 @@ def test_a_follower_follows_its_leader(model: str, tmp_path: Path) -> None:
         arms = []
         for role, bus in (("follower", follower_bus), ("leader", leader_bus)):
             folder = tmp_path / role
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)
             (folder / "x.json").write_text(json.dumps(bus.plan.calibration()))
             arms.append(device(role, *modules[model, role], bus.port, folder))
         follower, leader = arms
@@ -206,7 +239,7 @@ def test_the_makers_sdk_reads_fast(tmp_path: Path) -> None:
         group = dxl.GroupSyncRead(port, packets, 132, 4)
         for servo in bus.servos:
             group.addParam(servo)
-        assert group.fastSyncRead() == dxl.COMM_SUCCESS
+        assert any(group.fastSyncRead() == dxl.COMM_SUCCESS for _ in range(6))
         for servo in bus.servos:
             shown = group.getData(servo, 132, 4)
             assert shown == pytest.approx(bus.servos[servo].position_ticks, abs=3)
