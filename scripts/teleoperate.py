@@ -52,7 +52,9 @@ def config_class() -> type:
         """
 
         robot: RobotConfig  # type: ignore[valid-type]
+        """The arm that is driven."""
         teleop: TeleoperatorConfig  # type: ignore[valid-type]
+        """Who drives."""
         fps: float = CONTROL_HZ
         """Turns of the control loop per second [Hz]."""
         control_hz: float | None = None

@@ -225,6 +225,11 @@ class ServoLeader(ServoArms):
         self._low, self._high = np.where(free, -np.inf, low), np.where(free, np.inf, high)
 
     @property
+    def servo_joints(self) -> tuple[str, ...]:
+        """The joints whose servos report in `LeaderSample.state`, in its order."""
+        return self.joint_names
+
+    @property
     def own_joints(self) -> tuple[int, ...]:
         """For each joint of the follower, which of the leader's own it is."""
         return tuple(self._order)
