@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower, Policy
 from gaploop.core.types import FloatArray, LeaderSample, Observation
+
+_ROUNDING: Final = 1e-9
 
 
 class PolicyLeader:
@@ -14,6 +19,10 @@ class PolicyLeader:
 
     The loop hands observations to `observe` on policy frames. Between two frames the target
     moves in a straight line, so that a policy's steps don't read as jumps of twice the speed.
+
+    At a `speed_scale` below 1 the same targets are passed through in the same order, more slowly:
+    a frame moves along that share of a policy's step, and the policy is asked when the next target
+    is needed.
 
     Args:
         policy: answers in the follower's LeRobot units.
@@ -33,24 +42,45 @@ class PolicyLeader:
             )
         self._policy, self._follower = policy, follower
         self._turns = max(1, round(control_hz / fps))
+        self._speed_scale = 1.0
         self.reset()
+
+    @property
+    def speed_scale(self) -> float:
+        """Policy steps per frame, above 0 and up to 1."""
+        return self._speed_scale
+
+    @speed_scale.setter
+    def speed_scale(self, scale: float) -> None:
+        if not 0 < scale <= 1:
+            raise UnusableInputError(f"--speed_scale must be above 0 and up to 1, got {scale:g}.")
+        self._speed_scale = scale
 
     def reset(self) -> None:
         """Get ready for a new take."""
         self._policy.reset()
-        self._target: FloatArray | None = None
-        self._from: FloatArray = np.empty(0)
+        self._path: list[FloatArray] = []
         self._turn = 0
+        self._at = 0.0  # where on the path the frame begins, in policy steps
+
+    def start_from(self, q_rad: FloatArray) -> None:
+        """Plan anew from the next observation on, and move there from `q_rad` [rad]."""
+        self.reset()
+        self._path = [q_rad]
 
     def observe(self, observation: Observation) -> None:
-        """Ask the policy for its next target."""
-        asked = np.asarray(self._policy.act(observation), dtype=np.float64)
-        target = self._follower.from_units(asked)
-        start = self._target
-        if start is None or not np.isfinite(start).all():
-            start = self._follower.from_units(observation.state)
-        self._from = start
-        self._target, self._turn = target, 0
+        """Ask the policy for its next target, if this frame needs it."""
+        if len(self._path) > 1:
+            self._at += self._speed_scale  # where the frame before has led, or should have
+        while self._at >= 1.0 - _ROUNDING and len(self._path) > 1:
+            self._path.pop(0)
+            self._at = max(self._at - 1.0, 0.0)
+        if not self._path or not np.isfinite(self._path[-1]).all():
+            self._path, self._at = [self._follower.from_units(observation.state)], 0.0
+        self._turn = 0
+        while self._at + self._speed_scale > len(self._path) - 1 + _ROUNDING:
+            asked = np.asarray(self._policy.act(observation), dtype=np.float64)
+            self._path.append(self._follower.from_units(asked))
 
     def read(self, t_s: float) -> LeaderSample:
         """Return the joint target for loop time `t_s` [s].
@@ -58,14 +88,18 @@ class PolicyLeader:
         Raises:
             UnusableInputError: nothing has been observed yet.
         """
-        if self._target is None:
+        if not self._path:
             raise UnusableInputError(
                 "The policy hasn't seen an observation yet: give its `observe` to the loop's "
                 "on_frame."
             )
+        if len(self._path) == 1:
+            return LeaderSample(t_s, self._path[0])
         self._turn = min(self._turn + 1, self._turns)
-        share = self._turn / self._turns
-        return LeaderSample(t_s, self._from + share * (self._target - self._from))
+        at = self._at + self._speed_scale * self._turn / self._turns
+        step = min(math.floor(at), len(self._path) - 2)
+        start, target = self._path[step], self._path[step + 1]
+        return LeaderSample(t_s, start + min(at - step, 1.0) * (target - start))
 
     def done(self) -> bool:
         """Return False: a policy doesn't say when it is done."""

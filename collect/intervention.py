@@ -1,0 +1,311 @@
+"""A policy and a person who share an arm: who drives, and how they hand over without a jump.
+
+A hand-over begins where the arm was sent last. A leader arm that can be moved is brought to the
+follower's pose first. Any other takes over relatively: its motion counts from where it stood, and
+what it differs by shrinks only as it is moved, so the arm never moves by itself and ends up where
+its leader is. Handing back, the policy forgets what it had planned, plans anew from the next
+observation, and its first targets are eased into.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol, runtime_checkable
+
+import numpy as np
+
+from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.take_over import OnRequest, TakeOver, Wish
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.protocols import Leader
+from gaploop.core.types import FloatArray, LeaderSample, Observation
+from gaploop.teleop.stopping import Attempt, one_line
+
+SHRINK: Final = 0.5
+"""An offset shrinks by this share of the leader's motion: the arm still moves the way its leader
+does, half as fast at the least and half as fast again at the most."""
+EASE_S: Final = 0.5
+"""A policy that is handed the arm back reaches its own targets after this [s]."""
+ALIGN_S: Final = 3.0
+"""A leader arm that isn't in place after this is let go of where it stands [s]."""
+
+
+class Driver(StrEnum):
+    """Who drives."""
+
+    NOBODY = "nobody"
+    """The arm holds."""
+    POLICY = "policy"
+    PERSON = "person"
+    ALIGNING = "aligning"
+    """The arm holds while the leader arm comes to its pose."""
+
+
+@runtime_checkable
+class Alignable(Protocol):
+    """A leader that can be moved to the follower's pose."""
+
+    def align(self, q_rad: FloatArray, t_s: float) -> bool:
+        """Move on towards the follower's `q_rad` [rad]; say whether it is there."""
+        ...
+
+    def let_go(self) -> None:
+        """Be limp again."""
+        ...
+
+
+class Offset:
+    """What a leader's pose differs by from the arm that it takes over.
+
+    Args:
+        arm_rad: where the arm is [rad], shape (n_joints,).
+        leader_rad: where the leader is, in the arm's angles [rad], shape (n_joints,).
+    """
+
+    def __init__(self, arm_rad: FloatArray, leader_rad: FloatArray) -> None:
+        self._offset, self._leader = arm_rad - leader_rad, leader_rad
+
+    def apply(self, leader_rad: FloatArray) -> FloatArray:
+        """Return the target for the leader's pose [rad]; what isn't finite is handed on."""
+        if not np.isfinite(leader_rad).all():
+            return leader_rad
+        moved = np.abs(leader_rad - self._leader)
+        left = np.maximum(np.abs(self._offset) - SHRINK * moved, 0.0)
+        self._offset, self._leader = np.sign(self._offset) * left, leader_rad
+        return leader_rad + self._offset
+
+
+@dataclass
+class _Ease:
+    """A difference that fades, so that a policy's first targets aren't a step."""
+
+    offset_rad: FloatArray
+    since_s: float
+
+    def apply(self, target_rad: FloatArray, t_s: float) -> FloatArray:
+        left = max(0.0, 1.0 - (t_s - self.since_s) / EASE_S)
+        return target_rad + left * self.offset_rad
+
+
+class SharedLeader:
+    """Policy and person as one `Leader`; samples say in `intervention` whether the person drives.
+
+    `begin`, `rest`, `take_over`, `hand_back` and `toggle` may be called from any thread; what they
+    ask for happens at the loop's next turn.
+
+    Args:
+        policy: drives an attempt until somebody takes over.
+        person: who can take over, or None.
+        sent_rad: says where the arm was sent last [rad], shape (n_joints,).
+        wishes: when the person takes over and hands back without being asked; `OnRequest` never.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyLeader,
+        person: Leader | None,
+        sent_rad: Callable[[], FloatArray],
+        wishes: TakeOver | None = None,
+    ) -> None:
+        self._policy, self._person, self._sent_rad = policy, person, sent_rad
+        self._wishes: TakeOver = wishes or OnRequest()
+        self.servo_joints = tuple(getattr(person, "servo_joints", ()))
+        movable: object = person
+        self._movable = movable if isinstance(movable, Alignable) else None
+        self._orders: deque[Callable[[float], None]] = deque()
+        self._driver = Driver.NOBODY
+        self._may_drive = False
+        self._fault = ""
+        self.interventions = 0
+        """How often the person took over since `begin`."""
+        self._now_s = self._since_s = 0.0
+        self._stop_and_hold()
+
+    @property
+    def driver(self) -> Driver:
+        """Who drives now."""
+        return self._driver
+
+    @property
+    def fault(self) -> str:
+        """Why the policy doesn't drive any more in this attempt, or ""."""
+        return self._fault
+
+    def begin(self, speed_scale: float = 1.0) -> None:
+        """Let the policy drive an attempt, from the next observation on.
+
+        Args:
+            speed_scale: policy steps per frame, above 0 and up to 1.
+        """
+        self._fault, self.interventions = "", 0
+
+        def start(_t_s: float) -> None:
+            self._policy.speed_scale = speed_scale
+            self._may_drive = True
+            self._stop_and_hold()
+            self._wishes.reset()
+
+        self._orders.append(start)
+
+    def rest(self) -> None:
+        """Let nobody drive: the attempt is over, and the arm holds."""
+
+        def stop(_t_s: float) -> None:
+            self._may_drive = False
+            self._stop_and_hold()
+
+        self._orders.append(stop)
+
+    def take_over(self) -> None:
+        """Let the person drive."""
+        self._orders.append(self._take_over)
+
+    def hand_back(self) -> None:
+        """Let the policy drive again, or nobody where no attempt is on."""
+        self._orders.append(self._hand_back)
+
+    def toggle(self) -> None:
+        """Take over, or hand back."""
+        self._orders.append(
+            lambda t_s: (self._take_over if self._is_policys else self._hand_back)(t_s)
+        )
+
+    # -- Leader -----------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Get ready for a new take; whether a policy may drive in it, `begin` says."""
+        self._stop_and_hold()
+        if self._person is not None:
+            self._person.reset()
+
+    def done(self) -> bool:
+        """Say whether the person who drives has nothing more to ask for."""
+        return self._driver is Driver.PERSON and self._person is not None and self._person.done()
+
+    def observe(self, observation: Observation) -> None:
+        """Show the policy a frame: `on_frame` of the loop.
+
+        Raises:
+            UnusableInputError: the policy doesn't fit the rig.
+        """
+        self._obey(self._now_s)
+        self._heed(self._wishes.frame(observation, self._driver is Driver.PERSON))
+        starts = self._driver is Driver.NOBODY and self._may_drive and not self._fault
+        if not starts and self._driver is not Driver.POLICY:
+            return
+        self._driver = Driver.POLICY
+        with Attempt() as attempt:
+            if starts:
+                self._policy.start_from(self._sent_rad())
+            self._policy.observe(observation)
+        if isinstance(attempt.error, UnusableInputError):
+            raise attempt.error
+        if attempt.error is not None:
+            self._fault = f"{type(attempt.error).__name__}: {one_line(attempt.error)}"
+            self._stop_and_hold()
+
+    def read(self, t_s: float) -> LeaderSample:
+        """Return what is asked for at loop time `t_s` [s]."""
+        self._now_s = t_s
+        self._obey(t_s)
+        asked = self._person_asks(t_s)
+        if asked is not None:
+            self._heed(self._wishes.motion(t_s, asked.q_rad, self._driver is Driver.PERSON))
+        if self._driver is Driver.ALIGNING:
+            self._align(t_s)
+        state = asked.state if asked is not None else None
+        if self._driver is Driver.POLICY:
+            return LeaderSample(t_s, self._policy_target(t_s), state=state)
+        if self._driver is Driver.PERSON and self._person is not None:
+            asked = asked or self._person.read(t_s)
+            return LeaderSample(asked.t_s, self._from_person(asked.q_rad), True, asked.state)
+        aligning = self._driver is Driver.ALIGNING
+        return LeaderSample(t_s, self._hold if aligning else self._sent_rad(), state=state)
+
+    def close(self) -> None:
+        """Close the person's leader; safe to call twice."""
+        close = getattr(self._person, "close", None)
+        if callable(close):
+            close()
+
+    # -- who drives -------------------------------------------------------------------------
+
+    @property
+    def _is_policys(self) -> bool:
+        return self._driver in (Driver.POLICY, Driver.NOBODY)
+
+    def _obey(self, t_s: float) -> None:
+        while self._orders:
+            self._orders.popleft()(t_s)
+
+    def _heed(self, wish: Wish | None) -> None:
+        if wish is Wish.TAKE_OVER and self._driver is Driver.POLICY:
+            self.take_over()
+        elif wish is Wish.HAND_BACK and self._driver is Driver.PERSON:
+            self.hand_back()
+
+    def _stop_and_hold(self) -> None:
+        if self._driver is Driver.ALIGNING:
+            self._let_go()
+        self._driver, self._hold = Driver.NOBODY, self._sent_rad()
+        self._offset: Offset | None = None
+        self._ease: _Ease | None = None
+        self._handed_back = False
+
+    def _take_over(self, t_s: float) -> None:
+        if self._person is None or not self._is_policys:
+            return
+        self._stop_and_hold()
+        self._person.reset()  # what a hand-held leader remembers is from before the policy drove
+        self._since_s = t_s
+        self._driver = Driver.PERSON if self._movable is None else Driver.ALIGNING
+        if self._movable is None:
+            self._count()
+
+    def _count(self) -> None:
+        self.interventions += 1
+        self._wishes.switched(True)
+
+    def _hand_back(self, _t_s: float) -> None:
+        if self._is_policys:
+            return
+        self._stop_and_hold()
+        self._handed_back = True
+        self._wishes.switched(False)
+
+    def _align(self, t_s: float) -> None:
+        is_late = t_s - self._since_s >= ALIGN_S
+        if self._movable is None or self._movable.align(self._hold, t_s) or is_late:
+            self._let_go()
+            self._driver = Driver.PERSON
+            self._count()
+
+    def _let_go(self) -> None:
+        if self._movable is not None:
+            self._movable.let_go()
+
+    # -- what is asked ----------------------------------------------------------------------
+
+    def _person_asks(self, t_s: float) -> LeaderSample | None:
+        """Read the person's leader on every turn where it costs or changes nothing."""
+        if self._person is None:
+            return None
+        is_device = bool(self.servo_joints) or self._wishes.watches_person
+        return self._person.read(t_s) if is_device else None
+
+    def _from_person(self, q_rad: FloatArray) -> FloatArray:
+        if self._offset is None:
+            if not np.isfinite(q_rad).all():
+                return self._hold
+            self._offset = Offset(self._hold, q_rad)
+        return self._offset.apply(q_rad)
+
+    def _policy_target(self, t_s: float) -> FloatArray:
+        target = self._policy.read(t_s).q_rad
+        if self._handed_back:
+            self._handed_back = False
+            self._ease = _Ease(self._hold - target, t_s) if np.isfinite(target).all() else None
+        return target if self._ease is None else self._ease.apply(target, t_s)
