@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from gaploop.collect import campaign_log
 from gaploop.collect.campaign import Quota, plan_quotas
@@ -15,7 +14,7 @@ from gaploop.collect.journal import JournalWriter, warm_up
 from gaploop.collect.recovery import recover
 from gaploop.collect.rig import Rig
 from gaploop.collect.sealing import Sealer
-from gaploop.collect.take import TakeResult, run_take
+from gaploop.collect.take import Attendant, TakeResult, run_take
 from gaploop.core import journal_format
 from gaploop.core.consent import Place, Use, refused
 from gaploop.core.consent_store import refusal_at
@@ -25,6 +24,7 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
 
 __all__ = [
+    "Attendant",
     "MakeLeader",
     "MakeRig",
     "Quota",
@@ -36,9 +36,6 @@ __all__ = [
     "record_takes",
     "run_take",
 ]
-
-ATTEMPTS_PER_TAKE: Final = 3
-"""A quota is given up after this many attempts per take that it asks for."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +108,10 @@ class _Session:
         stop: Callable[[], bool],
         on_take: Callable[[TakeResult, bool], None],
         publish: Callable[[], None],
+        attendant: Attendant,
     ) -> None:
         self.spec, self.make_leader, self.stop = spec, make_leader, stop
+        self.attendant = attendant
         self.on_take, self.publish = on_take, publish
         self.session = uuid7()
         self.results: list[TakeResult] = []
@@ -131,39 +130,42 @@ class _Session:
             How many takes were recorded that count.
         """
         leader = self.make_leader(rig, self._next_seed)
-        done = 0
+        first = len(self.results)
         while not self.stop():
-            done += self._settle(len(self.sealer.pending))
-            if done + self._expected() >= missing or self._attempts[quota.key] >= most:
-                done += self._settle(0)  # a seal that failed means one take more
-            if done >= missing or self._attempts[quota.key] >= most:
+            self._settle(len(self.sealer.pending))
+            if self._sealed(first) + self._expected() >= missing or self.spent(quota) >= most:
+                self._settle(0)  # a seal that failed means one take more
+            if self._sealed(first) >= missing or self.spent(quota) >= most:
                 break
+            if not self.attendant.begin():
+                break
+            if self._sealed(first) + self._expected() >= missing:
+                continue  # a take was labelled anew while the next one was waited for
             self._attempts[quota.key] += 1
             result = self._take(rig, leader, quota)
             if result.outcome is not Outcome.INTERRUPTED:
                 self.sealer.add(result)
-            done += self._settle(0 if self._is_publication_due() else 1)
-        return done + self._settle(0)
+            self._settle(0 if self._is_publication_due() else 1)
+        self._settle(0)
+        return self._sealed(first)
 
-    def _settle(self, keep: int) -> int:
-        """Report takes that are sealed by now; wait until at most `keep` aren't.
-
-        Returns:
-            How many of them count.
-        """
-        done = 0
+    def _settle(self, keep: int) -> None:
+        """Report takes that are sealed by now; wait until at most `keep` aren't."""
         for result in self.sealer.sealed(keep):
-            counts = campaign_log.counts(self.spec.kind, result.outcome)
-            done += counts
             self.results.append(result)
-            self.on_take(result, counts)
+            self.on_take(result, self._counts(result))
             self._publish_if_due()
-        return done
+
+    def _counts(self, result: TakeResult) -> bool:
+        return campaign_log.counts(self.spec.kind, self.attendant.outcome(result))
+
+    def _sealed(self, first: int) -> int:
+        """Return how many sealed takes count, from the result at `first` on."""
+        return sum(map(self._counts, self.results[first:]))
 
     def _expected(self) -> int:
         """Return how many takes whose seal isn't known yet will count."""
-        pending = self.sealer.pending
-        return sum(campaign_log.counts(self.spec.kind, take.outcome) for take in pending)
+        return sum(map(self._counts, self.sealer.pending))
 
     def _is_publication_due(self) -> bool:
         return self._unpublished + len(self.sealer.pending) >= self.spec.publish_every
@@ -197,7 +199,7 @@ class _Session:
         self._require_consent(header.info)
         encoder, waits = self.sealer.encoder, not rig.is_real_time
         with JournalWriter(self.spec.journal, header, encoder=encoder, waits=waits) as writer:
-            result = run_take(
+            result = self.attendant.run(
                 rig,
                 leader,
                 seed=seed,
@@ -234,6 +236,7 @@ def record_takes(
     stop: Callable[[], bool] = lambda: False,
     on_take: Callable[[TakeResult, bool], None] = lambda _result, _counts: None,
     publish: Callable[[], None] = lambda: None,
+    attendant: Attendant | None = None,
 ) -> SessionEnd:
     """Record takes until every quota is filled.
 
@@ -253,6 +256,7 @@ def record_takes(
         on_take: called once a take is known to be sealed, at the latest after the next one; its
             second argument says whether it counts.
         publish: called every `publish_every` takes and at the end, however the session ends.
+        attendant: looks after the session; nobody does unless given.
 
     Raises:
         UnusableInputError: the journal can't be written, or people take part without consent.
@@ -262,7 +266,8 @@ def record_takes(
     warm_up()
     recovered = len(recover(spec.journal).recovered) if spec.journal.exists() else 0
     have = campaign_log.held(spec.journal, spec.kind, quotas, resume=spec.resume)
-    session = _Session(spec, make_leader, stop, on_take, publish)
+    attendant = attendant or Attendant()
+    session = _Session(spec, make_leader, stop, on_take, publish, attendant)
     missing = campaign_log.missing(quotas, have)
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(publish)
@@ -271,9 +276,8 @@ def record_takes(
         recorded = _fill_all(session, quotas, missing, make_rig, set_up)
     wanted = sum(quota.takes for quota in quotas)
     counted = wanted - sum(missing) + recorded
-    return SessionEnd(
-        tuple(session.results), counted, wanted, recovered, stop(), tuple(session.gave_up)
-    )
+    takes = tuple(replace(take, outcome=attendant.outcome(take)) for take in session.results)
+    return SessionEnd(takes, counted, wanted, recovered, stop(), tuple(session.gave_up))
 
 
 def _fill_all(
@@ -286,7 +290,7 @@ def _fill_all(
     """Go through the quotas and return how many takes were recorded that count."""
     most = Counter[str]()
     for quota, lacking in zip(quotas, missing, strict=True):
-        most[quota.key] += ATTEMPTS_PER_TAKE * lacking
+        most[quota.key] += session.attendant.attempts_per_take * lacking
     done, before = Counter[str](), None
     for quota, lacking in zip(quotas, missing, strict=True):
         if not lacking or session.stop() or session.spent(quota) >= most[quota.key]:
@@ -297,5 +301,6 @@ def _fill_all(
         with contextlib.closing(make_rig(quota.conditions)) as rig:
             done[quota.key] += session.fill(rig, quota, lacking, most[quota.key])
         if session.spent(quota) == most[quota.key]:
-            session.give_up(quota, done[quota.key], most[quota.key] // ATTEMPTS_PER_TAKE)
+            wanted = most[quota.key] // session.attendant.attempts_per_take
+            session.give_up(quota, done[quota.key], wanted)
     return done.total()

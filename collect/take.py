@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import PolicyLeader
@@ -16,8 +16,10 @@ from gaploop.core import journal_format
 from gaploop.core.protocols import Leader, TakeSink
 from gaploop.core.types import SafetyReason, Tick
 from gaploop.core.vocabulary import Outcome
-from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame
+from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, run_loop
 
+ATTEMPTS_PER_TAKE: Final = 3
+"""A quota is given up after this many attempts per take that it asks for."""
 SUCCESS_HELD_S: Final = 0.3
 """A rollout ends once success has held this long [s]: long enough for a thing to fall over."""
 TRIP_SHOWN_S: Final = 0.5
@@ -88,16 +90,18 @@ def run_take(
     stop: Callable[[], bool] = lambda: False,
     until_success: bool | None = None,
     sealer: Executor | None = None,
+    ended: Callable[[], str] = lambda: "",
 ) -> TakeResult:
     """Run one take from a fresh scene and, with a writer, record and seal it.
 
     It ends when the leader is done, success has held for `SUCCESS_HELD_S`, the safety filter
-    tripped, `max_s` passed, `stop` says so, or the recorder failed. In the last two cases the take
-    is `interrupted` and stays unsealed.
+    tripped, `max_s` passed, `ended` or `stop` say so, or the recorder failed. In the last two cases
+    the take is `interrupted` and stays unsealed.
 
     Args:
         rig: the arm in its cell; reset here.
-        leader: who drives; reset here, after the rig. A `PolicyLeader` gets the observations.
+        leader: who drives; reset here, after the rig, unless it is driving already. A
+            `PolicyLeader` gets the observations.
         seed: sets up the scene.
         max_s: longest duration [s].
         writer: the open take, left open (and unsealed) by an exception.
@@ -106,12 +110,14 @@ def run_take(
         stop: asked every turn; True interrupts the take.
         until_success: end on success; by default only for policies, which don't say "done".
         sealer: seals the take behind the next one's start; at once where it is None.
+        ended: asked every turn; why the operator ends the take early, "" where it goes on.
 
     Raises:
         DeviceError: a device failed.
     """
     rig.reset(seed)
-    leader.reset()
+    if rig.loop is run_loop:  # else the loop runs on between takes, and with it the leader
+        leader.reset()
     is_policy = isinstance(leader, PolicyLeader)
     watch = _Watch(rig, is_policy if until_success is None else until_success)
     recorders = _recorder(rig, leader, writer)
@@ -128,9 +134,9 @@ def run_take(
         tracker=rig.tracker,
         sinks=subscribers,
         on_frame=callbacks,
-        stop=lambda: bool(watch.over) or any(r.fault for r in recorders) or stop(),
+        stop=lambda: bool(watch.over or ended()) or any(r.fault for r in recorders) or stop(),
     )
-    outcome, reason = _verdict(rig, end, watch.over, recorders)
+    outcome, reason = _verdict(rig, end, watch.over or ended(), recorders)
     sealing = None
     if writer is not None and outcome is not Outcome.INTERRUPTED:
         sealing = _seal(rig, writer, outcome, reason, sealer)
@@ -173,3 +179,22 @@ def _seal(
         return writer.seal_behind(sealer, outcome, reason)
     writer.seal(outcome, reason)
     return None
+
+
+class Attendant:
+    """Whoever looks after a session: nobody here; an operator in `attended`."""
+
+    attempts_per_take: int = ATTEMPTS_PER_TAKE
+    """A quota is given up after this many attempts per take that it asks for."""
+
+    def begin(self) -> bool:
+        """Wait until the next take may begin; False ends the session."""
+        return True
+
+    def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
+        """Run a take, called as `run_take`."""
+        return run_take(rig, leader, **given)
+
+    def outcome(self, result: TakeResult) -> Outcome:
+        """Return the outcome of a take that stands now."""
+        return result.outcome

@@ -59,6 +59,13 @@ def chosen_types(argv: Sequence[str]) -> dict[str, str]:
     return {n.removesuffix(".type"): v for n, v in _pairs(argv) if v and n.endswith(".type")}
 
 
+def file_types(argv: Sequence[str]) -> dict[str, str]:
+    """Return option such as `robot` to the type that the file of `--config_path` chooses for it."""
+    path = next((v for n, v in _pairs(argv) if n == CONFIG_PATH and v is not None), None)
+    nested = load_yaml(Path(path), "Config file") if path else {}
+    return {n.removesuffix(".type"): str(v) for n, v in _flat(nested) if n.endswith(".type")}
+
+
 def nearest(name: str, options: Mapping[str, Option]) -> str:
     """Return a hint with the option most like `name`, or the empty text."""
     if name in options:

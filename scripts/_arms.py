@@ -92,14 +92,9 @@ def connect(
         else:
             follower, clock, expert = _real(robot, station)
         undo.callback(follower.close)
-        hands = hands or Hands()
-        made = _window_leader(teleop, follower, station, hands)
-        leader = made or _leader(teleop, follower, clock, expert)
+        leader = leader_of(teleop, follower, station, clock, expert=expert, hands=hands)
         if callable(close := getattr(leader, "close", None)):
             undo.callback(close)
-        if hands.force.enabled:
-            leader = _pushing(leader, teleop, hands.force)
-            undo.callback(leader.close)
         cameras = _cameras(robot, clock) if with_cameras else ()
         undo.pop_all()
     return Arms(follower, leader, cameras, clock, title)
@@ -114,6 +109,34 @@ def follower_of(robot: Any, station: Station) -> tuple[Follower, Clock]:
     """
     made = _embedded(robot) if robot.type == EMBEDDED else _real(robot, station)
     return made[0], made[1]
+
+
+def leader_of(
+    teleop: Any,
+    follower: Follower,
+    station: Station,
+    clock: Clock,
+    *,
+    expert: Leader | None = None,
+    hands: Hands | None = None,
+) -> Leader:
+    """Connect who leads a follower; a leader with a window belongs to the thread that calls.
+
+    Raises:
+        DeviceError: it doesn't answer, or no window can be opened.
+        UnusableInputError: it doesn't fit the follower.
+    """
+    hands = hands or Hands()
+    leader = _window_leader(teleop, follower, station, hands)
+    leader = leader or _leader(teleop, follower, clock, expert)
+    if not hands.force.enabled:
+        return leader
+    with contextlib.ExitStack() as undo:
+        if callable(close := getattr(leader, "close", None)):
+            undo.callback(close)
+        pushing = _pushing(leader, teleop, hands.force)
+        undo.pop_all()
+    return pushing
 
 
 def kind(config: Any) -> str:

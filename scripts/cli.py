@@ -3,7 +3,8 @@
 A command is a module `scripts/<command>.py` (`import` stands in `import_.py`) with
 
 - `@dataclass class <Command>Config`, whose docstring is the help; or `config_class() -> type`
-  where the dataclass needs heavy imports. (Such a module must not postpone annotations with
+  where the dataclass needs heavy imports; or `config_class_for(arguments) -> type` where only
+  some of its options do. (Such a module must not postpone annotations with
   `from __future__ import annotations`: names inside the function could not be found later.)
 - `EXAMPLE: str`, printed by `--help`;
 - `def run(config) -> int`, the exit code: 0 done, 1 the answer is no, 3 inconclusive;
@@ -86,7 +87,7 @@ def _dispatch(command: str, arguments: list[str]) -> int:
         raise unknown_choice("command", command, known)
     module = importlib.import_module(f"gaploop.scripts.{known[command].stem}")
     rest = _discover(arguments[1:])
-    config_class = _config_class(module, command)
+    config_class = _config_class(module, command, rest)
     if "--help" in rest or "-h" in rest:
         print(_command_help(command, module, config_class, rest))
         return 0
@@ -122,8 +123,10 @@ def _positional(module: ModuleType) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _config_class(module: ModuleType, command: str) -> type:
-    if hasattr(module, "config_class"):
+def _config_class(module: ModuleType, command: str, arguments: Sequence[str]) -> type:
+    if hasattr(module, "config_class_for"):
+        made = module.config_class_for(arguments)
+    elif hasattr(module, "config_class"):
         made = module.config_class()
     else:
         made = getattr(module, f"{command.title().replace('-', '')}Config")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
 from gaploop.core.plan import Plan, load_plan
-from gaploop.core.station import SIM_STATION
-from gaploop.core.vocabulary import TakeKind
+from gaploop.core.station import SIM_STATION, Station
+from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts import options
-from gaploop.scripts._campaign import Campaign, require_consents, require_person, setting_up
+from gaploop.scripts._campaign import Campaign, require_consents, setting_up
 from gaploop.scripts._record_report import tell_end
 from gaploop.scripts._signals import stoppable
 
 if TYPE_CHECKING:
-    from gaploop.collect.rig import Rig
+    from gaploop.collect.rig import EmbeddedRig, Rig
     from gaploop.collect.session import (
         MakeLeader,
         MakeRig,
@@ -35,15 +36,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXAMPLE: Final = """\
+gaploop record --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
+    --robot.cameras='{top: {type: opencv, index_or_path: 0, width: 640, height: 480, fps: 30}}' \\
+    --teleop.type=so101_leader --teleop.port=/dev/ttyACM1 --teleop.id=blue \\
+    --dataset.repo_id=me/cube --dataset.root=cube --dataset.single_task="Put the cube on the disc"
 gaploop record --robot.type=so101_sim --teleop.type=scripted --dataset.repo_id=me/cube \\
     --dataset.root=cube --dataset.num_episodes=20 --dataset.single_task="Put the cube on the disc"
 """
 
-STATION: Final = SIM_STATION
-"""Where takes are recorded: the embedded cell."""
-ROBOTS: Final = ("so101_sim",)
-TELEOPS: Final = ("scripted",)
-_LATER: Final = "Real arms and hand-held leaders come with gaploop's teleoperation."
+EMBEDDED: Final = "so101_sim"
+EXPERT: Final = "scripted"
 
 
 @dataclass
@@ -60,10 +62,6 @@ class RobotOptions:
     """Draws mechanism and direction of each gap."""
     conditions: dict[str, Any] = field(default_factory=dict)
     """What is set up, such as '{"distractors": 4}'."""
-    port: str = ""
-    """Serial port of a real arm."""
-    id: str = ""
-    """Name of a real arm's calibration."""
 
 
 @dataclass
@@ -71,11 +69,7 @@ class TeleopOptions:
     """Who drives, where no policy does."""
 
     type: str = "scripted"
-    """scripted, an expert that sees the embedded scene."""
-    port: str = ""
-    """Serial port of a leader arm."""
-    id: str = ""
-    """Name of a leader arm's calibration."""
+    """scripted, an expert that sees the embedded scene; or keyboard, gamepad, a leader arm."""
 
 
 @dataclass
@@ -86,6 +80,9 @@ class RecordDataset(options.DatasetOptions):
     """Takes to record in this session; failed demonstrations are kept and don't count."""
     episode_time_s: float = 10.0
     """Longest time of one take [s]."""
+    reset_time_s: float = 5.0
+    """Time for putting things back between two takes [s]; a key ends it early. Nobody waits
+    where the embedded cell records by itself."""
 
 
 @dataclass
@@ -98,6 +95,9 @@ class RecordConfig:
     asks for instead, in blocks so that no condition is recorded all at once, and always counts
     what it has already; `--status` says how far it has come. Takes with people in them need
     their consent: see gaploop consent --help.
+
+    With an arm, or where a person drives, the operator says in a window or terminal when a take
+    begins and how it went. The embedded cell with its expert records by itself.
     """
 
     robot: RobotOptions = field(default_factory=RobotOptions)
@@ -112,6 +112,16 @@ class RecordConfig:
     """Say how far the plan has come and what comes next, and record nothing."""
     yes: bool = False
     """Don't wait for Enter where a real station has to be set up for the plan."""
+    station: Path | None = None
+    """station.yaml with the cell's name, limits and conditions."""
+    display: str = "auto"
+    """window, terminal or none; auto: a window if there is a display and a person is needed."""
+    keys: dict[str, Any] = field(default_factory=dict)
+    """Other keys, pedals or gamepad buttons, such as '{"success": "b", "next": "right pad:a"}'."""
+    auto_start: bool = False
+    """Begin each take when the reset is over, as lerobot-record does, not on a key."""
+    play_sounds: bool = True
+    """Tones when a take begins and ends, and when the arm trips."""
     consent: str = ""
     """Consent ids of the people who take part, such as c-k3v7q2mzna,c-p5xw7akq3d."""
     consents: Path | None = None
@@ -128,43 +138,107 @@ class RecordConfig:
     """Print one JSON object."""
 
 
-def run(config: RecordConfig) -> int:
+def config_class_for(arguments: Sequence[str]) -> type:
+    """Return the options: of LeRobot's devices only where one of them is asked for."""
+    from gaploop.scripts._arguments import chosen_types, file_types
+
+    chosen = {**file_types(arguments), **chosen_types(arguments)}
+    if chosen.get("robot", EMBEDDED) == EMBEDDED and chosen.get("teleop", EXPERT) == EXPERT:
+        return RecordConfig
+    from gaploop.scripts._record_arms import config_class
+
+    return config_class()
+
+
+def run(config: Any) -> int:
     """Record and publish; return 1 where a quota was given up, 128 + the signal if stopped."""
     _check_devices(config)
+    station = _station(config)
     root = config.dataset.folder().absolute()
     journal = (config.journal or root.with_name(f"{root.name}_journal")).absolute()
     plan = load_plan(config.plan) if config.plan is not None else None
-    make_rig, make_leader, spec = _wire(config, journal)
     quotas = _quotas(config, plan)
-    campaign = None if plan is None else Campaign(plan, tuple(quotas), journal, STATION)
+    campaign = None if plan is None else Campaign(plan, tuple(quotas), journal, station)
     if config.status:
         return _status(config, campaign)
-    require_consents(_with_conditions(config, quotas), STATION, config.consent, config.consents)
+    require_consents(_with_conditions(config, quotas), station, config.consent, config.consents)
     for item in plan.items if plan is not None else ():
         if not item.takes:
             _tell(f"{item.id} ({item.dimension.value}): nothing to record; {item.remedy}.")
     if campaign is not None:
-        require_person(STATION, config.yes)
         _tell(campaign.as_text())
-    _check_targets(make_rig, quotas, root, journal)
-    with stoppable() as stopped:
-        end, published = _record(config, root, quotas, make_rig, make_leader, spec, stopped)
-    target = bool(config.robot.gaps or config.robot.conditions or (plan and plan.takes))
-    evidence = "sim-to-sim" if target else "sim"
+    make_policy, spec = _spec(config, journal)
+    if is_attended(config):
+        from gaploop.scripts._record_attended import record_attended
+
+        job = Job(config, station, root, journal, tuple(quotas), spec, campaign)
+        end, published, stopped = record_attended(job)
+    else:
+        make_rig, make_leader = _wire(config, make_policy)
+        check_targets(make_rig, quotas, root, journal)
+        with stoppable() as stopped:
+            end, published = _record(config, root, quotas, make_rig, make_leader, spec, stopped)
+    evidence = _evidence(config, station, plan)
     tell_end(config.json, root, journal, end, published, campaign, evidence)
     return 128 + stopped[0] if stopped else int(bool(end.gave_up))
 
 
-def _check_devices(config: RecordConfig) -> None:
-    if config.robot.type not in ROBOTS:
+@dataclass(frozen=True)
+class Job:
+    """What an attended session is to do.
+
+    Attributes:
+        config: the options.
+        station: where it is recorded.
+        root: the dataset.
+        journal: the takes.
+        quotas: what to record, in this order.
+        spec: what the takes share.
+        campaign: the plan that is followed, if any.
+    """
+
+    config: Any
+    station: Station
+    root: Path
+    journal: Path
+    quotas: tuple[Quota, ...]
+    spec: SessionSpec
+    campaign: Campaign | None
+
+
+def is_attended(config: Any) -> bool:
+    """Say whether an operator is needed: not where the embedded cell records by itself."""
+    alone = config.teleop.type == EXPERT or bool(config.policy.path)
+    by_itself = config.robot.type == EMBEDDED and alone
+    return not by_itself or config.display in ("window", "terminal")
+
+
+def _station(config: Any) -> Station:
+    if config.robot.type == EMBEDDED:
+        if config.station is not None:
+            raise UnusableInputError(
+                "--station names the cell of an arm; the embedded cell has its own. Leave it out, "
+                "or choose an arm with --robot.type."
+            )
+        return SIM_STATION
+    from gaploop.scripts._arms import station_for
+    from gaploop.scripts._record_casts import honest
+
+    return honest(station_for(config.robot, config.station), config.robot)
+
+
+def _evidence(config: Any, station: Station, plan: Plan | None) -> str:
+    if config.robot.type != EMBEDDED:
+        return "real" if station.domain is Domain.REAL else "emulated"
+    target = bool(config.robot.gaps or config.robot.conditions or (plan and plan.takes))
+    return "sim-to-sim" if target else "sim"
+
+
+def _check_devices(config: Any) -> None:
+    if config.policy.path and (config.robot.type != EMBEDDED or config.teleop.type != EXPERT):
         raise UnusableInputError(
-            f"--robot.type={config.robot.type} can't be recorded from yet. {_LATER} There is: "
-            f"{', '.join(ROBOTS)}."
-        )
-    if config.teleop.type not in TELEOPS and not config.policy.path:
-        raise UnusableInputError(
-            f"--teleop.type={config.teleop.type} can't drive yet. {_LATER} There is: "
-            f"{', '.join(TELEOPS)}; or a policy with --policy.path=DIR."
+            "--policy.path lets a policy drive the embedded cell. With an arm, or where a person "
+            "can take over, use gaploop rollout."
         )
     if config.policy.path and config.plan is not None:
         raise UnusableInputError(
@@ -176,32 +250,38 @@ def _check_devices(config: RecordConfig) -> None:
     ):
         if not value > 0:
             raise UnusableInputError(f"--dataset.{name} must be above 0, got {value:g}.")
+    if not 0 <= config.dataset.reset_time_s < math.inf:
+        raise UnusableInputError(
+            f"--dataset.reset_time_s must be 0 or more, got {config.dataset.reset_time_s:g}."
+        )
     if config.publish_every < 1:
         raise UnusableInputError(f"--publish_every must be 1 or more, got {config.publish_every}.")
 
 
-def _wire(config: RecordConfig, journal: Path) -> tuple[MakeRig, MakeLeader, SessionSpec]:
-    """Return how to build rig and leader, and what the takes share."""
-    from gaploop.collect.policy_leader import PolicyLeader
-    from gaploop.collect.rig import embedded_rig, scripted_leader
+def embedded(config: Any, conditions: Mapping[str, object]) -> EmbeddedRig:
+    """Build the embedded cell that the options describe, with something set up."""
+    from gaploop.collect.rig import embedded_rig
+
+    robot = config.robot
+    return embedded_rig(
+        task=robot.task,
+        gaps=robot.gaps,
+        gap_seed=robot.gap_seed,
+        conditions={**robot.conditions, **conditions},
+        fps=config.dataset.fps,
+    )
+
+
+def _spec(config: Any, journal: Path) -> tuple[MakeLeader | None, SessionSpec]:
+    """Return what builds the policy that drives, if one does, and what the takes share."""
     from gaploop.collect.session import SessionSpec
 
-    robot, dataset = config.robot, config.dataset
-
-    def make_rig(conditions: Mapping[str, object]) -> Rig:
-        return embedded_rig(
-            task=robot.task,
-            gaps=robot.gaps,
-            gap_seed=robot.gap_seed,
-            conditions={**robot.conditions, **conditions},
-            fps=dataset.fps,
-        )
-
+    words = str(getattr(config.robot, "task", "demonstration")).replace("_", " ")
     spec = functools.partial(
         SessionSpec,
         journal,
-        dataset.single_task or robot.task.replace("_", " "),
-        max_s=dataset.episode_time_s,
+        config.dataset.single_task or words,
+        max_s=config.dataset.episode_time_s,
         seed=config.seed,
         operator=config.operator,
         resume=config.resume,
@@ -210,7 +290,8 @@ def _wire(config: RecordConfig, journal: Path) -> tuple[MakeRig, MakeLeader, Ses
         consents=config.consents,
     )
     if not config.policy.path:
-        return make_rig, scripted_leader, spec()
+        return None, spec()
+    from gaploop.collect.policy_leader import PolicyLeader
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
     policy = load_policy(config.policy.path)
@@ -219,28 +300,36 @@ def _wire(config: RecordConfig, journal: Path) -> tuple[MakeRig, MakeLeader, Ses
         del seed  # a policy draws nothing
         return PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
 
-    return make_rig, policy_leader, spec(TakeKind.ROLLOUT, policy=policy_id(config.policy.path))
+    return policy_leader, spec(TakeKind.ROLLOUT, policy=policy_id(config.policy.path))
 
 
-def _quotas(config: RecordConfig, plan: Plan | None) -> list[Quota]:
+def _wire(config: Any, make_policy: MakeLeader | None) -> tuple[MakeRig, MakeLeader]:
+    """Return how to build the embedded cell, and who drives in it."""
+    from gaploop.collect.rig import scripted_leader
+
+    return functools.partial(embedded, config), make_policy or scripted_leader
+
+
+def _quotas(config: Any, plan: Plan | None) -> list[Quota]:
     from gaploop.collect.campaign import Quota, campaign
 
     return [Quota(config.dataset.num_episodes)] if plan is None else campaign(plan, config.seed)
 
 
-def _with_conditions(config: RecordConfig, quotas: list[Quota]) -> list[Quota]:
+def _with_conditions(config: Any, quotas: list[Quota]) -> list[Quota]:
     """Return the quotas with what `--robot.conditions` sets up for all of them."""
-    return [replace(q, conditions={**config.robot.conditions, **q.conditions}) for q in quotas]
+    always = getattr(config.robot, "conditions", {})
+    return [replace(q, conditions={**always, **q.conditions}) for q in quotas]
 
 
-def _status(config: RecordConfig, campaign: Campaign | None) -> int:
+def _status(config: Any, campaign: Campaign | None) -> int:
     if campaign is None:
         raise UnusableInputError("--status of what? Name a plan with --plan=plan.yaml.")
     options.emit(config.json, campaign.as_json(), campaign.as_text())
     return 0
 
 
-def _check_targets(make_rig: MakeRig, quotas: list[Quota], root: Path, journal: Path) -> None:
+def check_targets(make_rig: MakeRig, quotas: Sequence[Quota], root: Path, journal: Path) -> None:
     """Refuse what could not be published before anything is recorded or made."""
     from gaploop.core import journal_format
     from gaploop.datasets import layout
@@ -268,7 +357,7 @@ def _check_targets(make_rig: MakeRig, quotas: list[Quota], root: Path, journal: 
 
 
 def _record(
-    config: RecordConfig,
+    config: Any,
     root: Path,
     quotas: list[Quota],
     make_rig: MakeRig,
@@ -298,7 +387,7 @@ def _record(
             quotas,
             make_rig,
             make_leader,
-            set_up=setting_up(STATION, config.yes),
+            set_up=setting_up(SIM_STATION, config.yes),
             stop=lambda: bool(stopped),
             on_take=on_take,
             publish=publish_sealed,

@@ -124,7 +124,7 @@ class LabelBook:
 def known_takes(journal: Path, most: int) -> list[tuple[str, Outcome, Mapping[str, Any]]]:
     """Return the newest sealed takes of a journal, oldest first: uid, outcome, what was said."""
     said = labels.current(labels.read(journal / journal_format.LABELS))
-    found = []
+    found: list[tuple[str, Outcome, Mapping[str, Any]]] = []
     for folder in reversed(journal_format.take_folders(journal)):
         end = journal_format.read_end(folder)
         if end is not None:

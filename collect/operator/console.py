@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from gaploop.collect.operator import machine
 from gaploop.collect.operator.book import LabelBook
@@ -68,6 +68,7 @@ class Console:
         play: plays a sound, without waiting.
         now_s: monotonic time [s].
         hand_held: name of the leader's dead-man button, where it has one.
+        asks: there is somebody to ask; else takes stay unlabelled and nothing is waited for.
     """
 
     def __init__(
@@ -80,11 +81,12 @@ class Console:
         play: Callable[[Sound], None] = lambda _sound: None,
         now_s: Callable[[], float] = time.monotonic,
         hand_held: str = "",
+        asks: bool = True,
     ) -> None:
         self.keys = keys
         self.safety = Safety()
         self._book, self._task, self._play = book, task, play
-        self._now_s, self._hand_held = now_s, hand_held
+        self._now_s, self._hand_held, self._asks = now_s, hand_held, asks
         self._changed = threading.Condition(threading.RLock())
         self._state = State(timing, since_s=now_s())
         self._numbers: dict[str, int] = {}
@@ -160,10 +162,10 @@ class Console:
         """Whether the session is over."""
         return self._state.stage is Stage.ENDED
 
-    def remember(self, uid: str, outcome: Outcome, said: Mapping[str, object]) -> None:
+    def remember(self, uid: str, outcome: Outcome, said: Mapping[str, Any]) -> None:
         """Take note of an older take, so that it can be labelled anew."""
         with self._changed:
-            self._book.add(uid, outcome, **{"dimensions": {}, **said})
+            self._book.add(uid, outcome, **said)
             self._set(replace(self._state, takes=(*self._state.takes, uid)))
 
     def tell(self, quotas: Quotas) -> None:
@@ -174,10 +176,14 @@ class Console:
         """Show a line for a while."""
         self._note, self._note_s = text, self._now_s()
 
+    def show(self, setup: SetUp) -> None:
+        """Show what is set up."""
+        self._setup = setup
+
     def await_set_up(self, setup: SetUp, *, ask: bool = True) -> bool:
         """Show what to set up and, with `ask`, wait until it is; False where the session ends."""
-        self._setup = setup
-        if ask:
+        self.show(setup)
+        if ask and self._asks:
             with self._changed:
                 self._set(machine.set_up(self._state, self._now_s()))
                 self._play(Sound.READY)
@@ -224,6 +230,8 @@ class Console:
                 self._numbers[uid] = len(self._numbers) + 1
             self._play(Sound.END if uid else Sound.ALARM)
             self._step(machine.ended(self._state, uid, self._now_s(), suggestion, purpose))
+            if not self._asks and self._state.inquiry is not None:
+                self._step(machine.skipped(self._state, self._now_s()))
         self._wait(lambda s: s.stage is not Stage.VERDICT)
         return self._book.outcome(uid, outcome)
 
@@ -239,7 +247,7 @@ class Console:
 
     def finish(self) -> None:
         """Everything is recorded: wait until the operator has seen it, labels being his to mend."""
-        if self._state.timing.auto_start or self.left:
+        if self._state.timing.auto_start or self.left or not self._asks:
             return
         with self._changed:
             self._set(machine.filled(self._state, self._now_s()))
@@ -261,7 +269,7 @@ class Console:
         if tripped and not self._tripped:
             self._play(Sound.ALARM)
         self._tripped = tripped
-        why = "No take starts before this is cleared." if tripped else ""
+        why = "No take starts before this is cleared." if tripped and self._asks else ""
         if why != self._state.blocked:
             self._set(machine.block(self._state, why))
 

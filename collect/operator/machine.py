@@ -104,6 +104,13 @@ def ended(
     return (state, ()) if said is None else _answered(state, said, now_s, anew_press=False)
 
 
+def skipped(state: State, now_s: float) -> Step:
+    """Pass over what is asked, where nobody is there to answer."""
+    if state.inquiry is None:
+        return state, ()
+    return _heard(state, state.inquiry, state.inquiry.skip(), now_s)
+
+
 def suggested(state: State, uid: str, suggestion: Suggestion) -> State:
     """Take in what the machine thinks of a take, if it is being asked about."""
     if state.inquiry is None or state.inquiry.uid != uid:

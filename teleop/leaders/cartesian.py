@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -131,6 +131,10 @@ class CartesianLeader:
     def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
         """Call these, on the main thread, when the e-stop is pressed and a trip is cleared."""
         self._source.listen(on_estop, on_clear)
+
+    def host(self, guest: Any) -> None:
+        """Let `guest` share the input device's window; see `Panel.host`."""
+        self._source.host(guest)
 
     def pump(self, trip: str = "") -> None:
         """Let the input device handle its events; on the main thread, 30 times a second or more.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,10 @@ class IntentSource(Protocol):
 
     def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
         """Call these when the e-stop is pressed and when a trip is cleared, in `pump`."""
+        ...
+
+    def host(self, guest: Any) -> None:
+        """Let `guest` share the window; see `Panel.host`."""
         ...
 
     def pump(self, trip: str = "") -> None:

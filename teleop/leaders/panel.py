@@ -12,13 +12,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gaploop.core.errors import DeviceError
-from gaploop.teleop.leaders.controls import Controls
+from gaploop.teleop.leaders.controls import Action, Controls
 from gaploop.teleop.leaders.intent import Heard, Intent
 from gaploop.teleop.leaders.sdl import pygame
-from gaploop.teleop.leaders.window import Help, Window, sign_of
+from gaploop.teleop.leaders.window import Help, Sign, Window, sign_of
 
 PUMP_S: Final = 0.01
 """`heard` pumps no more often than this [s]."""
@@ -27,6 +27,23 @@ UNSEEN: Final = ("offscreen", "dummy")
 operator would look for a window that isn't there."""
 DRAW_S: Final = 0.05
 """The window is drawn no more often than this [s]."""
+
+
+class Guest(Protocol):
+    """Whoever shares the window with the leader: pygame has one window and one event queue."""
+
+    def on_event(self, event: Any, held: bool) -> bool:
+        """Take an event first; True keeps it from the leader.
+
+        Args:
+            event: pygame's.
+            held: the dead-man button is pressed, so that the leader's keys count.
+        """
+        ...
+
+    def draw(self, sign: Sign) -> None:
+        """Draw the window, the leader's state in it."""
+        ...
 
 
 class Panel:
@@ -56,6 +73,7 @@ class Panel:
         self._thread = threading.get_ident()
         self._closed = False
         self._trip = ""
+        self._guest: Guest | None = None
         self._window: Window | None = _open_window(title, help_lines)
         self._focused = bool(pygame.key.get_focused())
         self._drawn_s = float("-inf")
@@ -69,6 +87,10 @@ class Panel:
     def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
         """Call these when the e-stop is pressed and when a trip is cleared, in `pump`."""
         self.controls.listen(on_estop, on_clear)
+
+    def host(self, guest: Guest) -> None:
+        """Let `guest` have events first and draw the window from now on."""
+        self._guest = guest
 
     def pump(self, trip: str = "") -> None:
         """Handle what has happened since; call it 30 times a second or more.
@@ -106,15 +128,20 @@ class Panel:
         if self._window is None:
             return
         for event in pygame.event.get():
-            self._handle(event)
+            held = Action.HOLD in self.controls.pressed
+            if self._guest is None or not self._guest.on_event(event, held):
+                self._handle(event)
         intent = self.controls.intent(present=self.present, focused=self._focused)
         # A device that is gone isn't heard any more: its last word grows old.
         heard_s = self._now_s() if self.present else self._snapshot[1]
         self._snapshot = (intent, heard_s, self._closed)
         if self._now_s() - self._drawn_s >= DRAW_S:
             self._drawn_s = self._now_s()
-            pressed = self.controls.pressed
-            self._window.draw(sign_of(intent, pressed, self._trip, self._hold_key), intent)
+            sign = sign_of(intent, self.controls.pressed, self._trip, self._hold_key)
+            if self._guest is None:
+                self._window.draw(sign, intent)
+            else:
+                self._guest.draw(sign)
 
     def _handle(self, event: Any) -> None:
         if event.type in (pygame.QUIT, pygame.WINDOWCLOSE):

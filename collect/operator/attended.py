@@ -1,0 +1,105 @@
+"""A session with an operator: takes begin on a key, and a person says how they went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from gaploop.collect.journal import JournalWriter
+from gaploop.collect.operator.console import Console
+from gaploop.collect.operator.eyes import Eyes
+from gaploop.collect.operator.inquiry import Suggestion
+from gaploop.collect.operator.suggesting import Suggester
+from gaploop.collect.rig import Rig
+from gaploop.collect.take import Attendant, TakeResult, run_take
+from gaploop.core.protocols import Leader, TakeSink
+from gaploop.core.types import Tick
+from gaploop.core.vocabulary import Outcome
+
+PATIENCE: Final = 10_000
+"""Attempts per take that are asked for: a person decides when to give up."""
+
+
+class Operator(Attendant):
+    """Looks after a session through a console.
+
+    A take is sealed as soon as it has ended, as `unlabelled`, so that nothing can be lost while
+    the operator thinks; what he says is a label. In the embedded cell its judge's word is marked.
+
+    Args:
+        console: shared with the thread that has the window.
+        eyes: returns what watches the loop now.
+        suggester: proposes labels for failed takes, or None.
+        told: called before and after every take, such as to count quotas anew.
+        on_result: called with every take that has a verdict.
+    """
+
+    attempts_per_take = PATIENCE
+
+    def __init__(
+        self,
+        console: Console,
+        eyes: Callable[[], Eyes | None] = lambda: None,
+        suggester: Suggester | None = None,
+        told: Callable[[], None] = lambda: None,
+        on_result: Callable[[TakeResult], None] = lambda _result: None,
+    ) -> None:
+        self._console, self._eyes, self._suggester = console, eyes, suggester
+        self._told, self._on_result = told, on_result
+
+    def begin(self) -> bool:
+        """Wait until the reset is over and the operator wants the next take."""
+        self._told()
+        return self._console.await_start()
+
+    def outcome(self, result: TakeResult) -> Outcome:
+        """Return what the operator says of a take now."""
+        return self._console.outcome(result.uid, result.outcome)
+
+    def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
+        """Run a take, called as `run_take`, and wait for the verdict."""
+        writer: JournalWriter = given["writer"]
+        eyes, stop = self._eyes(), given.pop("stop", lambda: False)
+        sinks: Sequence[TakeSink] = (_Beginning(self._console.begun), *given.pop("sinks", ()))
+        if eyes is not None:
+            eyes.watch(writer)
+        result = run_take(
+            replace(rig, judge=lambda: None),  # the judge proposes, the operator decides
+            leader,
+            sinks=sinks,
+            stop=lambda: bool(stop()) or self._console.left,
+            ended=self._console.over,
+            **given,
+        )
+        if result.outcome is Outcome.INTERRUPTED:
+            self._console.note(f"The take is lost: {result.reason}")
+            self._console.await_verdict("", result.outcome)
+            return result
+        return self._judged(rig, writer, result)
+
+    def _judged(self, rig: Rig, writer: JournalWriter, result: TakeResult) -> TakeResult:
+        tripped = result.outcome is Outcome.FAILURE
+        proposed = Outcome.FAILURE if tripped else rig.judge()
+        if self._suggester is not None and proposed is not Outcome.SUCCESS:
+            self._suggester.ask(result.uid, writer.folder, result.sealing)
+        outcome = self._console.await_verdict(
+            result.uid, result.outcome, Suggestion(proposed), writer.header.info.dimensions
+        )
+        judged = replace(result, outcome=outcome)
+        self._on_result(judged)
+        self._told()
+        return judged
+
+
+class _Beginning:
+    """A sink that says when the first turn has come."""
+
+    def __init__(self, say: Callable[[], None]) -> None:
+        self._say: Callable[[], None] | None = say
+
+    def tick(self, _tick: Tick) -> None:
+        """Say so once."""
+        if self._say is not None:
+            say, self._say = self._say, None
+            say()

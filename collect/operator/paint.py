@@ -1,0 +1,96 @@
+"""Drawing for the operator window: text that fits, panels, bars, pictures."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.types import Image
+from gaploop.teleop.leaders.sdl import pygame
+
+type Colour = tuple[int, int, int]
+type Box = tuple[float, float, float, float]
+"""Left, top, width, height [pixels]."""
+
+INK: Final = (238, 240, 243)
+DIM: Final = (176, 183, 194)
+GROUND: Final = (20, 22, 26)
+PANEL: Final = (35, 39, 46)
+LINE: Final = (66, 72, 84)
+RED: Final = (200, 44, 44)
+AMBER: Final = (190, 122, 8)
+GREEN: Final = (22, 128, 66)
+BLUE: Final = (32, 92, 168)
+GREY: Final = (70, 76, 88)
+WARN: Final = (255, 186, 74)
+
+
+@lru_cache(maxsize=128)
+def _font(height_px: int) -> Any:
+    return pygame.font.Font(None, height_px)
+
+
+@lru_cache(maxsize=512)
+def _rendered(text: str, height_px: int, ink: Colour) -> Any:
+    return _font(height_px).render(text, True, ink)
+
+
+def text(
+    surface: Any, words: str, height_px: float, ink: Colour, at: tuple[float, float], room_px: float
+) -> float:
+    """Draw words, smaller where they would be wider than `room_px`; return their width [pixels]."""
+    size = max(8, round(height_px))
+    wide_px = _font(size).size(words)[0]
+    if wide_px > room_px > 0:
+        size = max(8, int(size * room_px / wide_px))
+    image = _rendered(words, size, ink)
+    surface.blit(image, (round(at[0]), round(at[1])))
+    return float(image.get_width())
+
+
+def lines(words: str, height_px: float, room_px: float, most: int) -> list[str]:
+    """Break words into at most `most` lines of `room_px`; the last one takes the rest."""
+    font, found = _font(max(8, round(height_px))), [""]
+    for word in words.split():
+        longer = f"{found[-1]} {word}".strip()
+        if font.size(longer)[0] <= room_px or not found[-1] or len(found) == most:
+            found[-1] = longer
+        else:
+            found.append(word)
+    return found
+
+
+def panel(surface: Any, box: Box, colour: Colour = PANEL, radius: int = 8) -> None:
+    """Fill a rectangle with round corners."""
+    pygame.draw.rect(surface, colour, pygame.Rect(*map(round, box)), border_radius=radius)
+
+
+def frame(surface: Any, box: Box, colour: Colour, width: int = 2) -> None:
+    """Draw a rectangle's edge."""
+    pygame.draw.rect(surface, colour, pygame.Rect(*map(round, box)), width, border_radius=6)
+
+
+def bar(surface: Any, box: Box, share: float, colour: Colour, ground: Colour = LINE) -> None:
+    """Draw a bar that is filled by `share`, 0 to 1."""
+    x, y, wide, high = box
+    panel(surface, box, ground, 3)
+    if share > 0:
+        panel(surface, (x, y, max(2.0, wide * min(1.0, share)), high), colour, 3)
+
+
+def picture(surface: Any, image: Image, box: Box) -> None:
+    """Draw a picture as large as fits into the box, in its middle.
+
+    Args:
+        surface: where to draw.
+        image: RGB, shape (height, width, 3).
+        box: where it may lie.
+    """
+    height, width = image.shape[:2]
+    scale = min(box[2] / width, box[3] / height)
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    raw = pygame.image.frombuffer(np.ascontiguousarray(image).tobytes(), (width, height), "RGB")
+    at = box[0] + (box[2] - size[0]) / 2, box[1] + (box[3] - size[1]) / 2
+    surface.blit(pygame.transform.scale(raw, size), (round(at[0]), round(at[1])))

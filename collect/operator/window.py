@@ -1,0 +1,249 @@
+"""The operator's window. Capitals of the state are 26 mm high on a screen of 96 dpi.
+
+Drawing takes some milliseconds on the main thread; the control loop and the recorder have threads
+of their own. The window needs no answer from anything: it is handed what to show.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gaploop.collect.operator import paint
+from gaploop.collect.operator.paint import AMBER, BLUE, DIM, GREEN, GREY, INK, PANEL, RED, WARN
+from gaploop.collect.operator.view import Choice, Row, Shown, Tone
+from gaploop.collect.setup_words import sketch_image
+from gaploop.core.errors import DeviceError
+from gaploop.core.types import Image
+from gaploop.core.vocabulary import Outcome
+from gaploop.teleop.leaders.sdl import pygame
+
+SIZE_PX: Final = (1280, 800)
+STATE_PX: Final = 190
+"""Font of the state: readable across a room."""
+WORDS_PX: Final = 46
+"""Capitals of 6 mm; 20/20 sight reads 3 mm from two metres (ISO 8596)."""
+SMALL_PX: Final = 30
+"""For what is read at the desk: names of set-ups, key hints."""
+BAND_PX: Final = 264
+EDGE_PX: Final = 24
+SIDE_PX: Final = 470
+"""Width of the right column."""
+HINTS_PX: Final = 104
+SKETCH_PX: Final = 124
+
+_TONES: Final = {
+    Tone.RECORD: RED,
+    Tone.GO: GREEN,
+    Tone.ASK: BLUE,
+    Tone.WAIT: AMBER,
+    Tone.ALARM: RED,
+    Tone.IDLE: GREY,
+}
+_OUTCOMES: Final = {
+    Outcome.SUCCESS: (72, 190, 112),
+    Outcome.FAILURE: (240, 104, 96),
+    Outcome.DISCARDED: DIM,
+    Outcome.INTERRUPTED: WARN,
+    Outcome.UNLABELLED: WARN,
+}
+_UNSEEN: Final = ("offscreen", "dummy")
+"""SDL's drivers that draw on nothing: taken only where they are asked for by name."""
+
+
+class Window:
+    """Draws what the operator sees; belongs to the thread that made it.
+
+    Args:
+        title: of the window.
+
+    Raises:
+        DeviceError: there is no display.
+    """
+
+    def __init__(self, title: str) -> None:
+        try:
+            pygame.display.init()
+            driver = pygame.display.get_driver()
+            if driver in _UNSEEN and "SDL_VIDEODRIVER" not in os.environ:
+                pygame.display.quit()
+                raise DeviceError(_nowhere(f"SDL fell back to '{driver}'"))
+            pygame.font.init()
+            pygame.display.set_mode(SIZE_PX, pygame.RESIZABLE)
+        except pygame.error as error:
+            raise DeviceError(_nowhere(str(error))) from error
+        pygame.display.set_caption(title)
+        pygame.key.set_repeat()  # off: a key held down is one press
+        self._scale = 1.0
+        self._surface: Any = None
+
+    def draw(self, shown: Shown, pictures: Mapping[str, Image], leader: str = "") -> None:
+        """Draw everything.
+
+        Args:
+            shown: what to show.
+            pictures: camera to its newest picture, RGB.
+            leader: the state of a leader that is driven in this window, or "".
+        """
+        self._surface = pygame.display.get_surface()
+        width, height = self._surface.get_size()
+        scale = self._scale = min(width / SIZE_PX[0], height / SIZE_PX[1])
+        self._surface.fill(paint.GROUND)
+        self._band(shown, width, leader)
+        top, bottom = BAND_PX * scale, height - HINTS_PX * scale
+        edge, side = EDGE_PX * scale, SIDE_PX * scale
+        left = (edge, top + edge / 2, width - side - 3 * edge, bottom - top - edge / 2)
+        if shown.choices:
+            self._question(shown, left)
+        else:
+            self._pictures(pictures, left)
+        self._side(shown, (width - side - edge, top + edge / 2, side, bottom - top - edge / 2))
+        self._hints(shown, (edge, bottom + 8 * scale, width - 2 * edge, HINTS_PX * scale))
+        pygame.display.flip()
+
+    def close(self) -> None:
+        """Close the window; safe to call twice."""
+        pygame.display.quit()
+
+    def _text(
+        self, words: str, size: float, ink: paint.Colour, at: tuple[float, float], room: float
+    ) -> float:
+        return paint.text(self._surface, words, size * self._scale, ink, at, room)
+
+    def _band(self, shown: Shown, width: int, leader: str) -> None:
+        """Draw the state, the clock and the line below, readable from two metres."""
+        scale, surface = self._scale, self._surface
+        edge = 36 * scale
+        paint.panel(surface, (0, 0, width, BAND_PX * scale), _TONES[shown.tone], 0)
+        room = width - 2 * edge
+        if shown.clock:
+            clock_wide = 330 * scale
+            self._text(
+                shown.clock, STATE_PX, INK, (width - edge - clock_wide, 26 * scale), clock_wide
+            )
+            room -= clock_wide + edge
+        self._text(shown.word, STATE_PX, INK, (edge, 26 * scale), room)
+        top = 158 * scale
+        words = shown.below if not leader else f"{shown.below}  [{leader}]"
+        for n, line in enumerate(paint.lines(words, WORDS_PX * scale, width - 2 * edge, 2)):
+            self._text(line, WORDS_PX, INK, (edge, top + 44 * n * scale), width - 2 * edge)
+        if shown.share == shown.share:
+            box = (0.0, (BAND_PX - 12) * scale, float(width), 12 * scale)
+            paint.bar(surface, box, shown.share, INK, _dark(_TONES[shown.tone]))
+
+    def _question(self, shown: Shown, box: paint.Box) -> None:
+        x, y, wide, high = box
+        self._text(shown.question, WORDS_PX, INK, (x, y + 4), wide)
+        top, columns = y + 56 * self._scale, 1 if len(shown.choices) <= 6 else 2
+        rows = -(-len(shown.choices) // columns)
+        step = min((high - 60 * self._scale) / rows, 92 * self._scale)
+        for n, choice in enumerate(shown.choices):
+            left = x + (wide / columns) * (n // rows)
+            at = (left, top + step * (n % rows), wide / columns - 10, step - 8 * self._scale)
+            self._choice(choice, at)
+
+    def _choice(self, choice: Choice, box: paint.Box) -> None:
+        x, y, wide, high = box
+        paint.panel(self._surface, box, BLUE if choice.marked else PANEL)
+        if choice.suggested:
+            paint.frame(self._surface, box, WARN)
+        size = min(WORDS_PX, 0.62 * high / self._scale)
+        drop = y + (high - 0.7 * size * self._scale) / 2
+        key = self._text(choice.key, size, WARN, (x + 14, drop), 0.3 * wide)
+        place = x + max(28 + key, 60 * self._scale)
+        note = 0.0
+        if choice.suggested:
+            note = 110 * self._scale
+            self._text("suggested", SMALL_PX - 6, WARN, (x + wide - note, drop + 4), note - 8)
+        self._text(choice.words, size, INK, (place, drop), x + wide - place - note - 10)
+
+    def _pictures(self, pictures: Mapping[str, Image], box: paint.Box) -> None:
+        x, y, wide, high = box
+        if not pictures:
+            paint.panel(self._surface, box)
+            self._text("no picture yet", SMALL_PX, DIM, (x + 20, y + 20), wide)
+            return
+        columns = 1 if len(pictures) == 1 else 2
+        rows = -(-len(pictures) // columns)
+        for n, (name, image) in enumerate(pictures.items()):
+            cell = (
+                x + (n % columns) * wide / columns,
+                y + (n // columns) * high / rows,
+                wide / columns - 6,
+                high / rows - 6,
+            )
+            paint.panel(self._surface, cell)
+            paint.picture(self._surface, image, cell)
+            self._text(name, SMALL_PX, WARN, (cell[0] + 10, cell[1] + 8), cell[2])
+
+    def _side(self, shown: Shown, box: paint.Box) -> None:
+        """Draw counts, quotas, the set-up and the last takes."""
+        x, y, wide, high = box
+        scale, bottom = self._scale, y + high
+        self._text(shown.count, WORDS_PX, INK, (x, y), wide)
+        ink = WARN if shown.trouble else DIM
+        self._text(shown.loop, SMALL_PX, ink, (x, y + 40 * scale), wide)
+        y += 76 * scale
+        if shown.setup.words:
+            y = self._setup(shown, x, y, wide)
+        rows_high = 34 * scale * max(1, len(shown.rows)) + 34 * scale
+        room = bottom - y - rows_high
+        for bar in shown.bars[: max(0, int(room // (40 * scale)))]:
+            share = bar.have / bar.wanted if bar.wanted else 1.0
+            self._text(f"{bar.name}  {bar.have}/{bar.wanted}", SMALL_PX - 4, DIM, (x, y), wide)
+            colour = _OUTCOMES[Outcome.SUCCESS] if share >= 1 else BLUE
+            paint.bar(self._surface, (x, y + 22 * scale, wide, 10 * scale), share, colour)
+            y += 40 * scale
+        if shown.rows:
+            self._rows(shown.rows, x, bottom - rows_high, wide)
+
+    def _setup(self, shown: Shown, x: float, y: float, wide: float) -> float:
+        scale, setup, size = self._scale, shown.setup, round(SKETCH_PX * self._scale)
+        room = wide
+        if "grid_cell" in setup.conditions:
+            image = sketch_image(setup.conditions, setup.grid, max(32, size))
+            paint.picture(self._surface, image, (x + wide - size, y, size, size))
+            room -= size + 12
+        self._text("SET-UP", SMALL_PX - 6, DIM, (x, y), room)
+        found = paint.lines(setup.words, SMALL_PX * scale, room, 3)
+        for n, line in enumerate(found):
+            self._text(line, SMALL_PX, INK, (x, y + (22 + 30 * n) * scale), room)
+        sketched = size if room < wide else 0
+        return y + max(sketched, (22 + 30 * len(found)) * scale) + 14 * scale
+
+    def _rows(self, rows: tuple[Row, ...], x: float, y: float, wide: float) -> None:
+        scale = self._scale
+        self._text("LAST TAKES", SMALL_PX - 6, DIM, (x, y), wide)
+        for n, row in enumerate(rows):
+            top = y + (26 + 34 * n) * scale
+            if row.pointed:
+                paint.panel(self._surface, (x - 6, top - 4, wide + 12, 32 * scale), paint.LINE, 5)
+            self._text(row.number, SMALL_PX, DIM, (x, top), 40 * scale)
+            ink, place = _OUTCOMES[row.outcome], x + 48 * scale
+            self._text(row.words, SMALL_PX, ink, (place, top), wide - 48 * scale)
+
+    def _hints(self, shown: Shown, box: paint.Box) -> None:
+        x, y, wide, _ = box
+        scale = self._scale
+        if shown.note:
+            self._text(shown.note, SMALL_PX, WARN, (x, y), wide)
+        top = y + 34 * scale
+        for n, hint in enumerate(shown.hints):
+            left = x + (n % 3) * wide / 3
+            drop = top + (n // 3) * 32 * scale
+            key = self._text(hint.key, SMALL_PX, WARN, (left, drop), wide / 3)
+            self._text(hint.does, SMALL_PX, DIM, (left + key + 12, drop), wide / 3 - key - 18)
+
+
+def _dark(colour: paint.Colour) -> paint.Colour:
+    red, green, blue = colour
+    return red // 2, green // 2, blue // 2
+
+
+def _nowhere(why: str) -> str:
+    where = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or "none set"
+    return (
+        f"No window can be opened for the operator ({why}; display: {where}). Use "
+        "--display=terminal, or run it on a desktop or over ssh -X."
+    )

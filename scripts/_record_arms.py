@@ -1,0 +1,41 @@
+"""`gaploop record` with LeRobot's arms and hand-held leaders: their options."""
+
+# Annotations are not postponed: the config's dataclass is made inside a function (see cli.py).
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from gaploop.scripts import record
+from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
+
+FPS: Final = 30.0
+"""Frames a second of a real arm, as in lerobot-record [Hz]."""
+
+
+@dataclass
+class ArmDataset(record.RecordDataset):
+    """Where takes are published; times as in lerobot-record."""
+
+    episode_time_s: float = 60.0
+    """Longest time of one take [s]."""
+    reset_time_s: float = 60.0
+    """Time for putting things back between two takes [s]; a key ends it early."""
+
+
+def config_class() -> type:
+    """Return the options of `gaploop record` for arms and leaders that LeRobot knows here."""
+    from gaploop.scripts._devices import registries
+    from gaploop.sim.lerobot_devices.config import ScriptedConfig, So101SimConfig
+
+    RobotConfig, TeleoperatorConfig = registries()
+
+    @dataclass
+    class RecordConfig(record.RecordConfig):
+        robot: RobotConfig = field(default_factory=So101SimConfig)  # type: ignore[valid-type]
+        teleop: TeleoperatorConfig = field(default_factory=ScriptedConfig)  # type: ignore[valid-type]
+        dataset: ArmDataset = field(default_factory=ArmDataset)
+        cartesian: CartesianOptions = field(default_factory=CartesianOptions)
+        force: ForceOptions = field(default_factory=ForceOptions)
+
+    RecordConfig.__doc__ = record.RecordConfig.__doc__
+    return RecordConfig

@@ -1,0 +1,236 @@
+"""Who and what takes part in an attended session: rigs, leader, and how the operator stops them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gaploop.collect.arm_rig import ArmRig
+from gaploop.collect.operator.console import Safety
+from gaploop.collect.operator.eyes import Eyes
+from gaploop.collect.rig import EmbeddedRig, Rig
+from gaploop.collect.session import MakeLeader, MakeRig
+from gaploop.core.protocols import Follower, Leader
+from gaploop.core.station import Station
+from gaploop.core.types import FollowerState
+from gaploop.core.vocabulary import Domain
+from gaploop.scripts import _arms
+from gaploop.teleop.control import ControlThread
+from gaploop.teleop.loop import Rates
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Who and what takes part.
+
+    Attributes:
+        make_rig: as `record_takes` wants it.
+        make_leader: likewise.
+        eyes: watches the loop now; None before the first take.
+        safety: what the operator can do to the arm.
+        leader: one that has a window, or None.
+        start: begin to drive; called once everything else is ready.
+        finish: torque off, disconnect; raises what went wrong.
+    """
+
+    make_rig: MakeRig
+    make_leader: MakeLeader
+    eyes: Callable[[], Eyes | None]
+    safety: Safety
+    leader: Any = None
+    start: Callable[[], None] = lambda: None
+    finish: Callable[[], object] = lambda: None
+
+
+def in_window(leader: Leader) -> Any:
+    """Return the leader if it is driven by a window's keys or a gamepad, else None."""
+    return leader if hasattr(leader, "host") else None
+
+
+# -- the embedded cell --------------------------------------------------------------------------
+
+
+class _PacedClock:
+    """The cell's time, as fast as real time since its last reset."""
+
+    def __init__(self, rig: EmbeddedRig) -> None:
+        self._cell = rig.cell
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew: the cell has been reset."""
+        from gaploop.sim.follower import PacedCellClock
+
+        self._paced = PacedCellClock(self._cell)
+        self.now_s, self.sleep_until = self._paced.now_s, self._paced.sleep_until
+
+
+class _Standing:
+    """The arm of whichever rig is set up: what a leader that outlives rigs is made for."""
+
+    def __init__(self, follower: Follower) -> None:
+        self.now = follower
+        self.name, self.robot_type, self.units = follower.name, follower.robot_type, follower.units
+        self.joint_names, self.joint_limits_rad = follower.joint_names, follower.joint_limits_rad
+        self.send, self.torque_on, self.torque_off = (
+            follower.send,
+            follower.torque_on,
+            follower.torque_off,
+        )
+        self.to_units, self.from_units = follower.to_units, follower.from_units
+        self.close = follower.close
+
+    def read(self) -> FollowerState:
+        """Return what the arm that is set up now reports."""
+        return self.now.read()
+
+
+@contextlib.contextmanager
+def embedded_cast(
+    make: Callable[[Mapping[str, object]], EmbeddedRig], teleop: Any, hands: Any
+) -> Iterator[Cast]:
+    """Yield the embedded cell in real time, led by its expert or by somebody's hand.
+
+    Args:
+        make: builds the rig for some conditions.
+        teleop: LeRobot's config of the leader, or None for the expert.
+        hands: speeds and forces of a leader.
+
+    Raises:
+        DeviceError: the leader doesn't answer.
+        UnusableInputError: it doesn't fit.
+    """
+    now: list[tuple[EmbeddedRig, Eyes]] = []
+    with contextlib.ExitStack() as cleanup:
+        standing, leader = None, None
+        if teleop is not None and _arms.kind(teleop) != _arms.EXPERT:
+            first = make({})
+            cleanup.callback(first.close)
+            standing = _Standing(first.follower)
+            leader = _arms.leader_of(teleop, standing, first.station, first.clock, hands=hands)
+            if callable(close := getattr(leader, "close", None)):
+                cleanup.callback(close)
+
+        def make_rig(conditions: Mapping[str, object]) -> Rig:
+            rig = make(conditions)
+            clock, limits = _PacedClock(rig), rig.safety.limits
+
+            def reset(seed: int) -> None:
+                rig.reset(seed)
+                clock.restart()
+
+            if standing is not None:
+                standing.now = rig.follower
+            paced = replace(rig, clock=clock, reset=reset)
+            period_s = rig.rates.period_s
+            now[:] = [(paced, Eyes(rig.follower.joint_names, period_s, rig.fps, limits))]
+            return paced
+
+        def make_leader(rig: Rig, seed: int) -> Leader:
+            from gaploop.collect.rig import scripted_leader
+
+            return leader if leader is not None else scripted_leader(rig, seed)
+
+        yield Cast(
+            make_rig,
+            make_leader,
+            lambda: now[0][1] if now else None,
+            Safety(
+                lambda: now[0][0].safety.estop() if now else None,
+                lambda: now[0][0].safety.clear() if now else None,
+                lambda: now[0][1].loop(now[0][0].safety.tripped) if now else Safety().loop(),
+            ),
+            None if leader is None else in_window(leader),
+        )
+
+
+# -- arms ---------------------------------------------------------------------------------------
+
+
+def honest(station: Station, robot: Any) -> Station:
+    """Return the station; where the arm's port is a pseudo-terminal, as `sim_target`.
+
+    What is recorded on an emulated arm must never pass for a real robot's.
+    """
+    ports = [str(value) for name, value in vars(robot).items() if name.endswith("port") and value]
+    for arm in ("left_arm_config", "right_arm_config"):
+        ports += [str(getattr(getattr(robot, arm, None), "port", "") or "")]
+    emulated = any(os.path.realpath(port).startswith("/dev/pts/") for port in ports if port)
+    if emulated and station.domain is Domain.REAL:
+        log.info("The arm's port is a pseudo-terminal: takes are marked as emulated (sim_target).")
+        return replace(station, domain=Domain.SIM_TARGET)
+    return station
+
+
+@contextlib.contextmanager
+def arm_cast(
+    robot: Any, teleop: Any, station: Station, file: Path | None, fps: float, hands: Any
+) -> Iterator[Cast]:
+    """Yield connected arms, torque off until `start`; torque is off and all is closed afterwards.
+
+    Args:
+        robot: LeRobot's config of the arm.
+        teleop: LeRobot's config of the leader.
+        station: limits and domain.
+        file: the station's file, for its calibration, or None.
+        fps: policy frames per second [Hz].
+        hands: speeds and forces of a leader.
+
+    Raises:
+        DeviceError: a device doesn't answer.
+        UnusableInputError: options or a calibration that can't be used.
+    """
+    from gaploop.teleop.calibration.store import calibration_path, load_calibration
+
+    calibration = load_calibration(calibration_path(file), missing_ok=True)
+    arms = _arms.connect(robot, teleop, station, with_cameras=True, hands=hands)
+    rates = Rates.near(fps)
+    with contextlib.ExitStack() as undo:
+        undo.callback(_disconnect, arms)
+        rig = ArmRig(
+            arms.follower,
+            arms.leader,
+            arms.cameras,
+            arms.clock,
+            rates,
+            station,
+            calibration=calibration.id,
+        )
+        undo.pop_all()
+    limits = rig.rig.safety.limits
+    eyes = Eyes(arms.follower.joint_names, rates.period_s, fps, limits)
+    control = rig.control
+    with control:
+        yield Cast(
+            rig.with_conditions,
+            lambda _rig, _seed: arms.leader,
+            lambda: eyes,
+            Safety(control.estop, control.clear, lambda: _loop(control, eyes)),
+            in_window(arms.leader),
+            lambda: rig.start((eyes, *_subscribers(arms.leader))),
+            control.finish,
+        )
+
+
+def _loop(control: ControlThread, eyes: Eyes) -> Any:
+    snapshot = control.snapshot()
+    return eyes.loop(snapshot.tripped, snapshot)
+
+
+def _subscribers(leader: Leader) -> tuple[Any, ...]:
+    from gaploop.scripts._window_keys import subscribers
+
+    return subscribers(leader)
+
+
+def _disconnect(arms: _arms.Arms) -> None:
+    for device in (arms.follower, arms.leader, *arms.cameras):
+        if callable(close := getattr(device, "close", None)):
+            close()

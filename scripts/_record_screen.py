@@ -1,0 +1,178 @@
+"""Where an attended session is shown and its keys are heard: a window, a terminal, or nowhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.collect.operator.commands import Command
+from gaploop.collect.operator.console import Console
+from gaploop.collect.operator.eyes import Eyes
+from gaploop.collect.operator.view import look
+from gaploop.core.errors import unknown_choice
+from gaploop.scripts._keys import Keys, keys
+
+if TYPE_CHECKING:
+    from gaploop.teleop.leaders.window import Sign
+
+DISPLAYS: Final = ("auto", "window", "terminal", "none")
+DRAW_S: Final = 0.066
+"""A window is drawn this often [s]."""
+TURN_S: Final = 0.01
+LINE_S: Final = 5.0
+
+type Turn = Callable[[], None]
+"""Hears keys and shows how things stand; returns after some 10 ms."""
+
+
+def chosen_display(asked: str, has_window: bool) -> str:
+    """Return where to show: the window if there is a display, else the terminal if there is one.
+
+    Args:
+        asked: `--display`.
+        has_window: the leader has a window of its own, so that there is a display.
+
+    Raises:
+        UnknownChoiceError: no such display.
+    """
+    if asked not in DISPLAYS:
+        raise unknown_choice("display", asked, DISPLAYS, "--display")
+    if asked != "auto":
+        return asked
+    names = ("DISPLAY", "WAYLAND_DISPLAY")
+    if has_window or any(os.environ.get(name) for name in names) or sys.platform == "darwin":
+        return "window"
+    return "terminal" if sys.stdin.isatty() and sys.stderr.isatty() else "none"
+
+
+@contextlib.contextmanager
+def window(console: Console, eyes: Callable[[], Eyes | None], leader: Any) -> Iterator[Turn]:
+    """Yield the turns of the operator's window, which a leader may share.
+
+    Raises:
+        DeviceError: there is no display.
+    """
+    from gaploop.collect.operator.presses import Pads
+    from gaploop.collect.operator.window import Window
+
+    shown = Window("gaploop record")
+    guest = _Guest(console, eyes, shown, leader is not None)
+    with contextlib.ExitStack() as cleanup:
+        if leader is not None:
+            leader.host(guest)
+            leader.listen(console.safety.estop, lambda: console.command(Command.CLEAR))
+
+            def turn() -> None:
+                leader.pump(console.seen().loop.trip)
+                time.sleep(TURN_S)
+
+            yield turn
+            return
+        cleanup.callback(shown.close)
+        guest.pads = Pads()
+        cleanup.callback(guest.pads.close)
+        yield guest.turn
+
+
+class _Guest:
+    """Draws the window and hears its events, alone or as the guest of a leader's panel."""
+
+    def __init__(
+        self, console: Console, eyes: Callable[[], Eyes | None], shown: Any, shares: bool
+    ) -> None:
+        self.pads: Any = None
+        self._console, self._eyes, self._window, self._shares = console, eyes, shown, shares
+        self._drawn_s = 0.0
+
+    def turn(self) -> None:
+        """Hear what was pressed since, and draw where it is time."""
+        from gaploop.teleop.leaders.sdl import pygame
+
+        for event in pygame.event.get():
+            self.on_event(event, False)
+        if time.monotonic() - self._drawn_s >= DRAW_S:
+            self._drawn_s = time.monotonic()
+            self._draw("")
+        time.sleep(TURN_S)
+
+    def on_event(self, event: Any, held: bool) -> bool:
+        """Take an event; True keeps it from the leader, whose keys count while it is `held`."""
+        from gaploop.collect.operator.presses import name_of
+        from gaploop.teleop.leaders.sdl import pygame
+
+        if event.type in (pygame.QUIT, pygame.WINDOWCLOSE):
+            self._console.leave()
+            return False
+        if self.pads is not None:
+            self.pads.on_event(event)
+        name = name_of(event)
+        if not name or held:
+            return False
+        is_accept = self._console.keys.command(name) is Command.ACCEPT
+        if self._shares and is_accept and self._console.seen().state.inquiry is None:
+            return False  # Enter clears a trip there
+        return self._console.key(name)
+
+    def draw(self, sign: Sign) -> None:
+        """Draw the window with the leader's state in it."""
+        words = f"{sign.word.lower()}: {sign.below}" if sign.below else sign.word.lower()
+        self._draw(words)
+
+    def _draw(self, leader: str) -> None:
+        eyes = self._eyes()
+        pictures: Mapping[str, Any] = {} if eyes is None else eyes.pictures
+        self._window.draw(look(self._console.seen()), pictures, leader)
+
+
+@contextlib.contextmanager
+def terminal(console: Console, leader: Any = None) -> Iterator[Turn]:
+    """Yield the turns of the terminal's view; a leader's own window is kept alive beside it."""
+    from rich.console import Console as Rich
+    from rich.live import Live
+
+    from gaploop.collect.operator.terminal import render
+
+    rich = Rich(stderr=True)
+    with keys() as pressed, Live(console=rich, auto_refresh=False, screen=rich.is_terminal) as live:
+        if leader is not None:
+            leader.listen(console.safety.estop, lambda: console.command(Command.CLEAR))
+        drawn_s = 0.0
+
+        def turn() -> None:
+            nonlocal drawn_s
+            _hear(console, pressed)
+            seen = console.seen()
+            if leader is not None:
+                leader.pump(seen.loop.trip)
+            if time.monotonic() - drawn_s >= 2 * DRAW_S:
+                drawn_s = time.monotonic()
+                live.update(render(look(seen), rich.width), refresh=True)
+
+        yield turn
+
+
+def _hear(console: Console, pressed: Keys) -> None:
+    for name in pressed.presses(TURN_S):
+        console.key(name)
+
+
+@contextlib.contextmanager
+def nowhere(console: Console, say: Callable[[str], None]) -> Iterator[Turn]:
+    """Yield turns that only say a line now and then: nobody is asked anything."""
+    from gaploop.collect.operator.terminal import line
+
+    said_s, said = 0.0, ""
+
+    def turn() -> None:
+        nonlocal said_s, said
+        shown = look(console.seen())
+        if shown.word != said or time.monotonic() - said_s > LINE_S:
+            said_s, said = time.monotonic(), shown.word
+            say(line(shown))
+        time.sleep(5 * TURN_S)
+
+    yield turn
