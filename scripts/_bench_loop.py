@@ -40,6 +40,7 @@ PAIRS: Final = ("so101", "koch")
 REPEATS: Final = 3
 SETTLE_S: Final = 3.0
 """Left out after the first goal [s]: the arm comes to the leader's pose, caches warm up."""
+ATTEMPTS: Final = 4
 START_S: Final = 90.0
 """A program that hasn't sent a goal after this long has failed [s]."""
 _TICK_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -77,11 +78,14 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     with options.progress("Driving", len(PAIRS) * repeats * 2) as advance:
         for model in PAIRS:
             runs: dict[str, list[Run]] = {"gaploop": [], "lerobot": []}
+            crashes: dict[str, list[str]] = {"gaploop": [], "lerobot": []}
             for _ in range(repeats):
                 for program in runs:
-                    runs[program].append(_one(program, model, config.seconds))
+                    runs[program].append(
+                        _until_whole(program, model, config.seconds, crashes[program])
+                    )
                     advance()
-            pairs[model] = _compare(runs)
+            pairs[model] = {**_compare(runs), "crashes": crashes}
             write_json(folder / f"loop_{model}.json", options.jsonable(pairs[model]))
     return {
         "hz": HZ,
@@ -99,6 +103,16 @@ def _rights() -> dict[str, Any]:
 
     rights = realtime_rights()
     return {"granted": rights.granted, "hint": rights.hint}
+
+
+def _until_whole(program: str, model: str, seconds: float, crashes: list[str]) -> Run:
+    """Return a run that went through; one that broke off is kept as a line and done again."""
+    for _ in range(ATTEMPTS):
+        try:
+            return _one(program, model, seconds)
+        except DeviceError as error:
+            crashes.append(str(error))
+    raise DeviceError(f"{ATTEMPTS} runs broke off in turn, the last: {crashes[-1]}")
 
 
 # -- one run --------------------------------------------------------------------------------
@@ -177,10 +191,16 @@ def _drive(
                 process.wait(timeout=20)
     text = (folder / "out").read_text()
     if process.returncode != 0:
-        tail = (folder / "err").read_text().strip().splitlines()[-1:]
-        raise DeviceError(f"{command[0]} ended with {process.returncode}: {' '.join(tail)}")
+        name = "gaploop" if "--json" in command else "lerobot-teleoperate"
+        raise DeviceError(f"{name} broke off: {_error_in(folder / 'err')}")
     said: Mapping[str, Any] = json.loads(text) if "--json" in command else {}
     return samples, said
+
+
+def _error_in(log: Path) -> str:
+    """Return the last line that tells of an error, else the last of all."""
+    lines = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+    return next((line for line in reversed(lines) if "Error" in line), lines[-1]).strip()
 
 
 def _cpu_s(pid: int) -> float:
@@ -274,6 +294,11 @@ def table(result: Mapping[str, Any]) -> str:
         ratio = pair["cpu_per_turn_ratio"]
         words = ", ".join(f"{r:.2f}" for r in ratio["runs"])
         lines.append(f"{model}: CPU per turn, gaploop / lerobot: {ratio['median']:.2f} ({words})")
+        lines += [
+            f"{model}: {program} broke off and was run again: {line}"
+            for program, said in pair["crashes"].items()
+            for line in said
+        ]
     return "\n".join(lines)
 
 

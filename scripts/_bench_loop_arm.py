@@ -9,6 +9,8 @@ servos and 1 where it set their goals.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import time
 from pathlib import Path
@@ -22,6 +24,8 @@ from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.frames import Frame
 from gaploop.teleop.servos.registers import TABLES, Protocol
 
+FIFO_PRIORITY: Final = 60
+"""Above the control loop of either program, as the arm is another computer in truth."""
 READ: Final = 0
 GOAL: Final = 1
 
@@ -68,8 +72,15 @@ class Tap:
         return READ if code in reads and address <= place < address + size else None
 
 
+def be_prompt() -> None:
+    """Answer on time where rights allow: real servos don't wait for the host's scheduler."""
+    with contextlib.suppress(PermissionError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(FIFO_PRIORITY))
+
+
 def main(model: str, role: str, link: str, log: str) -> None:
     """Serve the arm until stdin closes."""
+    be_prompt()  # the thread that serves takes it over
     with EmulatedBus.start(
         model, role=role, link=Path(link), hand="wave" if role == "leader" else "none"
     ) as bus:

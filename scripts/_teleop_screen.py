@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import logging.handlers
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +14,8 @@ from gaploop.scripts._teleop_view import Picture, line, render
 
 LINE_S: Final = 1.0
 """Without a terminal a line is written this often [s], and whenever the mode changes."""
+
+KEPT_LOGS: Final = 1000
 
 type Show = Callable[[Picture], None]
 
@@ -26,8 +30,22 @@ def screen() -> Iterator[Show]:
     from rich.live import Live
 
     console = Console(stderr=True)
-    with Live(console=console, screen=True, auto_refresh=False) as live:
+    with _logs_kept(), Live(console=console, screen=True, auto_refresh=False) as live:
         yield lambda picture: live.update(render(picture), refresh=True)
+
+
+@contextlib.contextmanager
+def _logs_kept() -> Iterator[None]:
+    """Keep log lines off the screen; write them when the terminal is itself again."""
+    root = logging.getLogger()
+    before, kept = root.handlers[:], logging.handlers.MemoryHandler(KEPT_LOGS, logging.CRITICAL)
+    root.handlers[:] = [kept]
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+        for record in kept.buffer:
+            root.handle(record)
 
 
 def _lines() -> Show:

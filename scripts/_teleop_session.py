@@ -20,7 +20,7 @@ from gaploop.teleop.control import ControlThread
 from gaploop.teleop.control import Mode as ControlMode
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.realtime import Realtime
-from gaploop.teleop.safety import make_safety
+from gaploop.teleop.safety import SafetyFilter, make_safety
 from gaploop.teleop.statistics import Figures, LoopStatistics
 from gaploop.teleop.stopping import run_steps
 
@@ -93,6 +93,7 @@ class Session:
         self._show, self._max_s, self._stopped = show, max_s, stopped
         self._watch = watch
         self._statistics: LoopStatistics | None = None
+        self._safety: SafetyFilter | None = None
         self._realtime: Realtime | None = None
         self._bus_faults: dict[str, int] = {}
         self._faults: list[str] = []
@@ -140,6 +141,7 @@ class Session:
             self._statistics = LoopStatistics(
                 arms.follower.joint_names, self._rates.period_s, safety.limits
             )
+        self._safety = safety
         left_s = self._max_s - self._statistics.figures().duration_s
         control = ControlThread(
             arms.follower,
@@ -181,7 +183,7 @@ class Session:
             self._bus_faults = _added(before, count_faults(arms))
             self._realtime = snapshot.realtime or self._realtime
             self._faults += [f for f in snapshot.faults if f not in self._faults]
-        return "; ".join((lost, *faults)) if lost else ""
+        return "\n".join((lost, *_once(faults))) if lost else ""
 
     def _heed(self, control: ControlThread) -> str:
         """Wait for a key or the next frame; return what must be connected anew, if anything."""
@@ -222,6 +224,8 @@ class Session:
     def _note(self, can_clear: bool) -> str:
         if can_clear and time.monotonic() - self._asked_s <= AGAIN_S:
             return "Press c again: the arm holds where it is and comes slowly to the leader's pose."
+        if not can_clear and self._safety is not None and self._safety.catching_up:
+            return "Coming slowly to the leader's pose."
         return ""
 
     def _trip_words(self) -> str:
@@ -280,7 +284,7 @@ class Session:
         if is_back:
             words = "Everything answers again. Make sure that the arm may move, then press c twice."
             return self._frame(arms, Mode.READY, torque=False, lost=words, note=self._note(is_back))
-        words = lost if why == lost else f"{lost} Now: {why}"
+        words = lost if why == lost else f"{lost}\nNow: {why}"
         return self._frame(
             arms, Mode.LOST, torque=False, lost=words, note="Waiting for it to return; q leaves."
         )
@@ -297,7 +301,7 @@ class Session:
             arms.follower.units,
             arms.follower.to_units,
             arms.follower.joint_names,
-            str(getattr(arms.follower, "protocol", "")),
+            _protocol(arms),
             self._station.safety,
             statistics.latest,
             rate_hz,
@@ -312,6 +316,12 @@ class Session:
 
 
 _NOTHING: Final = LoopStatistics((), 1.0, Station(name="none").safety).figures()
+
+
+def _protocol(arms: Arms) -> str:
+    """Return what the follower's servos speak, where it is made of servo buses."""
+    buses = getattr(arms.follower, "buses", ())
+    return str(buses[0].protocol.value) if buses else ""
 
 
 def _close(arms: Arms) -> None:
@@ -329,6 +339,11 @@ def count_faults(arms: Arms) -> dict[str, int]:
         if callable(faults):
             counts |= {f"{role} {name}": count for name, count in faults().items()}
     return counts
+
+
+def _once(faults: tuple[str, ...]) -> list[str]:
+    """Return what each step of stopping says, once, without the step's name."""
+    return list(dict.fromkeys(fault.partition(": ")[2] or fault for fault in faults))
 
 
 def _added(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:

@@ -26,6 +26,15 @@ OFF_DEG: Final = 5.0
 """A joint further than this from its goal is shown in yellow [°]."""
 
 
+TRIPS_SHOWN: Final = 3
+CHANGED: Final = (
+    SafetyReason.NON_FINITE,
+    SafetyReason.JOINT_LIMIT,
+    SafetyReason.WORKSPACE,
+    SafetyReason.VELOCITY,
+    SafetyReason.ACCELERATION,
+)
+"""Reasons for which a command is changed while the arm goes on."""
 MANY: Final = 6
 """More joints than a servo or two: the whole arm is meant."""
 
@@ -108,7 +117,7 @@ def line(picture: Picture) -> str:
     """Return the view as one line, for logs and pipes."""
     figures = picture.figures
     parts = [
-        f"{picture.mode.value.lower()}: {picture.rate_hz:.1f} Hz",
+        f"{picture.mode.value.lower()}: {_hz(picture.rate_hz)}",
         f"period error p99 {_ms(picture.period_error.p99_s)}",
         f"latency p50 {_ms(picture.latency.p50_s)}",
         f"missed {figures.missed}",
@@ -124,7 +133,7 @@ def line(picture: Picture) -> str:
             if words
         ]
     parts += [f"{name} {count}" for name, count in picture.bus_faults.items() if count]
-    parts += [words for words in (_trouble(picture), picture.note) if words]
+    parts += [*_trouble(picture), *([picture.note] if picture.note else [])]
     return " · ".join(parts)
 
 
@@ -149,7 +158,7 @@ def _head(picture: Picture) -> Text:
     head.append(f" {picture.mode.value} ", style=_COLOURS.get(picture.mode, "reverse"))
     head.append(f" {picture.title}", style="bold")
     seconds = 0.0 if math.isnan(picture.figures.duration_s) else picture.figures.duration_s
-    head.append(f"  {int(seconds) // 60}:{int(seconds) % 60:02d}")
+    head.append(f"  {_clock(seconds)}")
     if not picture.torque:
         head.append("  torque off", style="yellow")
     return head
@@ -159,7 +168,7 @@ def _timing(picture: Picture) -> Text:
     from rich.text import Text
 
     error, latency = picture.period_error, picture.latency
-    text = Text(f"{picture.rate_hz:6.1f} Hz · period error p50 {_ms(error.p50_s)} ")
+    text = Text(f" {_hz(picture.rate_hz)} · period error p50 {_ms(error.p50_s)} ")
     text.append(f"p99 {_ms(error.p99_s)}", style="" if _small(error.p99_s) else "yellow")
     text.append(
         f" · leader to follower p50 {_ms(latency.p50_s)} p99 {_ms(latency.p99_s)} · missed "
@@ -239,41 +248,55 @@ def _marked(text: str, size: float, yellow: float, red: float = math.inf) -> str
 
 def _lines(picture: Picture) -> Iterator[tuple[str, str]]:
     """Yield what stands under the table, with its style."""
-    trouble = _trouble(picture)
-    if trouble:
-        yield trouble, "bold red"
+    yield from ((words, "bold red") for words in _trouble(picture))
     if picture.note:
         yield picture.note, "bold yellow"
+    figures = picture.figures
     changes = ", ".join(
-        f"{WHAT[reason]} {picture.figures.changes[name]}×"
-        for reason in WHAT
-        if (name := str(reason.name).lower()) in picture.figures.changes
+        f"{WHAT[reason]} {figures.changes[name]}×"
+        for reason in CHANGED
+        if (name := str(reason.name).lower()) in figures.changes
     )
     if changes:
-        yield f"safety, turns changed: {changes}", ""
+        yield f"commands changed: {changes}", "dim"
+    if figures.trips:
+        trips = "; ".join(
+            f"{_clock(trip.t_s)} {say_reasons(trip.reason)}{_who(trip.joints)}"
+            for trip in figures.trips[-TRIPS_SHOWN:]
+        )
+        yield f"trips, {len(figures.trips)} in all: {trips}", ""
     faults = ", ".join(f"{name} {count}" for name, count in picture.bus_faults.items() if count)
-    silent = ", ".join(f"{joint} {count}×" for joint, count in picture.figures.silent.items())
+    silent = ", ".join(f"{joint} {count}×" for joint, count in figures.silent.items())
     counted = "; ".join(filter(None, (faults, silent and f"silent: {silent}")))
     yield f"bus faults: {counted or 'none'}", "yellow" if counted else "dim"
     if picture.real_time:
-        yield f"real-time: {picture.real_time}", "dim"
+        yield f"real-time rights: {picture.real_time}", "dim"
 
 
-def _trouble(picture: Picture) -> str:
-    """Return what is wrong and what to do, in one line, or nothing."""
+def _trouble(picture: Picture) -> list[str]:
+    """Return what is wrong and what to do, a line each; nothing where all is well."""
     if picture.mode in (Mode.LOST, Mode.READY):
-        return picture.lost
+        return picture.lost.splitlines()
     if picture.mode is Mode.TRIPPED and picture.figures.trips:
         trip = picture.figures.trips[-1]
-        return say_trip(trip.reason, trip.joints)
-    return ""
+        return [say_trip(trip.reason, trip.joints)]
+    return []
 
 
 def say_trip(reason: SafetyReason, joints: tuple[str, ...]) -> str:
     """Return why the filter tripped, which joints show it, and what to do, in one line."""
-    who = f" ({', '.join(joints)})" if len(joints) < MANY else " (all of them)"
-    who = who if joints else ""
-    return f"{say_reasons(reason)}{who}. To go on: {say_to_do(reason) or 'see to it'}; then c, c"
+    what = f"{say_reasons(reason)}{_who(joints)}"
+    return f"{what}. To go on: {say_to_do(reason) or 'see to it'}; then press c twice."
+
+
+def _who(joints: tuple[str, ...]) -> str:
+    if not joints:
+        return ""
+    return " (the whole arm)" if len(joints) >= MANY else f" ({', '.join(joints)})"
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def _largest(values: FloatArray, joints: tuple[str, ...], unit: str, digits: int) -> str:
@@ -281,6 +304,10 @@ def _largest(values: FloatArray, joints: tuple[str, ...], unit: str, digits: int
         return ""
     place = int(np.nanargmax(np.abs(values)))
     return f"{joints[place]} {values[place]:.{digits}f} {unit}"
+
+
+def _hz(rate_hz: float) -> str:
+    return "– Hz" if math.isnan(rate_hz) else f"{rate_hz:.1f} Hz"
 
 
 def _ms(seconds: float) -> str:

@@ -32,7 +32,7 @@ POSITIONAL: Final = ()
 CONTROL_HZ: Final = 200.0
 FASTEST_HZ: Final = 1000.0
 DRAW_FPS: Final = 20.0
-"""With --display_data, pictures and curves are sent this often [Hz]."""
+"""Cameras and curves are looked at about this often, for --display_data [Hz]."""
 
 
 def config_class() -> type:
@@ -87,11 +87,7 @@ def run(config: Any) -> int:
     control_hz = _rate(config)
     max_s = math.inf if config.teleop_time_s is None else _positive(config, "teleop_time_s")
     station = _arms.station_for(config.robot, config.station)
-    rates = (
-        Rates(control_hz, control_hz)
-        if not config.display_data
-        else Rates.near(DRAW_FPS, control_hz)
-    )
+    rates = Rates(control_hz, control_hz / max(1, round(control_hz / DRAW_FPS)))
 
     def connect() -> _arms.Arms:
         return _arms.connect(
