@@ -9,7 +9,7 @@ from typing import Any
 from gaploop.collect.rig import Rig
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError
-from gaploop.core.protocols import CameraSource, Follower, Leader, TakeSink
+from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
 from gaploop.core.station import Station
 from gaploop.teleop.control import ControlThread
 from gaploop.teleop.loop import Rates
@@ -29,6 +29,7 @@ class ArmRig:
         clock: paces the loop.
         rates: control and frame rate.
         station: its limits, its name, its domain.
+        tracker: reads the scene from the first camera's pictures, or None.
         calibration: id of the calibration in use, or "".
         conditions: what is set up for every take.
     """
@@ -42,6 +43,7 @@ class ArmRig:
         rates: Rates,
         station: Station,
         *,
+        tracker: SceneTracker | None = None,
         calibration: str = "",
         conditions: Mapping[str, Any] | None = None,
     ) -> None:
@@ -49,12 +51,19 @@ class ArmRig:
         self._conditions = dict(conditions or {})
         safety = make_safety(station, follower, rates.period_s)
         self.control = ControlThread(
-            follower, leader, safety, rates, cameras=cameras, clock=clock, until_done=False
+            follower,
+            leader,
+            safety,
+            rates,
+            cameras=cameras,
+            tracker=tracker,
+            clock=clock,
+            until_done=False,
         )
         self.rig = Rig(
             follower=follower,
             cameras=cameras,
-            tracker=None,
+            tracker=tracker,
             clock=clock,
             safety=safety,
             control_hz=rates.control_hz,

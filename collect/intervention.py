@@ -122,7 +122,10 @@ class SharedLeader:
         self.interventions = 0
         """How often the person took over since `begin`."""
         self._now_s = self._since_s = 0.0
-        self._stop_and_hold()
+        self._hold: FloatArray = np.empty(0)
+        self._offset: Offset | None = None
+        self._ease: _Ease | None = None
+        self._handed_back = False
 
     @property
     def driver(self) -> Driver:
@@ -146,7 +149,7 @@ class SharedLeader:
             self._policy.speed_scale = speed_scale
             self._may_drive = True
             self._stop_and_hold()
-            self._wishes.reset()
+            self._wishes.reset(speed_scale)
 
         self._orders.append(start)
 
@@ -251,8 +254,7 @@ class SharedLeader:
         if self._driver is Driver.ALIGNING:
             self._let_go()
         self._driver, self._hold = Driver.NOBODY, self._sent_rad()
-        self._offset: Offset | None = None
-        self._ease: _Ease | None = None
+        self._offset = self._ease = None
         self._handed_back = False
 
     def _take_over(self, t_s: float) -> None:

@@ -32,6 +32,7 @@ class SmoothedPolicy:
                 "out for no smoothing."
             )
         self._policy, self.fps = policy, policy.fps
+        self.needs_scene = bool(getattr(policy, "needs_scene", False))
         self._share = -math.expm1(-1.0 / (policy.fps * time_constant_s))
         self._last: FloatArray | None = None
 

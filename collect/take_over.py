@@ -25,8 +25,8 @@ class TakeOver(Protocol):
     watches_person: bool
     """Whether `motion` wants to see the leader while the policy drives."""
 
-    def reset(self) -> None:
-        """Get ready for a new attempt."""
+    def reset(self, speed_scale: float, /) -> None:
+        """Get ready for a new attempt, in which the policy drives at that share of its speed."""
         ...
 
     def switched(self, person_drives: bool, /) -> None:
@@ -47,7 +47,7 @@ class OnRequest:
 
     watches_person = False
 
-    def reset(self) -> None:
+    def reset(self, _speed_scale: float, /) -> None:
         """Get ready for a new attempt."""
 
     def switched(self, _person_drives: bool, /) -> None:
@@ -81,7 +81,7 @@ class OnMotion(OnRequest):
         self._seen: deque[tuple[float, FloatArray]] = deque()
         self._moved_s: float | None = None
 
-    def reset(self) -> None:
+    def reset(self, _speed_scale: float, /) -> None:
         """Get ready for a new attempt."""
         self.switched(False)
 
@@ -133,10 +133,11 @@ class OnStall(OnRequest):
         self._from_units, self._still_rad = from_units, still_rad
         self._stall, self._late = _frames(stall_s, fps), _frames(late_s, fps)
         self._hand_back = None if hand_back_s is None else _frames(hand_back_s, fps)
-        self.reset()
+        self.reset(1.0)
 
-    def reset(self) -> None:
-        """Get ready for a new attempt."""
+    def reset(self, speed_scale: float, /) -> None:
+        """Get ready for a new attempt; a slow policy is given that much longer."""
+        self._slower = 1.0 / speed_scale
         self.switched(False)
 
     def switched(self, _person_drives: bool, /) -> None:
@@ -154,7 +155,7 @@ class OnStall(OnRequest):
         if self._stands_rad is None or np.abs(q_rad - self._stands_rad).max() > self._still_rad:
             self._stands_rad, self._still = q_rad, 0
         self._still += 1
-        is_due = self._still > self._stall or self._frames > self._late
+        is_due = max(self._still / self._stall, self._frames / self._late) > self._slower
         return Wish.TAKE_OVER if is_due else None
 
 

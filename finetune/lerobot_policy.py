@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections import deque
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from lerobot.policies.act.modeling_act import ACTTemporalEnsembler
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import sha256
@@ -17,6 +19,7 @@ from gaploop.core.types import FloatArray, Observation
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Batch
+from gaploop.sim.tracker import NAMES as SCENE_NAMES
 
 PACKAGED_BASE: Final = Path(__file__).parent / "base"
 """The base policy that ships with gaploop; its README has the command that rebuilds it."""
@@ -31,17 +34,42 @@ class ActPolicy:
     Args:
         bundle: policy and processors.
         execute: actions executed before the next prediction; by default the policy's own.
+        temporal_ensemble_coeff: predict on every frame and average what was predicted for it, by
+            LeRobot's `ACTTemporalEnsembler` with this coefficient; not if None.
+
+    Raises:
+        UnusableInputError: both `execute` and a coefficient, or one that isn't finite.
     """
 
-    def __init__(self, bundle: act.ActBundle, execute: int | None = None) -> None:
+    def __init__(
+        self,
+        bundle: act.ActBundle,
+        execute: int | None = None,
+        temporal_ensemble_coeff: float | None = None,
+    ) -> None:
         self.bundle = bundle
         self.fps = bundle.signature.fps
         self.execute = execute or bundle.execute
         self._queue: deque[FloatArray] = deque()
+        self._ensemble = None
+        if temporal_ensemble_coeff is not None:
+            if execute is not None or not math.isfinite(temporal_ensemble_coeff):
+                raise UnusableInputError(
+                    f"temporal_ensemble_coeff={temporal_ensemble_coeff} must be finite, and goes "
+                    "without `execute`: the policy then predicts on every frame."
+                )
+            self._ensemble = ACTTemporalEnsembler(temporal_ensemble_coeff, bundle.chunk)
+
+    @property
+    def needs_scene(self) -> bool:
+        """Say whether the policy was trained on the camera tracker's view of the scene."""
+        return self.bundle.signature.environment_names == SCENE_NAMES
 
     def reset(self) -> None:
         """Forget the episode before."""
         self._queue.clear()
+        if self._ensemble is not None:
+            self._ensemble.reset()
         self.bundle.policy.reset()
         self.bundle.preprocessor.reset()
 
@@ -51,6 +79,10 @@ class ActPolicy:
         Raises:
             UnusableInputError: the observation lacks the tracked scene or has another size.
         """
+        if self._ensemble is not None:
+            chunk = self.predict(_single(observation, self.bundle))
+            action = self._ensemble.update(torch.from_numpy(chunk))[0]
+            return np.asarray(action.numpy(), dtype=np.float64)
         if not self._queue:
             chunk = self.predict(_single(observation, self.bundle))[0]
             self._queue.extend(chunk[: self.execute])
@@ -65,13 +97,20 @@ class ActPolicy:
         return np.asarray(chunk.cpu().numpy(), dtype=np.float64)
 
 
-def load_policy(path: str | Path, *, execute: int | None = None, device: str = "cpu") -> ActPolicy:
+def load_policy(
+    path: str | Path,
+    *,
+    execute: int | None = None,
+    device: str = "cpu",
+    temporal_ensemble_coeff: float | None = None,
+) -> ActPolicy:
     """Load a policy, ready to drive.
 
     Args:
         path: a policy folder, an adapter folder, a run folder that holds one, or `base`.
         execute: actions executed before the next prediction; by default the policy's own.
         device: torch device.
+        temporal_ensemble_coeff: as of `ActPolicy`.
 
     Raises:
         UnusableInputError: nothing loadable there.
@@ -79,7 +118,7 @@ def load_policy(path: str | Path, *, execute: int | None = None, device: str = "
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     folder = resolve(path)
     load = adapter.load if adapter.is_adapter(folder) else act.load
-    return ActPolicy(load(folder, device), execute)
+    return ActPolicy(load(folder, device), execute, temporal_ensemble_coeff)
 
 
 def save(policy: ActPolicy, folder: Path) -> None:

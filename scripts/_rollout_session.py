@@ -1,0 +1,296 @@
+"""A session of `gaploop rollout`: connect, roll out, find again what was lost, until it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.collect.campaign import Quota
+from gaploop.collect.intervention import SharedLeader
+from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.rollout import RolloutNote, Rollouts
+from gaploop.collect.session import SessionEnd, SessionSpec, TakeResult, record_takes
+from gaploop.collect.smoothing import SmoothedPolicy
+from gaploop.collect.speed_ramp import SpeedRamp
+from gaploop.collect.take_over import OnMotion, OnRequest, OnStall, TakeOver
+from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.journal_format import END
+from gaploop.core.protocols import Follower, Leader, Policy
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.datasets.lerobot_publish import PublishReport, publish_takes
+from gaploop.scripts import _arms, options, record
+from gaploop.scripts._campaign import require_consents
+from gaploop.scripts._keys import keys
+from gaploop.scripts._rollout_cast import Cast, LostError, arm_cast, embedded_cast
+from gaploop.scripts._rollout_keys import RolloutKeys
+from gaploop.scripts._signals import stoppable
+from gaploop.teleop.loop import Rates
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 0.5
+"""A lost arm is looked for this often [s]."""
+
+
+@dataclass
+class _Told:
+    """What a session has come to so far, over all its connections."""
+
+    results: list[TakeResult] = field(default_factory=list)
+    notes: list[RolloutNote] = field(default_factory=list)
+    published: list[PublishReport] = field(default_factory=list)
+    recovered: int = 0
+    reconnected: int = 0
+    lost: list[str] = field(default_factory=list)
+
+
+def roll_out(config: Any) -> int:
+    """Run the session that the options describe; return the exit code."""
+    _check(config)
+    root = config.dataset.folder().absolute()
+    journal = (config.journal or root.with_name(f"{root.name}_journal")).absolute()
+    policy, policy_id = _policy(config)
+    is_embedded = config.robot.type == _arms.EMBEDDED
+    fixed = 1.0 if is_embedded and config.speed_scale is None else config.speed_scale
+    speed = SpeedRamp(journal, policy_id, fixed)
+    spec = _spec(config, journal, policy_id)
+    lead = functools.partial(_lead, config, policy)
+    told = _Told()
+    with contextlib.ExitStack() as stack:
+        stopped = stack.enter_context(stoppable())
+        pressed = RolloutKeys(stack.enter_context(keys()), stopped)
+        connect = functools.partial(embedded_cast if is_embedded else arm_cast, config, policy)
+        while not _is_over(config, told, stopped, pressed):
+            try:
+                with connect(lead, pressed) as cast:
+                    _check_before(config, cast, root, journal)
+                    _roll(config, cast, speed, spec, root, pressed, told)
+            except LostError as error:
+                told.lost.append(str(error))
+                log.warning("%s", error)
+                connect = functools.partial(_again, config, connect, stopped, told)
+            else:
+                break
+    return _tell(config, root, journal, told, stopped)
+
+
+def _is_over(config: Any, told: _Told, stopped: list[int], pressed: RolloutKeys) -> bool:
+    return bool(stopped) or pressed.left or len(told.results) >= config.dataset.num_episodes
+
+
+@contextlib.contextmanager
+def _again(config: Any, connect: Any, stopped: list[int], told: _Told, *given: Any) -> Any:
+    """Connect once more; wait for what was lost."""
+    while isinstance(connect, functools.partial) and connect.func is _again:
+        connect = connect.args[1]
+    until_s = time.monotonic() + config.reconnect_s
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                cast = stack.enter_context(connect(*given))
+                break
+            except DeviceError:
+                if stopped or time.monotonic() >= until_s:
+                    raise
+                time.sleep(RETRY_S)
+        told.reconnected += 1
+        yield cast
+
+
+def _roll(
+    config: Any,
+    cast: Cast,
+    speed: SpeedRamp,
+    spec: SessionSpec,
+    root: Path,
+    pressed: RolloutKeys,
+    told: _Told,
+) -> SessionEnd:
+    """Record with one connection until all takes are there, or it is lost."""
+
+    def publish() -> None:
+        if next(spec.journal.glob(f"*/{END}"), None) is not None:
+            found = publish_takes(
+                spec.journal, root, config.dataset.repo_id, consents=config.consents
+            )
+            told.published.append(found)
+
+    def note(said: RolloutNote, result: TakeResult) -> None:
+        told.notes.append(said)
+        log.info("%s", _line(said, result))
+
+    pressed.drives(cast)
+    attendant = Rollouts(speed, pressed.poll, note, functools.partial(cast.ready, told.results))
+    wanted = config.dataset.num_episodes - len(told.results)
+    with options.progress("Rolling out", wanted) as advance:
+
+        def on_take(result: TakeResult, counts: bool) -> None:
+            told.results.append(result)
+            advance(int(counts))
+
+        try:
+            end = record_takes(
+                spec,
+                [Quota(wanted)],
+                cast.make_rig,
+                cast.make_leader,
+                stop=pressed.stops,
+                on_take=on_take,
+                publish=publish,
+                attendant=attendant,
+            )
+        except (DeviceError, OSError) as error:
+            if isinstance(error, LostError) or not cast.is_lost():
+                raise
+            raise LostError(str(error)) from error
+    told.recovered += end.recovered
+    return end
+
+
+def _line(note: RolloutNote, result: TakeResult) -> str:
+    words = [f"{result.outcome.value} after {result.duration_s:.1f} s ({result.reason})"]
+    if note.interventions:
+        words.append(f"taken over {note.interventions}x, {note.person_s:.1f} s")
+    if note.speed_scale < 1:
+        words.append(f"at {note.speed_scale:.0%} of its speed")
+    return "; ".join(words)
+
+
+# -- what the options ask for -------------------------------------------------------------------
+
+
+def _check(config: Any) -> None:
+    config.policy.required()
+    positive = [
+        ("dataset.num_episodes", config.dataset.num_episodes),
+        ("dataset.episode_time_s", config.dataset.episode_time_s),
+        ("publish_every", config.publish_every),
+        ("take_over_motion_deg", config.take_over_motion_deg),
+        ("take_over_stall_s", config.take_over_stall_s),
+        ("take_over_late_s", config.take_over_late_s),
+    ]
+    if config.hand_back_s is not None:
+        positive.append(("hand_back_s", config.hand_back_s))
+    for name, value in positive:
+        if not value > 0:
+            raise UnusableInputError(f"--{name} must be above 0, got {value:g}.")
+    for name, value in (
+        ("dataset.reset_time_s", config.dataset.reset_time_s),
+        ("reconnect_s", config.reconnect_s),
+    ):
+        if not value >= 0:
+            raise UnusableInputError(f"--{name} must be 0 or more, got {value:g}.")
+
+
+def _policy(config: Any) -> tuple[Policy, str]:
+    """Load the policy, smoothed as asked, and its id."""
+    from gaploop.finetune.lerobot_policy import load_policy, policy_id
+
+    coefficient = config.smoothing.temporal_ensemble_coeff
+    policy: Policy = load_policy(config.policy.path, temporal_ensemble_coeff=coefficient)
+    if config.smoothing.exponential_s is not None:
+        policy = SmoothedPolicy(policy, config.smoothing.exponential_s)
+    return policy, policy_id(config.policy.path)
+
+
+def _spec(config: Any, journal: Path, policy_id: str) -> SessionSpec:
+    task = config.dataset.single_task or str(getattr(config.robot, "task", "rollout"))
+    return SessionSpec(
+        journal,
+        task.replace("_", " ") if not config.dataset.single_task else task,
+        TakeKind.ROLLOUT,
+        max_s=config.dataset.episode_time_s,
+        seed=config.seed,
+        operator=config.operator,
+        policy=policy_id,
+        publish_every=config.publish_every,
+        consent=config.consent,
+        consents=config.consents,
+    )
+
+
+def _lead(
+    config: Any,
+    policy: Policy,
+    follower: Follower,
+    rates: Rates,
+    sent_rad: Callable[[], FloatArray],
+    person: Leader | None,
+) -> SharedLeader:
+    """Return who drives an arm: the policy, and the person who can take over."""
+    leader = PolicyLeader(policy, follower, rates.fps, rates.control_hz)
+    return SharedLeader(leader, person, sent_rad, _wishes(config, follower, rates.fps))
+
+
+def _wishes(config: Any, follower: Follower, fps: float) -> TakeOver:
+    if config.take_over == "motion":
+        return OnMotion(math.radians(config.take_over_motion_deg), config.hand_back_s)
+    if config.take_over == "auto":
+        return OnStall(
+            fps,
+            follower.from_units,
+            stall_s=config.take_over_stall_s,
+            late_s=config.take_over_late_s,
+            hand_back_s=config.hand_back_s,
+        )
+    return OnRequest()
+
+
+def _check_before(config: Any, cast: Cast, root: Path, journal: Path) -> None:
+    """Refuse what can't be recorded or published before anything moves."""
+    quota = Quota(config.dataset.num_episodes)
+    require_consents([quota], cast.station, config.consent, config.consents)
+    record.check_targets(cast.make_rig, [quota], root, journal)
+
+
+# -- what is said at the end --------------------------------------------------------------------
+
+
+def _tell(config: Any, root: Path, journal: Path, told: _Told, stopped: list[int]) -> int:
+    by_uid = {note.uid: note for note in told.notes}
+    sealed = [by_uid[result.uid] for result in told.results if result.uid in by_uid]
+    counts = {o.value: sum(t.outcome is o for t in told.results) for o in Outcome}
+    counts = {name: count for name, count in counts.items() if count}
+    published = sum(len(report.published) for report in told.published)
+    helped = sum(note.interventions > 0 for note in sealed)
+    summary = {
+        "journal": journal,
+        "root": root,
+        "takes": len(told.results),
+        "outcomes": counts,
+        "helped": helped,
+        "person_s": round(sum(note.person_s for note in sealed), 3),
+        "speed_scale": [note.speed_scale for note in sealed],
+        "faults": [note.fault for note in told.notes if note.fault],
+        "published": published,
+        "recovered": told.recovered,
+        "reconnected": told.reconnected,
+        "interrupted": bool(stopped),
+        "evidence": _evidence(config),
+        "uids": [result.uid for result in told.results],
+    }
+    words = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+    text = (
+        f"{len(told.results)} rollouts ({words}; {helped} with help) in {journal}; {published} "
+        f"published to {root}."
+    )
+    options.emit(config.json, summary, text)
+    return 128 + stopped[0] if stopped else 0
+
+
+def _evidence(config: Any) -> str:
+    """Return what the takes are evidence of."""
+    from gaploop.scripts._record_casts import honest
+
+    if config.robot.type == _arms.EMBEDDED:
+        return "sim-to-sim" if config.robot.gaps or config.robot.conditions else "sim"
+    station = honest(_arms.station_for(config.robot, config.station), config.robot)
+    return "real" if station.domain is Domain.REAL else "emulated"

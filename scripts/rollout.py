@@ -1,0 +1,119 @@
+"""The command `gaploop rollout`."""
+
+# Annotations are not postponed: the config's dataclass is made inside a function (see cli.py).
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from gaploop.scripts import options
+from gaploop.teleop.leaders.options import CartesianOptions
+
+EXAMPLE: Final = """\
+gaploop rollout --policy.path=base --robot.type=so101_sim --teleop.type=scripted \\
+    --take_over=auto --dataset.root=runs --dataset.num_episodes=10
+gaploop rollout --policy.path=finetuned/adapter --robot.type=so101_follower \\
+    --robot.port=/dev/ttyACM0 --robot.id=white --teleop.type=so101_leader \\
+    --teleop.port=/dev/ttyACM1 --teleop.id=blue --dataset.root=runs
+"""
+
+POSITIONAL: Final = ()
+
+
+@dataclass
+class SmoothingOptions:
+    """How a policy's targets are smoothed."""
+
+    exponential_s: float | None = None
+    """Follow targets with a first-order lag of this time constant [s]; 0.1 is gentle."""
+    temporal_ensemble_coeff: float | None = None
+    """ACT's temporal ensembling, with LeRobot's coefficient; its authors use 0.01. The policy then
+    predicts on every frame."""
+
+
+@dataclass
+class RolloutDataset(options.DatasetOptions):
+    """Where takes are published."""
+
+    num_episodes: int = 10
+    """Attempts to record; failed ones count too."""
+    episode_time_s: float = 15.0
+    """Longest time of one attempt at full speed [s]; longer where the policy drives slowly."""
+    reset_time_s: float = 30.0
+    """On an arm: time for putting things back between two attempts [s]; n goes on at once."""
+
+
+def config_class() -> type:
+    """Return the options, with every type of robot and teleoperator that LeRobot knows here."""
+    from gaploop.scripts._devices import registries
+    from gaploop.sim.lerobot_devices.config import ScriptedConfig, So101SimConfig
+
+    RobotConfig, TeleoperatorConfig = registries()
+
+    @dataclass
+    class RolloutConfig:
+        """Let a policy drive, take over where it fails, and record whole attempts.
+
+        Attempts go into a journal and are published, with gap.intervention true on the frames
+        in which the person drove; gaploop finetune trains on those. A leader arm is moved to the
+        follower's pose before it takes over; any other leader takes over from where it is, and
+        its motion counts from there. Handing back, the policy plans anew.
+
+        Keys: t takes over and hands back, s and f end the attempt as success or failure, e ends
+        it unjudged, n starts the next one, space is the emergency stop, c twice clears a trip, q
+        leaves. What fails in an attempt (the policy, a camera, a cable) ends that attempt only.
+        """
+
+        robot: RobotConfig = field(default_factory=So101SimConfig)  # type: ignore[valid-type]
+        """The arm, as in lerobot-record, or so101_sim, the embedded cell."""
+        teleop: TeleoperatorConfig = field(default_factory=ScriptedConfig)  # type: ignore[valid-type]
+        """Who takes over: a leader arm, keyboard, gamepad; scripted in the embedded cell."""
+        policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+        dataset: RolloutDataset = field(default_factory=RolloutDataset)
+        take_over: Literal["key", "motion", "auto", "never"] = "key"
+        """key: t takes over and hands back. motion: also when the leader is moved. auto: when the
+        arm has stood still or the attempt is late, for runs that nobody watches. never: no leader
+        is used."""
+        take_over_motion_deg: float = 5.0
+        """With motion: moved further than this within half a second [°]."""
+        take_over_stall_s: float = 1.5
+        """With auto: after the arm has stood still this long [s]; longer where it drives slowly."""
+        take_over_late_s: float = 6.0
+        """With auto: after the policy has driven this long [s]; longer where it drives slowly."""
+        hand_back_s: float | None = None
+        """Hand back by itself: with motion after the leader has rested this long, with auto after
+        the person has driven this long [s]. Unless given, only t hands back."""
+        smoothing: SmoothingOptions = field(default_factory=SmoothingOptions)
+        speed_scale: float | None = None
+        """Share of its speed at which the policy drives, above 0 and up to 1: its targets are
+        passed through in the same order, more slowly. Unless given: 1 in the embedded cell; on an
+        arm 0.1 for a policy that is new to this journal, rising to 1 over 20 successes without
+        help."""
+        journal: Path | None = None
+        """Folder of the takes; beside the dataset, as <dataset.root>_journal, unless given."""
+        station: Path | None = None
+        """station.yaml with the cell's limits; conservative ones unless given."""
+        cartesian: CartesianOptions = field(default_factory=CartesianOptions)
+        consent: str = ""
+        """Consent ids of the people who take part."""
+        consents: Path | None = None
+        """The consent register; see gaploop consent --help."""
+        reconnect_s: float = 60.0
+        """How long to wait for an arm that was lost [s]."""
+        seed: int = 0
+        """Draws the scenes."""
+        operator: str = ""
+        """Who takes over."""
+        publish_every: int = 10
+        """Publish after this many takes, and at the end."""
+        json: bool = False
+        """Print one JSON object."""
+
+    return RolloutConfig
+
+
+def run(config: Any) -> int:
+    """Roll out and publish; 128 + the signal where one came."""
+    from gaploop.scripts._rollout_session import roll_out
+
+    return roll_out(config)
