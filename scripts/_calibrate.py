@@ -116,6 +116,7 @@ def hand_eye(config: CalibrateFields) -> int:
             )
         config.camera_name = name
         take_poses(config, made, folder, arm)
+        note_arm_file(config)
     with options.progress("Looking for boards") as advance:
         sightings, found = find_sightings(made, folder, arm, advance)
     with options.progress("Fitting"):
@@ -202,6 +203,26 @@ def save(config: CalibrateFields, place: tuple[str, ...], values: dict[str, Any]
     from gaploop.teleop.calibration.store import save_part
 
     return save_part(calibration_file(config), place, options.jsonable(values))
+
+
+def note_arm_file(config: CalibrateFields) -> None:
+    """Keep the hash of the arm's own calibration: results hold only for as long as it stays."""
+    from gaploop.core.files import sha256
+
+    file = arm_file(getattr(config, "robot", None))
+    if file is not None:
+        values = {"file": str(file), "sha256": sha256(file)}
+        save(config, ("arms", config.arm_name or "follower", "calibration"), values)
+
+
+def arm_file(robot: Any) -> Path | None:
+    """Return lerobot-calibrate's file of a robot config, if the robot has one."""
+    if robot is None:
+        return None
+    from lerobot.robots import make_robot_from_config
+
+    path = getattr(make_robot_from_config(robot), "calibration_fpath", None)
+    return Path(path) if path is not None and Path(path).is_file() else None
 
 
 def saved_line(saved: Calibration, place: str) -> str:
@@ -318,4 +339,4 @@ def _quality(part: Any) -> str:
     if "latency_s" in part:
         low, high = part["interval_s"]
         return f"{part['latency_s'] * 1e3:.1f} ms ({low * 1e3:.1f} to {high * 1e3:.1f})"
-    return ""
+    return str(part.get("file", ""))

@@ -83,6 +83,7 @@ def moved(config: CalibrateFields) -> Motion:
 
 
 def _run(follower: Follower, clock: Clock, station: Station, script: MotionOptions) -> Motion:
+    from gaploop.teleop.advice import say_reasons, say_to_do
     from gaploop.teleop.control import ControlThread
     from gaploop.teleop.leaders.make import make_motion_leader
     from gaploop.teleop.loop import CONTROL_HZ, EndReason, Rates
@@ -111,6 +112,7 @@ def _run(follower: Follower, clock: Clock, station: Station, script: MotionOptio
         raise KeyboardInterrupt
     if end.reason is EndReason.TRIPPED or end.tripped:
         raise DeviceError(
-            f"The safety filter tripped ({end.tripped.name}). Torque is off; see to it and repeat."
+            f"The safety filter tripped: {say_reasons(end.tripped)}. Torque is off; "
+            f"{say_to_do(end.tripped)} and repeat."
         )
     return kept.motion()

@@ -14,6 +14,7 @@ from gaploop.scripts._calibrate import (
     calibration_file,
     camera_name,
     make_board,
+    note_arm_file,
     save,
     saved_line,
 )
@@ -32,6 +33,7 @@ def drift(config: CalibrateFields) -> int:
 
     seen = _observed(config)
     if config.store:
+        note_arm_file(config)
         saved = save(config, ("references", config.reference), seen.to_json())
         line = saved_line(saved, f"references.{config.reference}")
         options.emit(config.json, {"stored": config.reference, "calibration": saved.id}, line)

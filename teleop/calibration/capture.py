@@ -181,7 +181,7 @@ class PoseCapture:
         return State.TAKEN
 
 
-GOOD_TURN_DEG: Final = 12.0
+GOOD_TURN_DEG: Final = 10.0
 """Rotation about the second axis worth having, RMS over pairs of poses [deg]."""
 
 

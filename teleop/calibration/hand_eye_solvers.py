@@ -135,7 +135,7 @@ def refine(
         held = p[12:] / prior if prior is not None else np.empty(0)
         return np.concatenate([wrong, held])
 
-    found = least_squares(errors, np.zeros(12 + more), method="lm", max_nfev=1000)
+    found = least_squares(errors, np.zeros(12 + more), method="lm", max_nfev=400)
     p = np.asarray(found.x, dtype=np.float64)
     return X @ pose(p[0:3], p[3:6]), Y @ pose(p[6:9], p[9:12]), p[12:]
 

@@ -66,8 +66,9 @@ def check_against_truth(result: IntrinsicsResult, truth: Intrinsics) -> None:
     assert K[0, 2] == pytest.approx(K_true[0, 2], abs=0.005 * truth.width)
     assert K[1, 2] == pytest.approx(K_true[1, 2], abs=0.005 * truth.width)
     assert worst_ray_px(result.intrinsics, truth) < 0.005 * truth.width
-    assert result.rms_px < 0.15
-    assert result.held_out_px < 0.2
+    # In small pictures a marker's bit is three pixels wide, and corners are less sharp.
+    assert result.rms_px < (0.15 if truth.width >= 640 else 0.25)
+    assert result.held_out_px < (0.2 if truth.width >= 640 else 0.3)
     assert not result.refusals()
 
 
@@ -100,7 +101,7 @@ def test_a_wide_lens_is_told_from_a_standard_one() -> None:
     matrix = np.array([[330.0, 0, 318], [0, 331, 243], [0, 0, 1]])
     barrel = np.array([0.9, 0.15, 0.0005, -0.0004, 0.002, 1.35, 0.42, 0.02])
     lens = Intrinsics(640, 480, matrix, barrel, "wide")
-    poses = spread_poses(CHARUCO, lens, 20)
+    poses = spread_poses(CHARUCO, lens, 14)
     views = ideal(CHARUCO, lens, poses)
     wide = calibrate_intrinsics(CHARUCO, views, "wide")
     standard = calibrate_intrinsics(CHARUCO, views)
