@@ -78,16 +78,16 @@ class Offset:
         return leader_rad + self._offset
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Ease:
-    """A difference that fades, so that a policy's first targets aren't a step."""
+    """From holding to a policy's targets, so that its first ones aren't a step."""
 
-    offset_rad: FloatArray
+    hold_rad: FloatArray
     since_s: float
 
     def apply(self, target_rad: FloatArray, t_s: float) -> FloatArray:
-        left = max(0.0, 1.0 - (t_s - self.since_s) / EASE_S)
-        return target_rad + left * self.offset_rad
+        share = min((t_s - self.since_s) / EASE_S, 1.0)
+        return target_rad if share >= 1.0 else self.hold_rad + share * (target_rad - self.hold_rad)
 
 
 class SharedLeader:
@@ -308,6 +308,5 @@ class SharedLeader:
     def _policy_target(self, t_s: float) -> FloatArray:
         target = self._policy.read(t_s).q_rad
         if self._handed_back:
-            self._handed_back = False
-            self._ease = _Ease(self._hold - target, t_s) if np.isfinite(target).all() else None
+            self._handed_back, self._ease = False, _Ease(self._hold, t_s)
         return target if self._ease is None else self._ease.apply(target, t_s)

@@ -1,0 +1,335 @@
+"""Policy and person share an arm: no hand-over is a jump, and the flags say who drives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gaploop.collect.intervention import EASE_S, SHRINK, Driver, Offset, SharedLeader
+from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.smoothing import SmoothedPolicy
+from gaploop.collect.take_over import OnMotion, OnStall, Wish
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.station import SafetyLimits
+from gaploop.core.types import FloatArray, FollowerState, LeaderSample, Observation
+from gaploop.teleop.safety import SafetyFilter
+
+HZ, FPS = 200.0, 50.0
+EVERY = round(HZ / FPS)
+LIMITS = np.array([[-2.0, 2.0]] * 3)
+
+
+class Arm:
+    """A follower that stands where it is sent; radians are its units."""
+
+    name, robot_type, units = "follower", "test", "rad"
+    joint_names = ("a", "b", "c")
+    joint_limits_rad = LIMITS
+
+    def to_units(self, q_rad: FloatArray) -> FloatArray:
+        return q_rad
+
+    def from_units(self, values: FloatArray) -> FloatArray:
+        return np.asarray(values, dtype=np.float64)
+
+    def read(self) -> Any: ...
+    def send(self, command: Any) -> None: ...
+    def torque_on(self) -> None: ...
+    def torque_off(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Script:
+    """A policy that answers with its targets in turn and counts resets."""
+
+    fps = FPS
+
+    def __init__(self, targets: Sequence[FloatArray]) -> None:
+        self.targets, self.asked, self.resets = list(targets), 0, 0
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    def act(self, observation: Observation) -> FloatArray:
+        del observation
+        self.asked += 1
+        return self.targets[(self.asked - 1) % len(self.targets)]
+
+
+class Hand:
+    """A leader that a hand moves through a given path; it can't be moved itself."""
+
+    def __init__(self, path: Sequence[FloatArray]) -> None:
+        self.path, self.turn, self.over = list(path), 0, False
+
+    def reset(self) -> None: ...
+
+    def read(self, t_s: float) -> LeaderSample:
+        q_rad = self.path[min(self.turn, len(self.path) - 1)]
+        self.turn += 1
+        return LeaderSample(t_s, q_rad)
+
+    def done(self) -> bool:
+        return self.over
+
+
+class Powered(Hand):
+    """A leader arm that comes to the follower's pose by itself, 0.05 rad a turn."""
+
+    moves = True
+
+    def read(self, t_s: float) -> LeaderSample:
+        return LeaderSample(t_s, self.path[0])
+
+    def align(self, q_rad: FloatArray, t_s: float) -> bool:
+        del t_s
+        if self.moves:
+            self.path[0] = self.path[0] + np.clip(q_rad - self.path[0], -0.05, 0.05)
+        return bool(np.abs(q_rad - self.path[0]).max() < 1e-3)
+
+    def let_go(self) -> None:
+        self.moves = False
+
+
+class Bench:
+    """Turns of the loop through the real safety filter."""
+
+    def __init__(self, policy: Any, person: Any, wishes: Any = None) -> None:
+        self.safety = SafetyFilter(SafetyLimits(), LIMITS, 1 / HZ)
+        self.safety.reset(np.zeros(3))
+        leader = PolicyLeader(policy, Arm(), FPS, HZ)
+        self.shared = SharedLeader(leader, person, lambda: self.safety.sent_rad, wishes)
+        self.turns = 0
+        self.samples: list[LeaderSample] = []
+        self.sent = [np.zeros(3)]
+        self.drivers: list[Driver] = []
+
+    def run(self, turns: int) -> None:
+        for _ in range(turns):
+            t_s = self.turns / HZ
+            nothing = np.full(3, math.nan)
+            zero = np.zeros(3, dtype=np.int64)
+            state = FollowerState(t_s, self.sent[-1], *(nothing,) * 5, zero)
+            if self.turns % EVERY == 0:
+                self.shared.observe(Observation(self.sent[-1], None, {}))
+            sample = self.shared.read(t_s)
+            command = self.safety.filter(sample, state, t_s)
+            self.samples.append(sample)
+            self.drivers.append(self.shared.driver)
+            self.sent.append(command.sent_rad)
+            self.turns += 1
+
+
+angles = st.lists(st.floats(-1.5, 1.5), min_size=3, max_size=3).map(np.array)
+walks = st.lists(
+    st.lists(st.floats(-0.01, 0.01), min_size=3, max_size=3).map(np.array), min_size=1, max_size=300
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    targets=st.lists(angles, min_size=1, max_size=20),
+    start=angles,
+    steps=walks,
+    switches=st.lists(st.integers(1, 40), min_size=1, max_size=8),
+)
+def test_no_sequence_of_switches_is_a_jump(
+    targets: list[FloatArray], start: FloatArray, steps: list[FloatArray], switches: list[int]
+) -> None:
+    path = list(start + np.cumsum(steps, axis=0))
+    bench = Bench(Script(targets), Hand(path))
+    bench.shared.begin()
+    bench.run(3 * EVERY)
+    for turns in switches:
+        bench.shared.toggle()
+        at = bench.turns
+        bench.run(turns)
+        # What is asked for at the switch is where the arm was sent: neither side begins elsewhere.
+        np.testing.assert_allclose(bench.samples[at].q_rad, bench.sent[at], atol=1e-9)
+    sent = np.array(bench.sent)
+    speed = np.abs(np.diff(sent, axis=0)) * HZ
+    limits = SafetyLimits()
+    assert speed.max() <= limits.velocity_rad_s + 1e-9
+    growth = np.maximum(np.diff(speed, axis=0), 0.0) * HZ
+    assert growth.max() <= limits.acceleration_rad_s2 + 1e-6
+    for driver, sample in zip(bench.drivers, bench.samples, strict=True):
+        assert sample.intervention is (driver is Driver.PERSON)
+    wanted = [bool(k % 2 == 0) for k, turns in enumerate(switches) for _ in range(turns)]
+    assert [s.intervention for s in bench.samples[3 * EVERY :]] == wanted
+
+
+@settings(max_examples=60, deadline=None)
+@given(arm=angles, start=angles, steps=walks)
+def test_an_arm_moves_only_as_its_leader_does_and_ends_where_it_is(
+    arm: FloatArray, start: FloatArray, steps: list[FloatArray]
+) -> None:
+    offset = Offset(arm, start)
+    target, pose = arm, start
+    for step in steps:
+        pose = pose + step
+        now = offset.apply(pose)
+        moved = now - target
+        assert (np.abs(moved) <= (1 + SHRINK) * np.abs(step) + 1e-12).all()
+        assert (moved * np.sign(step) >= -1e-12).all()
+        assert (np.abs(now - pose) <= np.abs(target - (pose - step)) + 1e-12).all()
+        target = now
+    for k in range(2 * 700):
+        target = offset.apply(pose + 0.01 * (k % 2))
+    np.testing.assert_allclose(target, pose + 0.01, atol=1e-9)
+
+
+def test_handing_back_plans_anew_and_eases_in() -> None:
+    """A policy that went on with its old plan would pull the arm back to where it failed."""
+    far = np.array([1.0, -1.0, 0.5])
+    policy = Script([far])
+    bench = Bench(policy, Hand([np.zeros(3)]))
+    bench.shared.begin()
+    bench.run(EVERY)
+    bench.shared.take_over()
+    bench.run(2)
+    resets, asked = policy.resets, policy.asked
+    bench.run(10 * EVERY)
+    assert policy.asked == asked, "the policy isn't asked while the person drives"
+    bench.shared.hand_back()
+    at = bench.turns
+    bench.run(EVERY)
+    assert policy.resets > resets
+    early = [np.abs(s.q_rad - bench.sent[at]).max() for s in bench.samples[at : at + EVERY]]
+    assert max(early) < 0.05
+    bench.run(round(2 * EASE_S * HZ))
+    np.testing.assert_allclose(bench.samples[-1].q_rad, far, atol=1e-9)
+
+
+def test_a_leader_arm_with_torque_is_brought_to_the_follower_first() -> None:
+    bench = Bench(Script([np.zeros(3)]), Powered([np.array([0.6, -0.4, 0.2])]))
+    bench.shared.begin()
+    bench.run(EVERY)
+    bench.shared.take_over()
+    bench.run(30)
+    assert list(dict.fromkeys(bench.drivers)) == [
+        Driver.POLICY,
+        Driver.ALIGNING,
+        Driver.PERSON,
+    ]
+    assert np.abs(np.array(bench.sent)).max() < 1e-9, "the arm waits while its leader comes"
+    aligning = [
+        s for s, d in zip(bench.samples, bench.drivers, strict=True) if d is Driver.ALIGNING
+    ]
+    assert not any(s.intervention for s in aligning), "waiting is nobody's demonstration"
+    assert bench.shared.interventions == 1
+
+
+def test_a_policy_drives_in_an_attempt_only() -> None:
+    """Between two attempts a loop of real arms goes on: the policy must not."""
+    policy = Script([np.ones(3)])
+    bench = Bench(policy, Hand([np.zeros(3)]))
+    bench.run(5 * EVERY)
+    assert policy.asked == 0
+    bench.shared.begin()
+    bench.run(5 * EVERY)
+    bench.shared.rest()
+    bench.run(1)
+    at = bench.sent[-1]
+    bench.run(10 * EVERY)
+    np.testing.assert_array_equal(bench.sent[-1], at)
+    bench.shared.toggle()
+    bench.run(5)
+    assert bench.shared.driver is Driver.PERSON, "the person may put things back"
+
+
+def test_a_policy_that_fails_lets_the_arm_hold_and_says_why() -> None:
+    class Broken(Script):
+        def act(self, observation: Observation) -> FloatArray:
+            if self.asked == 3:
+                raise RuntimeError("CUDA error:\nout of memory")
+            return super().act(observation)
+
+    bench = Bench(Broken([np.ones(3)]), Hand([np.zeros(3)]))
+    bench.shared.begin()
+    bench.run(10 * EVERY)
+    assert bench.shared.fault == "RuntimeError: CUDA error: out of memory"
+    np.testing.assert_array_equal(bench.sent[-1], bench.sent[-2])
+    assert np.isfinite(bench.samples[-1].q_rad).all()
+
+
+# -- when ---------------------------------------------------------------------------------------
+
+
+def test_a_leader_that_is_moved_takes_over_and_one_that_rests_hands_back() -> None:
+    rest = [np.zeros(3)] * 200
+    move = [np.array([0.01 * k, 0, 0]) for k in range(100)]
+    bench = Bench(Script([np.zeros(3)]), Hand([*rest, *move]), OnMotion(0.1, hand_back_s=0.4))
+    bench.shared.begin()
+    bench.run(205)
+    assert set(bench.drivers) == {Driver.POLICY}
+    bench.run(20)
+    assert bench.shared.driver is Driver.PERSON
+    bench.run(400)
+    assert bench.shared.driver is Driver.POLICY
+    assert bench.shared.interventions == 1
+
+
+@pytest.mark.parametrize(("slower", "after"), [(1.0, 51), (0.5, 101)])
+def test_a_stall_is_taken_over_later_where_the_policy_drives_slowly(
+    slower: float, after: int
+) -> None:
+    stall = OnStall(FPS, lambda q: q, stall_s=1.0, late_s=100.0)
+    stall.reset(slower)
+    still = Observation(np.zeros(3), None, {})
+    wishes = [stall.frame(still, False) for _ in range(200)]
+    assert wishes.index(Wish.TAKE_OVER) + 1 == after
+
+
+# -- how fast, how smooth -----------------------------------------------------------------------
+
+
+@given(
+    targets=st.lists(angles, min_size=2, max_size=12), scale=st.floats(0.05, 1.0, exclude_max=False)
+)
+@settings(max_examples=50, deadline=None)
+def test_a_slow_policy_passes_the_same_way_more_slowly(
+    targets: list[FloatArray], scale: float
+) -> None:
+    def way(speed: float) -> list[FloatArray]:
+        policy = Script(targets)
+        leader = PolicyLeader(policy, Arm(), FPS, HZ)
+        leader.speed_scale = speed
+        found = []
+        for turn in range(round(len(targets) * EVERY / speed) - EVERY):
+            if turn % EVERY == 0:
+                leader.observe(Observation(np.zeros(3), None, {}))
+            found.append(leader.read(turn / HZ).q_rad)
+        return found
+
+    corners = np.array([np.zeros(3), *targets])
+    for turn, q_rad in enumerate(way(scale), start=1):
+        at = min(scale * turn / EVERY, len(targets))
+        step = min(int(at), len(targets) - 1)
+        expected = corners[step] + (at - step) * (corners[step + 1] - corners[step])
+        np.testing.assert_allclose(q_rad, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1.5, math.nan])
+def test_a_speed_that_is_none_is_refused(scale: float) -> None:
+    leader = PolicyLeader(Script([np.zeros(3)]), Arm(), FPS, HZ)
+    with pytest.raises(UnusableInputError, match="speed_scale must be above 0"):
+        leader.speed_scale = scale
+
+
+def test_smoothing_starts_where_the_arm_stands_and_arrives() -> None:
+    policy = SmoothedPolicy(Script([np.ones(3)]), 0.1)
+    here = Observation(np.zeros(3), None, {})
+    way = [policy.act(here)[0] for _ in range(round(0.1 * FPS))]
+    assert way == sorted(way)
+    assert 0 < way[0] < 0.25
+    assert way[-1] == pytest.approx(1 - math.exp(-1), abs=1e-9)
+    policy.reset()
+    assert policy.act(here)[0] == way[0]
+    with pytest.raises(UnusableInputError, match="above 0"):
+        SmoothedPolicy(Script([]), 0.0)
