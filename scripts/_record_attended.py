@@ -27,6 +27,7 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.scripts import _arms, _record_screen, record
 from gaploop.scripts._campaign import require_person
 from gaploop.scripts._record_casts import Cast, arm_cast, embedded_cast
+from gaploop.scripts._record_publish import Publisher
 from gaploop.scripts._signals import stoppable
 from gaploop.teleop.stopping import Attempt
 
@@ -99,14 +100,19 @@ def record_attended(
             asks=display != "none",
         )
         console.safety = cast.safety
+        _warm_up()
         session = _Session(job, cast, console, book, stopped)
         cleanup.callback(session.close)
         turn = cleanup.enter_context(_screen(display, console, cast))
         session.remember()
         cast.start()
-        end = session.run(turn)
-        cast.finish()
-    return end, session.published, stopped
+        try:
+            end = session.run(turn)
+            cast.finish()
+        finally:
+            cleanup.close()  # torque goes off before anything else takes time
+            session.publisher.now()
+    return end, session.publisher.reports, stopped
 
 
 @contextlib.contextmanager
@@ -139,6 +145,11 @@ def _screen(
     return _record_screen.nowhere(console, lambda line: log.info("%s", line))
 
 
+def _warm_up() -> None:
+    """Import now what suggesting needs: later it would hold up the control loop."""
+    import gaploop.failure_analysis.diagnosis  # noqa: F401
+
+
 class _Session:
     """Runs the session in a thread of its own."""
 
@@ -147,9 +158,14 @@ class _Session:
     ) -> None:
         self._job, self._cast, self._console, self._book = job, cast, console, book
         self._stopped = stopped
-        self.published: list[PublishReport] = []
+        config = job.config
+        self.publisher = Publisher(
+            job.journal, job.root, config.dataset.repo_id, config.consents, book.flush
+        )
         self._suggester = Suggester(_suggest, console.suggested)
-        self._held = 0
+        if job.campaign is None:  # a campaign is counted from the journal, which takes a while
+            console.on_label = self._count
+        self._held = self._lacking = 0
         self._results: list[TakeResult] = []
         self._end: SessionEnd | None = None
 
@@ -197,26 +213,39 @@ class _Session:
     def _record(self) -> SessionEnd:
         job, console, cast = self._job, self._console, self._cast
         operator = Operator(console, cast.eyes, self._suggester, self._count, self._results.append)
-        end = record_takes(
-            job.spec,
-            job.quotas,
-            cast.make_rig,
-            cast.make_leader,
-            set_up=self._set_up,
-            stop=lambda: bool(self._stopped) or console.left,
-            publish=self._publish,
-            attendant=operator,
+        quotas, recovered = job.quotas, 0
+        while True:
+            end = record_takes(
+                job.spec,
+                quotas,
+                cast.make_rig,
+                cast.make_leader,
+                set_up=self._set_up,
+                stop=lambda: bool(self._stopped) or console.left,
+                publish=self.publisher.behind,
+                attendant=operator,
+            )
+            recovered += end.recovered
+            is_filled = self._count()
+            if console.left or (is_filled and not console.finish(lambda: not self._count())):
+                break
+            if job.campaign is None and not job.spec.resume:
+                quotas = (replace(job.quotas[0], takes=self._lacking),)
+        wanted = sum(quota.takes for quota in job.quotas)
+        return replace(
+            end,
+            takes=tuple(replace(r, outcome=operator.outcome(r)) for r in self._results),
+            counted=wanted - self._lacking,
+            wanted=wanted,
+            recovered=recovered,
+            interrupted=bool(self._stopped) or self._lacking > 0,
         )
-        self._count()
-        if end.counted >= end.wanted:
-            console.finish()
-            self._publish()  # with what was said meanwhile
-        cut = bool(self._stopped) or end.counted < end.wanted
-        return replace(end, interrupted=cut)
 
     def _set_up(self, quota: Quota, before: Quota | None) -> bool:
         job, grid = self._job, self._job.station.grid
         change = change_words(None if before is None else before.conditions, quota.conditions, grid)
+        always = getattr(job.config.robot, "conditions", {})
+        quota = replace(quota, conditions={**always, **quota.conditions})
         ask = job.config.robot.type != record.EMBEDDED and not job.config.yes
         ask = ask and bool(quota.conditions) and change != "nothing to change"
         there = SetUp(words(quota.conditions, grid), quota.conditions, grid, quota.takes)
@@ -227,19 +256,8 @@ class _Session:
         self._console.show(there if quota.conditions else SetUp())
         return going
 
-    def _publish(self) -> None:
-        from gaploop.core.journal_format import END
-        from gaploop.datasets.lerobot_publish import publish_takes
-
-        self._book.flush()
-        job = self._job
-        if next(job.journal.glob(f"*/{END}"), None) is None:
-            return
-        repo_id, consents = job.config.dataset.repo_id, job.config.consents
-        self.published.append(publish_takes(job.journal, job.root, repo_id, consents=consents))
-
-    def _count(self) -> None:
-        """Tell the console how far the quotas are filled."""
+    def _count(self) -> bool:
+        """Tell the console how far the quotas are filled; return whether they are."""
         job = self._job
         wanted = sum(quota.takes for quota in job.quotas)
         if job.campaign is None:
@@ -247,12 +265,15 @@ class _Session:
                 campaign_log.counts(job.spec.kind, self._console.outcome(r.uid, r.outcome))
                 for r in self._results
             )
+            self._lacking = max(0, wanted - counted)
             self._console.tell(Quotas(counted, wanted))
-            return
+            return not self._lacking
         self._book.flush()
         now = job.campaign.progress()
         bars = tuple(_bars(now.setups, job.station))
+        self._lacking = now.wanted - now.have
         self._console.tell(Quotas(now.have, now.wanted, bars, now.left_s))
+        return not self._lacking
 
 
 def _bars(setups: Any, station: Station) -> Iterator[Bar]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from gaploop.collect.take import Attendant, TakeResult, run_take
 from gaploop.core.protocols import Leader, TakeSink
 from gaploop.core.types import Tick
 from gaploop.core.vocabulary import Outcome
+from gaploop.teleop.loop import run_loop
 
 PATIENCE: Final = 10_000
 """Attempts per take that are asked for: a person decides when to give up."""
@@ -42,7 +43,7 @@ class Operator(Attendant):
         console: Console,
         eyes: Callable[[], Eyes | None] = lambda: None,
         suggester: Suggester | None = None,
-        told: Callable[[], None] = lambda: None,
+        told: Callable[[], object] = lambda: None,
         on_result: Callable[[TakeResult], None] = lambda _result: None,
     ) -> None:
         self._console, self._eyes, self._suggester = console, eyes, suggester
@@ -61,9 +62,11 @@ class Operator(Attendant):
         """Run a take, called as `run_take`, and wait for the verdict."""
         writer: JournalWriter = given["writer"]
         eyes, stop = self._eyes(), given.pop("stop", lambda: False)
-        sinks: Sequence[TakeSink] = (_Beginning(self._console.begun), *given.pop("sinks", ()))
+        sinks: list[TakeSink] = [_Beginning(self._console.begun), *given.pop("sinks", ())]
         if eyes is not None:
             eyes.watch(writer)
+            if rig.loop is run_loop:  # else they watch the running loop, between takes, too
+                sinks.append(eyes)
         result = run_take(
             replace(rig, judge=lambda: None),  # the judge proposes, the operator decides
             leader,

@@ -85,6 +85,8 @@ class Console:
     ) -> None:
         self.keys = keys
         self.safety = Safety()
+        self.on_label: Callable[[], object] = lambda: None
+        """Called when a label was given or taken back; must not wait."""
         self._book, self._task, self._play = book, task, play
         self._now_s, self._hand_held, self._asks = now_s, hand_held, asks
         self._changed = threading.Condition(threading.RLock())
@@ -170,7 +172,21 @@ class Console:
 
     def tell(self, quotas: Quotas) -> None:
         """Say how far the quotas are filled."""
-        self._quotas = quotas
+        with self._changed:
+            self._quotas = quotas
+            if self._filled and self._state.stage is Stage.RESET and self._asks:
+                self._fill()
+            elif not self._filled:
+                self._set(machine.unfilled(self._state, self._now_s()))
+
+    @property
+    def _filled(self) -> bool:
+        return 0 < self._quotas.wanted <= self._quotas.counted
+
+    def _fill(self) -> None:
+        if self._state.stage is not Stage.DONE:
+            self._set(machine.filled(self._state, self._now_s()))
+            self._play(Sound.DONE)
 
     def note(self, text: str) -> None:
         """Show a line for a while."""
@@ -245,14 +261,23 @@ class Console:
         with self._changed:
             return self._book.outcome(uid, sealed)
 
-    def finish(self) -> None:
-        """Everything is recorded: wait until the operator has seen it, labels being his to mend."""
+    def finish(self, lacks: Callable[[], bool]) -> bool:
+        """Everything is recorded: wait until the operator has seen it, labels being his to mend.
+
+        Args:
+            lacks: asked now and then; True where a label was changed and something lacks again.
+
+        Returns:
+            Whether there is more to record.
+        """
         if self._state.timing.auto_start or self.left or not self._asks:
-            return
+            return False
         with self._changed:
-            self._set(machine.filled(self._state, self._now_s()))
-            self._play(Sound.DONE)
-        self._wait(lambda s: s.stage is Stage.ENDED)
+            self._fill()
+        self._wait(lambda s: s.stage is not Stage.DONE or (s.inquiry is None and lacks()))
+        with self._changed:
+            self._set(machine.unfilled(self._state, self._now_s()))
+        return not self.left
 
     # -- both -------------------------------------------------------------------------------
 
@@ -299,6 +324,8 @@ class Console:
             number = self._numbers.get(uid)
             take = f"take {number}" if number else "an earlier take"
             self.note(f"Taken back: the last label of {take}." if uid else "Nothing to take back.")
+        if act.deed in (Deed.LABEL, Deed.UNDO):
+            self.on_label()
 
     def _clear(self) -> None:
         now_s = self._now_s()

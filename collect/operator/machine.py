@@ -125,7 +125,16 @@ def set_up(state: State, now_s: float) -> State:
 
 def filled(state: State, now_s: float) -> State:
     """Everything is recorded."""
-    return state if state.stage is Stage.ENDED else _enter(state, Stage.DONE, now_s)
+    return (
+        state
+        if state.stage in (Stage.ENDED, Stage.VERDICT, Stage.DONE)
+        else _enter(state, Stage.DONE, now_s)
+    )
+
+
+def unfilled(state: State, now_s: float) -> State:
+    """A label was changed, so that something lacks again."""
+    return _enter(state, Stage.READY, now_s) if state.stage is Stage.DONE else state
 
 
 def block(state: State, why: str) -> State:

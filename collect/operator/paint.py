@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -27,14 +29,33 @@ GREY: Final = (70, 76, 88)
 WARN: Final = (255, 186, 74)
 
 
+ARROWS: Final = frozenset("→←↑↓")
+
+
+@lru_cache(maxsize=1)
+def _with_arrows() -> str | None:
+    """Return a font file that has arrows, which pygame's own lacks; matplotlib brings one."""
+    found = importlib.util.find_spec("matplotlib")
+    if found is None or found.origin is None:
+        return None
+    path = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"
+    return str(path) if path.exists() else None
+
+
 @lru_cache(maxsize=128)
-def _font(height_px: int) -> Any:
+def _font(height_px: int, arrows: bool = False) -> Any:
+    if arrows and (path := _with_arrows()):
+        return pygame.font.Font(path, round(0.72 * height_px))  # as high as pygame's own letters
     return pygame.font.Font(None, height_px)
+
+
+def _font_for(words: str, height_px: int) -> Any:
+    return _font(height_px, not ARROWS.isdisjoint(words))
 
 
 @lru_cache(maxsize=512)
 def _rendered(text: str, height_px: int, ink: Colour) -> Any:
-    return _font(height_px).render(text, True, ink)
+    return _font_for(text, height_px).render(text, True, ink)
 
 
 def text(
@@ -42,7 +63,7 @@ def text(
 ) -> float:
     """Draw words, smaller where they would be wider than `room_px`; return their width [pixels]."""
     size = max(8, round(height_px))
-    wide_px = _font(size).size(words)[0]
+    wide_px = _font_for(words, size).size(words)[0]
     if wide_px > room_px > 0:
         size = max(8, int(size * room_px / wide_px))
     image = _rendered(words, size, ink)
@@ -52,7 +73,7 @@ def text(
 
 def lines(words: str, height_px: float, room_px: float, most: int) -> list[str]:
     """Break words into at most `most` lines of `room_px`; the last one takes the rest."""
-    font, found = _font(max(8, round(height_px))), [""]
+    font, found = _font_for(words, max(8, round(height_px))), [""]
     for word in words.split():
         longer = f"{found[-1]} {word}".strip()
         if font.size(longer)[0] <= room_px or not found[-1] or len(found) == most:

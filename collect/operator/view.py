@@ -173,7 +173,7 @@ def _below(seen: Seen) -> str:
     return {
         Stage.READY: f"{key} starts the take.",
         Stage.STARTING: "The take is about to begin.",
-        Stage.RECORDING: seen.task,
+        Stage.RECORDING: _taking(seen),
         Stage.ENDING: "The take is being closed.",
         Stage.RESET: f"Put everything back; {key} when it is."
         if not state.timing.auto_start
@@ -182,6 +182,11 @@ def _below(seen: Seen) -> str:
         Stage.DONE: f"Everything is recorded; {key} ends the session.",
         Stage.ENDED: "Torque goes off; takes are published.",
     }.get(state.stage, "")
+
+
+def _taking(seen: Seen) -> str:
+    number = max((take.number for take in seen.takes), default=0) + 1
+    return f"Take {number}: {seen.task}" if seen.task else f"Take {number}."
 
 
 def _about(seen: Seen, asked: Inquiry) -> str:
@@ -277,6 +282,8 @@ def _do(state: State) -> Iterator[tuple[Command, str]]:
         yield Command.FAILURE, "end it: failure"
         yield Command.RERECORD, "discard, record again"
         yield Command.STOP, "last take, then end"
+        return
+    if state.stage not in BETWEEN:
         return
     go = {Stage.RESET: "start the next take", Stage.SET_UP: "it is set up", Stage.DONE: "end"}
     yield Command.NEXT, go.get(state.stage, "start the take")
