@@ -19,6 +19,7 @@ from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.types import FloatArray, SafetyReason
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import _arms, record
+from gaploop.teleop.control import Mode
 from gaploop.teleop.loop import Rates
 
 if TYPE_CHECKING:
@@ -263,7 +264,16 @@ class _Attempts:
             key = self._pressed.between(self._leader, LOOK_S)
             if not is_watched or self._pressed.confirmed(key):
                 self._control.clear()
+                return self._drives_again()
+        return False
+
+    def _drives_again(self) -> bool:
+        """Wait until the loop runs after a cleared trip."""
+        while not self._pressed.stops():
+            if self._control.snapshot().mode is Mode.RUNNING:
                 return True
+            self._require_alive()
+            time.sleep(LOOK_S)
         return False
 
     def _put_back(self) -> bool:
