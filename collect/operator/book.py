@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -21,14 +21,6 @@ from gaploop.core.vocabulary import Outcome
 log = logging.getLogger(__name__)
 
 SOURCE: Final = "operator"
-
-
-@dataclass
-class _Entry:
-    """What stands about one take now: label field to value."""
-
-    outcome: Outcome
-    now: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,7 +39,8 @@ class LabelBook:
 
     def __init__(self, journal: Path, author: str) -> None:
         self._path, self._author = journal / journal_format.LABELS, author or SOURCE
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, dict[str, Any]] = {}
+        """uid to label field to the value that stands."""
         self._undo: list[_Undo] = []
         self._writer = ThreadPoolExecutor(1, "labels")
         self._waiting: list[Future[None]] = []
@@ -59,16 +52,15 @@ class LabelBook:
         uid: str,
         outcome: Outcome,
         dimensions: Mapping[str, float] = MappingProxyType({}),
-        **said: Any,
+        said: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """Take note of a sealed take, with what stands about it already."""
+        """Take note of a sealed take, with what has been said about it already."""
         nothing = {"outcome": outcome.value, "failure_mode": "", "discard_reason": ""}
-        self._entries[uid] = _Entry(outcome, {**nothing, "dimensions": dict(dimensions), **said})
+        self._entries[uid] = {**nothing, "dimensions": dict(dimensions), **said}
 
     def now(self, uid: str) -> Mapping[str, Any]:
         """Return label field to the value that stands; empty for a take that isn't known."""
-        entry = self._entries.get(uid)
-        return {} if entry is None else dict(entry.now)
+        return dict(self._entries.get(uid, {}))
 
     def outcome(self, uid: str, sealed: Outcome = Outcome.UNLABELLED) -> Outcome:
         """Return the outcome that stands; `sealed` for a take that isn't known."""
@@ -83,10 +75,10 @@ class LabelBook:
             anew: the first word of several that are taken back together.
         """
         entry = self._entries[uid]
-        if all(entry.now.get(name) == value for name, value in said.items()):
+        if all(entry.get(name) == value for name, value in said.items()):
             return
         if anew or not self._undo or self._undo[-1].uid != uid:
-            self._undo.append(_Undo(uid, dict(entry.now)))
+            self._undo.append(_Undo(uid, dict(entry)))
         self._write(uid, said)
 
     def undo(self) -> str:
@@ -113,7 +105,7 @@ class LabelBook:
         self.flush()
 
     def _write(self, uid: str, said: Mapping[str, Any]) -> None:
-        now = self._entries[uid].now
+        now = self._entries[uid]
         for name, value in said.items():
             if now.get(name) != value:
                 now[name] = value

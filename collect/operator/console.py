@@ -167,7 +167,7 @@ class Console:
     def remember(self, uid: str, outcome: Outcome, said: Mapping[str, Any]) -> None:
         """Take note of an older take, so that it can be labelled anew."""
         with self._changed:
-            self._book.add(uid, outcome, **said)
+            self._book.add(uid, outcome, said=said)
             self._set(replace(self._state, takes=(*self._state.takes, uid)))
 
     def tell(self, quotas: Quotas) -> None:
@@ -335,5 +335,5 @@ class Console:
         if now_s - was_s > AGAIN_S:
             self.note(CLEAR_AGAIN)
             return
-        self._cleared_s = -AGAIN_S
+        self._cleared_s, self._note = -AGAIN_S, ""
         self.safety.clear()

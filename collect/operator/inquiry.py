@@ -140,9 +140,7 @@ class Inquiry:
         return None, {Question.REASON.value: value}
 
     def skip(self) -> tuple[Inquiry | None, Said]:
-        """Pass over the question: an outcome stays unlabelled, a mode and a dimension open."""
-        if self.question is Question.OUTCOME:
-            return None, _cleared(Outcome.UNLABELLED, self.purpose)
+        """Pass over the question: the outcome stays as sealed, a mode and a dimension open."""
         if self.question is Question.MODE:
             return self._ask(Question.DIMENSION), {}
         return None, {}

@@ -260,6 +260,8 @@ def _hints(seen: Seen) -> Iterator[Hint]:
         clear = seen.keys.name(Command.CLEAR)
         yield Hint(f"{clear} {clear}" if clear else "Enter Enter", "clear the trip")
     for command, does in _do(seen.state):
+        if command is Command.NEXT and seen.state.blocked and seen.state.inquiry is None:
+            continue
         if key := seen.keys.name(command):
             yield Hint(key, does)
     if seen.hand_held:

@@ -28,8 +28,15 @@ items:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--robot.type=so101_follower", "--robot.port=/dev/ttyACM0"], "There is: so101_sim"),
-        (["--teleop.type=keyboard"], "There is: scripted"),
+        (["--robot.type=so101_folower", "--robot.port=/dev/ttyACM0"], "so101_follower"),
+        (["--robot.type=so101_follower", "--robot.port=/dev/none"], "--teleop.type=scripted"),
+        (["--teleop.type=keybord"], "keyboard"),
+        (["--display=windows"], "Did you mean 'window'"),
+        (["--display=window", '--keys={"sucess": "b"}'], "Did you mean 'success'"),
+        (["--display=window", '--keys={"success": "f"}'], "Give failure another key too"),
+        (["--display=window", '--keys={"success": "enter"}'], "return"),
+        (["--station=cell.yaml"], "--station names the cell of an arm"),
+        (["--dataset.reset_time_s=-1"], "0 or more"),
         (["--robot.task=juggle"], "pick_place"),
         (['--robot.gaps={"contact": 0.5}'], "Did you mean 'contact_dynamics'"),
         (['--robot.gaps={"contact_dynamics": 2}'], "0 to 1"),

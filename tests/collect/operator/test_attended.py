@@ -1,0 +1,299 @@
+"""A session with an operator: what he says is what the journal holds, and nothing waits for him."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gaploop.collect.operator.attended import Operator
+from gaploop.collect.operator.book import LabelBook, known_takes
+from gaploop.collect.operator.commands import Command, KeyMap
+from gaploop.collect.operator.console import Console, Quotas, Safety
+from gaploop.collect.operator.seen import Loop, SetUp
+from gaploop.collect.operator.state import Stage, Timing
+from gaploop.collect.operator.suggesting import Suggester
+from gaploop.collect.rig import Rig, embedded_rig
+from gaploop.collect.session import Quota, SessionEnd, SessionSpec, record_takes
+from gaploop.core import labels
+from gaploop.core.journal_format import LABELS, read_end, read_journal, take_folders
+from gaploop.core.protocols import Leader
+from gaploop.core.take import Take
+from gaploop.core.types import LeaderSample
+from gaploop.core.vocabulary import Outcome
+
+C = Command
+WITHIN_S = 60.0
+
+
+class Idle:
+    """Asks for the home pose."""
+
+    def reset(self) -> None:
+        """Nothing to reset."""
+
+    def read(self, t_s: float) -> LeaderSample:
+        return LeaderSample(t_s, np.zeros(6))
+
+    def done(self) -> bool:
+        return False
+
+
+class Desk:
+    """A session in a thread, and the operator's hands on its console."""
+
+    def __init__(self, journal: Path, takes: int, suggest: Callable[[Take], Mapping[str, object]]):
+        self.journal = journal
+        self.book = LabelBook(journal, "ana")
+        self.console = Console(Timing(0.3, 0.0), KeyMap(), self.book, task="t")
+        self.suggester = Suggester(suggest, self.console.suggested)
+        self.end: SessionEnd | None = None
+        operator = Operator(self.console, suggester=self.suggester)
+
+        def record() -> None:
+            self.end = record_takes(
+                SessionSpec(journal, "t", max_s=0.3),
+                [Quota(takes)],
+                lambda _conditions: embedded_rig(),
+                lambda _rig, _seed: idle(),
+                stop=lambda: self.console.left,
+                attendant=operator,
+            )
+
+        self.thread = threading.Thread(target=record)
+
+    def __enter__(self) -> Desk:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.console.leave()
+        self.thread.join(WITHIN_S)
+        self.suggester.close()
+        self.book.close()
+
+    def until(self, stage: Stage, *, is_so: Callable[[], bool] = lambda: True) -> None:
+        """Wait for a stage, as the window does."""
+        give_up_s = time.monotonic() + WITHIN_S
+        while self.console.seen().state.stage is not stage or not is_so():
+            assert time.monotonic() < give_up_s, self.console.seen().state
+            time.sleep(0.01)
+
+    def take(self, *keys: Command) -> None:
+        """Record a take and press keys at its verdict, later than a slip of the finger."""
+        self.until(Stage.READY)
+        self.console.command(C.NEXT)
+        self.until(Stage.VERDICT)
+        time.sleep(0.45)
+        for key in keys:
+            self.console.command(key)
+
+    def finished(self) -> SessionEnd:
+        """Return how the session ended by itself."""
+        self.thread.join(WITHIN_S)
+        self.book.flush()
+        assert self.end is not None
+        return self.end
+
+
+def idle() -> Leader:
+    return Idle()
+
+
+def slipped(_take: Take) -> Mapping[str, object]:
+    return {"failure_mode": "slip", "dimensions": {"contact_dynamics": 0.7, "sensor_noise": 0.2}}
+
+
+def said(journal: Path) -> list[tuple[str, object]]:
+    return [(e.field, e.value) for e in labels.read(journal / LABELS) if e.source == "operator"]
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = embedded_rig()
+    yield made
+    made.close()
+
+
+def test_what_the_operator_says_is_what_the_journal_holds(tmp_path: Path) -> None:
+    with Desk(tmp_path, 1, slipped) as desk:
+        desk.take(C.FAILURE)
+        inquiry = desk.console.seen
+        desk.until(
+            Stage.VERDICT,
+            is_so=lambda: (
+                (i := inquiry().state.inquiry) is not None and i.suggestion.mode == "slip"
+            ),
+        )
+        desk.console.command(C.ACCEPT)
+        desk.console.command(C.ACCEPT)
+        desk.take(C.DISCARD)
+        desk.console.choose(1)
+        desk.take(C.SUCCESS)
+        end = desk.finished()
+    assert [take.outcome for take in end.takes] == ["failure", "discarded", "success"]
+    assert (end.counted, end.wanted, end.gave_up) == (1, 1, ())
+    failed, thrown, good = read_journal(tmp_path)
+    assert (failed.outcome, failed.failure_mode) == (Outcome.FAILURE, "slip")
+    assert failed.info.dimensions == {"contact_dynamics": 1.0}
+    assert (thrown.outcome, good.outcome) == (Outcome.DISCARDED, Outcome.SUCCESS)
+    assert ("discard_reason", "wrong set-up") in said(tmp_path)
+    sealed = [read_end(folder) for folder in take_folders(tmp_path)]
+    assert {end.outcome for end in sealed if end} == {Outcome.UNLABELLED}
+    assert {e.author for e in labels.read(tmp_path / LABELS)} == {"ana"}
+
+
+def test_a_take_is_sealed_while_the_operator_still_thinks(tmp_path: Path) -> None:
+    with Desk(tmp_path, 1, slipped) as desk:
+        desk.take()
+        desk.until(Stage.VERDICT, is_so=lambda: read_end(take_folders(tmp_path)[0]) is not None)
+        assert said(tmp_path) == []
+
+
+def test_passing_over_leaves_it_unlabelled_and_it_can_be_said_later_and_taken_back(
+    tmp_path: Path,
+) -> None:
+    with Desk(tmp_path, 3, slipped) as desk:
+        desk.take(C.NEXT)
+        desk.until(Stage.READY)
+        uid = desk.console.seen().takes[-1].uid
+        for command, outcome in ((C.SUCCESS, "success"), (C.DISCARD, "discarded")):
+            desk.console.command(command)
+            assert desk.console.outcome(uid, Outcome.UNLABELLED) == outcome
+        desk.console.command(C.NEXT)  # the reason is passed over
+        desk.console.command(C.UNDO)
+        assert desk.console.outcome(uid, Outcome.UNLABELLED) == "success"
+        desk.console.command(C.UNDO)
+        assert desk.console.outcome(uid, Outcome.UNLABELLED) == "unlabelled"
+    assert next(read_journal(tmp_path)).outcome is Outcome.UNLABELLED
+
+
+def test_a_take_relabelled_as_failed_is_recorded_once_more(tmp_path: Path) -> None:
+    with Desk(tmp_path, 2, slipped) as desk:
+        desk.take(C.SUCCESS)
+        desk.until(Stage.READY)
+        desk.console.command(C.FAILURE)
+        desk.console.command(C.NEXT)
+        desk.console.command(C.NEXT)
+        desk.take(C.SUCCESS)
+        desk.take(C.SUCCESS)
+        assert desk.finished().counted == 2
+    assert len(take_folders(tmp_path)) == 3
+
+
+def test_a_suggestion_that_never_comes_keeps_nobody_waiting(tmp_path: Path) -> None:
+    came, go = threading.Event(), threading.Event()
+
+    def stuck(_take: Take) -> Mapping[str, object]:
+        came.set()
+        go.wait(WITHIN_S)
+        return {}
+
+    with Desk(tmp_path, 1, stuck) as desk:
+        desk.take(C.FAILURE, C.NEXT, C.NEXT)
+        desk.take(C.SUCCESS)
+        assert desk.finished().counted == 1
+        assert came.is_set()
+        go.set()
+
+
+def test_closing_the_window_interrupts_the_open_take_and_keeps_the_rest(tmp_path: Path) -> None:
+    with Desk(tmp_path, 5, slipped) as desk:
+        desk.take(C.SUCCESS)
+        desk.until(Stage.READY)
+        desk.console.leave()
+        assert desk.finished().counted == 1
+
+
+def test_the_journals_last_takes_are_known_again(tmp_path: Path) -> None:
+    with Desk(tmp_path, 2, slipped) as desk:
+        desk.take(C.SUCCESS)
+        desk.take(C.FAILURE, C.NEXT, C.NEXT)
+        desk.until(Stage.READY)
+    found = known_takes(tmp_path, 1)
+    assert [(outcome, now["outcome"]) for _, outcome, now in found] == [("unlabelled", "failure")]
+    book = LabelBook(tmp_path, "eve")
+    console = Console(Timing(1.0, 1.0), KeyMap(), book)
+    for uid, outcome, now in found:
+        console.remember(uid, outcome, now)
+    console.command(C.SUCCESS)
+    book.close()
+    assert [take.outcome for take in read_journal(tmp_path)][-1] is Outcome.SUCCESS
+
+
+def console_with(safety: Safety, **more: object) -> Console:
+    made = Console(Timing(1.0, 0.0), KeyMap(), LabelBook(Path("/nowhere"), ""), **more)  # type: ignore[arg-type]
+    made.safety = safety
+    return made
+
+
+def test_a_trip_is_cleared_by_two_presses_and_the_e_stop_works_at_any_time() -> None:
+    done: list[str] = []
+    tripped = [""]
+    now = [0.0]
+    console = console_with(
+        Safety(
+            lambda: done.append("estop"),
+            lambda: done.append("clear"),
+            lambda: Loop(trip=tripped[0]),
+        ),
+        now_s=lambda: now[0],
+    )
+    console.key("space")
+    console.key("c")
+    assert done == ["estop"]
+    tripped[0] = "emergency stop"
+    assert console.seen().state.blocked
+    now[0] = 10.0
+    console.key("c")
+    now[0] = 14.0  # too late for the second press
+    console.key("c")
+    assert done == ["estop"]
+    console.key("right")
+    assert console.seen().state.stage is Stage.READY
+    now[0] = 15.0
+    console.key("c")
+    assert done == ["estop", "clear"]
+    tripped[0] = ""
+    assert not console.seen().state.blocked
+
+
+def test_the_operator_says_when_a_set_up_stands() -> None:
+    console = console_with(Safety())
+    answers: list[bool] = []
+    thread = threading.Thread(
+        target=lambda: answers.append(console.await_set_up(SetUp("lighting: dim", takes=3)))
+    )
+    thread.start()
+    give_up_s = time.monotonic() + WITHIN_S
+    while (seen := console.seen()).state.stage is not Stage.SET_UP:
+        assert time.monotonic() < give_up_s
+    assert seen.setup.words == "lighting: dim"
+    console.key("right")
+    thread.join(WITHIN_S)
+    assert answers == [True]
+
+
+def test_nobody_is_asked_where_nobody_is() -> None:
+    console = console_with(Safety(loop=lambda: Loop(trip="too hot")), asks=False)
+    console.seen()
+    assert console.await_set_up(SetUp("x"))
+    console.command(C.NEXT)
+    assert console.await_start()
+    assert console.await_verdict("a", Outcome.UNLABELLED) is Outcome.UNLABELLED
+    console.tell(Quotas(1, 1))
+    assert not console.finish(lambda: False)
+
+
+def test_a_label_that_cannot_be_written_is_said_and_still_stands(tmp_path: Path) -> None:
+    (tmp_path / "journal").write_text("a file where the folder should be")
+    book = LabelBook(tmp_path / "journal", "ana")
+    book.add("a", Outcome.UNLABELLED)
+    book.say("a", {"outcome": "success"}, anew=True)
+    book.close()
+    assert "wasn't written" in book.fault
+    assert book.outcome("a") is Outcome.SUCCESS

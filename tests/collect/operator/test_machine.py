@@ -1,0 +1,243 @@
+"""The states of a session: whatever is pressed whenever, no take is lost or begun too early."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from gaploop.collect.operator import machine
+from gaploop.collect.operator.commands import Command
+from gaploop.collect.operator.inquiry import CHOICES, Inquiry, Question, Suggestion
+from gaploop.collect.operator.machine import SETTLE_S
+from gaploop.collect.operator.state import RUNS_ON, Act, Deed, Stage, State, Timing
+from gaploop.core.labels import LabelEvent
+from gaploop.core.vocabulary import Outcome
+
+TIMING = Timing(episode_s=10.0, reset_s=5.0)
+C = Command
+
+
+def recording(timing: Timing = TIMING, **more: object) -> State:
+    state, _ = machine.press(State(timing), C.NEXT, 0.0)
+    return replace(machine.begun(state, 0.0), **more)  # type: ignore[arg-type]
+
+
+def verdict(suggestion: Suggestion | None = None) -> State:
+    return machine.ended(recording(), "a", 3.0, suggestion)[0]
+
+
+def play(state: State, now_s: float, *commands: Command | int) -> tuple[State, list[Act]]:
+    """Press commands, or digits by their place, a second apart."""
+    acts: list[Act] = []
+    for n, command in enumerate(commands):
+        at_s = now_s + n
+        if isinstance(command, Command):
+            state, more = machine.press(state, command, at_s)
+        else:
+            state, more = machine.choose(state, command, at_s)
+        acts += more
+    return state, acts
+
+
+class Session(RuleBasedStateMachine):
+    """A session in which an operator presses anything at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.state = State(Timing(10.0, 5.0))
+        self.reset_began_s: float | None = None
+        self.takes = 0
+        self.running = False
+
+    def take(self, step: machine.Step, *, asked: bool = False) -> None:
+        before, (self.state, acts) = self.state, step
+        for act in acts:
+            if act.deed is Deed.START:
+                assert not self.running
+                assert not before.blocked
+                if before.stage is Stage.RESET:
+                    assert asked, "a reset ends by time or by the operator's word"
+                self.running = True
+            if act.deed is Deed.END:
+                assert self.running
+            if act.deed is Deed.LABEL:
+                assert act.uid in self.state.takes
+                for name, value in act.said.items():
+                    LabelEvent(act.uid, name, value, "a", "operator")  # in the vocabulary
+
+    @rule(command=st.sampled_from(Command))
+    def presses(self, command: Command) -> None:
+        asked = command is Command.NEXT
+        self.take(machine.press(self.state, command, self.now_s), asked=asked)
+
+    @rule(place=st.integers(-1, 12))
+    def chooses(self, place: int) -> None:
+        self.take(machine.choose(self.state, place, self.now_s))
+
+    @rule(duration_s=st.floats(0.0, 8.0))
+    def waits(self, duration_s: float) -> None:
+        self.now_s += duration_s
+        self.take(machine.tick(self.state, self.now_s))
+
+    @rule(why=st.sampled_from(["", "tripped"]))
+    def trips(self, why: str) -> None:
+        self.state = machine.block(self.state, why)
+
+    @precondition(lambda self: self.running)
+    @rule(is_recorded=st.booleans(), outcome=st.sampled_from([None, *Outcome]))
+    def ends(self, is_recorded: bool, outcome: Outcome | None) -> None:
+        self.running = False
+        self.takes += is_recorded
+        uid = f"take{self.takes}" if is_recorded else ""
+        self.state = machine.begun(self.state, self.now_s)
+        suggestion = Suggestion(outcome, "slip", "contact_dynamics")
+        self.take(machine.ended(self.state, uid, self.now_s, suggestion))
+
+    @invariant()
+    def every_take_is_known_once(self) -> None:
+        assert len(set(self.state.takes)) == len(self.state.takes) == self.takes
+
+    @invariant()
+    def a_question_is_about_a_known_take(self) -> None:
+        if self.state.inquiry is not None:
+            assert self.state.inquiry.uid in self.state.takes
+        if self.state.stage is Stage.VERDICT:
+            assert self.state.inquiry is not None
+
+    @invariant()
+    def what_runs_is_shown_as_running(self) -> None:
+        assert not self.running or self.state.stage in (*RUNS_ON, Stage.ENDED)
+        assert self.running or self.state.stage not in RUNS_ON
+
+
+TestSession = Session.TestCase
+
+
+def test_a_take_goes_from_ready_through_verdict_and_reset_to_the_next() -> None:
+    state, acts = play(State(TIMING), 0.0, C.NEXT)
+    assert [act.deed for act in acts] == [Deed.START]
+    state = machine.begun(state, 1.0)
+    assert state.left_s(4.0) == 7.0
+    state, acts = play(state, 4.0, C.NEXT)
+    assert [act.deed for act in acts] == [Deed.END]
+    state, _ = machine.ended(state, "a", 4.1)
+    assert state.stage is Stage.VERDICT
+    state, acts = play(state, 5.0, C.FAILURE, 6, 0)
+    assert [dict(act.said) for act in acts] == [
+        {"outcome": "failure", "failure_mode": "", "dimensions": {}, "discard_reason": ""},
+        {"failure_mode": "slip"},
+        {"dimensions": {"contact_dynamics": 1.0}},
+    ]
+    assert [act.anew for act in acts] == [True, False, False]
+    assert state.stage is Stage.RESET
+    assert machine.tick(state, 11.9)[0].stage is Stage.RESET
+    state, acts2 = machine.tick(state, 12.1)
+    assert (state.stage, acts2) == (Stage.READY, ())
+
+
+def test_with_auto_start_the_next_take_begins_when_the_reset_is_over() -> None:
+    state = recording(Timing(10.0, 5.0, auto_start=True))
+    state, _ = machine.ended(state, "a", 2.0)
+    state, _ = play(state, 3.0, C.SUCCESS)
+    assert machine.tick(state, 7.9)[1] == ()
+    state, acts = machine.tick(state, 8.0)
+    assert [act.deed for act in acts] == [Deed.START]
+
+
+@pytest.mark.parametrize("command", [C.SUCCESS, C.FAILURE, C.DISCARD, C.RERECORD])
+def test_a_verdict_pressed_while_recording_ends_the_take_and_is_not_asked_again(
+    command: Command,
+) -> None:
+    state, acts = play(recording(), 3.0, command)
+    assert [act.deed for act in acts] == [Deed.END]
+    state, (label,) = machine.ended(state, "a", 3.0)
+    wanted = {C.SUCCESS: "success", C.FAILURE: "failure"}.get(command, "discarded")
+    assert label.said["outcome"] == wanted
+    if command is C.RERECORD:
+        assert (state.stage, label.said["discard_reason"]) == (Stage.RESET, "re-recorded")
+
+
+def test_enter_takes_the_suggestion_and_right_passes_over() -> None:
+    marked = Suggestion(Outcome.FAILURE, "slip", "contact_dynamics")
+    _, acts = play(verdict(marked), 5.0, C.ACCEPT, C.ACCEPT, C.ACCEPT)
+    assert [act.said.get("failure_mode") for act in acts][1] == "slip"
+    assert acts[2].said == {"dimensions": {"contact_dynamics": 1.0}}
+    state, acts = play(verdict(marked), 5.0, C.FAILURE, C.NEXT, C.NEXT)
+    assert len(acts) == 1
+    assert state.stage is Stage.RESET
+    state, acts = play(verdict(), 5.0, C.NEXT)
+    assert (state.stage, acts) == (Stage.RESET, [])
+
+
+def test_enter_without_anything_marked_answers_nothing() -> None:
+    state, acts = play(verdict(), 5.0, C.ACCEPT)
+    assert (state.stage, acts) == (Stage.VERDICT, [])
+
+
+def test_a_press_meant_for_the_take_does_not_answer_the_question_that_has_just_come() -> None:
+    """The operator presses right as time runs out: the verdict must not be passed over by it."""
+    state = verdict()
+    state, acts = machine.press(state, C.NEXT, 3.0 + SETTLE_S / 2)
+    assert (state.stage, acts) == (Stage.VERDICT, ())
+
+
+def test_a_suggestion_that_comes_late_is_marked_and_one_for_another_take_is_not() -> None:
+    state, _ = play(verdict(), 5.0, C.FAILURE)
+    slip = Suggestion(None, "slip", "")
+    assert machine.suggested(state, "b", slip) is state
+    state = machine.suggested(state, "a", slip)
+    assert state.inquiry is not None
+    assert state.inquiry.choices[state.inquiry.at or 0] == "slip"
+
+
+def test_a_trip_lets_no_take_start_and_a_pause_stops_the_clock() -> None:
+    state = machine.block(State(TIMING), "tripped")
+    assert play(state, 0.0, C.NEXT)[1] == []
+    state, _ = play(verdict(), 4.0, C.SUCCESS)
+    state, _ = machine.press(state, C.PAUSE, 6.0)
+    assert machine.tick(state, 100.0)[0].stage is Stage.RESET
+    state, _ = machine.press(state, C.PAUSE, 100.0)
+    assert state.left_s(100.0) == pytest.approx(3.0)
+
+
+def test_escape_while_recording_keeps_the_take_asks_and_then_leaves() -> None:
+    state, acts = play(recording(), 2.0, C.STOP)
+    assert [act.deed for act in acts] == [Deed.END]
+    state, _ = machine.ended(state, "a", 2.5)
+    assert state.stage is Stage.VERDICT
+    state, acts = play(state, 4.0, C.SUCCESS)
+    assert state.stage is Stage.ENDED
+    assert [act.deed for act in acts] == [Deed.LABEL, Deed.LEAVE]
+
+
+def test_an_earlier_take_is_pointed_at_and_labelled_anew() -> None:
+    state = replace(State(TIMING), takes=("a", "b", "c"))
+    state, acts = play(state, 0.0, C.UP, C.UP, C.UP, C.DOWN, C.SUCCESS)
+    assert [(act.uid, act.said["outcome"]) for act in acts] == [("b", "success")]
+    assert state.stage is Stage.READY
+
+
+@given(st.sampled_from(Question), st.integers(-30, 30))
+def test_marking_goes_round_and_stays_among_the_answers(question: Question, step: int) -> None:
+    marked = Inquiry("a", question).mark(step)
+    assert marked.at is not None
+    assert 0 <= marked.at < len(CHOICES[question])
+    again = marked.mark(len(CHOICES[question]))
+    assert again.at == marked.at
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["failure_mode", "dimensions", "phase", "x"]),
+        st.one_of(st.none(), st.text(), st.dictionaries(st.text(), st.floats()), st.integers()),
+    )
+)
+def test_a_strange_suggestion_marks_nothing_strange(labels: dict[str, object]) -> None:
+    made = Suggestion.of(labels)
+    assert made.mode in ("", *CHOICES[Question.MODE])
+    assert made.dimension in ("", *CHOICES[Question.DIMENSION])

@@ -1,0 +1,183 @@
+"""What is shown: the same in window and terminal, in every state, without a display."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console as Rich
+
+from gaploop.collect.operator.commands import KeyMap
+from gaploop.collect.operator.inquiry import Inquiry, Question, Suggestion
+from gaploop.collect.operator.presses import name_of
+from gaploop.collect.operator.seen import Bar, Loop, Seen, SetUp, TakeSeen
+from gaploop.collect.operator.sounds import Player, Sound, samples
+from gaploop.collect.operator.state import Stage, State, Timing
+from gaploop.collect.operator.terminal import line, render
+from gaploop.collect.operator.view import Shown, Tone, look
+from gaploop.collect.operator.window import SIZE_PX, Window
+from gaploop.core.vocabulary import FailureMode, Outcome
+from gaploop.teleop.leaders.sdl import pygame
+
+TIMING = Timing(10.0, 5.0)
+SLIP = {"outcome": "failure", "failure_mode": "slip", "dimensions": {"contact_dynamics": 1.0}}
+
+states = st.builds(
+    State,
+    st.just(TIMING),
+    stage=st.sampled_from(Stage),
+    since_s=st.floats(0, 10),
+    paused_s=st.none() | st.floats(0, 20),
+    inquiry=st.none()
+    | st.builds(
+        Inquiry,
+        st.just("a"),
+        st.sampled_from(Question),
+        st.builds(Suggestion, st.none() | st.sampled_from(Outcome), st.sampled_from(FailureMode)),
+    ),
+    blocked=st.sampled_from(["", "No take starts before this is cleared."]),
+    takes=st.sampled_from([(), ("a",), ("a", "b")]),
+)
+seens = st.builds(
+    Seen,
+    st.floats(0, 30),
+    states,
+    st.just(KeyMap()),
+    task=st.sampled_from(["", "Put the cube on the disc"]),
+    counted=st.integers(0, 20),
+    wanted=st.integers(0, 20),
+    takes=st.sampled_from(
+        [(), (TakeSeen(3, "a", SLIP), TakeSeen(0, "b", {"outcome": "unlabelled"}))]
+    ),
+    loop=st.builds(
+        Loop,
+        st.just(math.nan) | st.floats(0, 1000),
+        dropped=st.sampled_from([{}, {"top": 3}]),
+        trip=st.sampled_from(["", "a motor is too hot (gripper). To go on: let it cool."]),
+        faults=st.sampled_from([(), ("the camera is slow",)]),
+    ),
+    bars=st.lists(
+        st.builds(Bar, st.just("visual domain"), st.integers(0, 9), st.integers(0, 9))
+    ).map(tuple),
+    setup=st.sampled_from([SetUp(), SetUp("lighting: dim", {"grid_cell": [0, 2]}, (3, 3), 4)]),
+    left_s=st.just(math.nan) | st.floats(0, 1e5),
+)
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Window]:
+    made = Window("test")
+    yield made
+    made.close()
+
+
+def text_of(shown: Shown) -> str:
+    buffer = io.StringIO()
+    Rich(file=buffer, width=200).print(render(shown, 200))
+    return buffer.getvalue()
+
+
+@settings(max_examples=60, deadline=None)
+@given(seens)
+def test_everything_can_be_shown_and_the_terminal_says_all_of_it(seen: Seen) -> None:
+    shown = look(seen)
+    said = text_of(shown)
+    words = [shown.word, shown.count, shown.note, *(c.words for c in shown.choices)]
+    words += [row.words for row in shown.rows] + [hint.does for hint in shown.hints]
+    assert all(word in said for word in words if word)
+    assert "\n" not in line(shown)
+    if seen.loop.trip:
+        assert shown.word == "TRIPPED"
+        assert seen.loop.trip in shown.below
+        assert shown.hints[0].does == "clear the trip"
+    if seen.state.inquiry is not None:
+        assert len(shown.choices) == len(seen.state.inquiry.choices)
+        assert sum(choice.marked for choice in shown.choices) <= 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(seen=seens, size=st.sampled_from([SIZE_PX, (640, 400), (1920, 1200)]))
+def test_every_state_can_be_drawn_at_every_size(
+    window: Window, seen: Seen, size: tuple[int, int]
+) -> None:
+    pygame.display.set_mode(size)
+    picture = np.full((48, 64, 3), 200, dtype=np.uint8)
+    window.draw(look(seen), {"top": picture, "wrist": picture}, "holding: Hold Space to move.")
+    surface = pygame.display.get_surface()
+    assert surface.get_size() == size
+    assert len({tuple(surface.get_at((x, size[1] // 8))) for x in range(0, size[0], 3)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("stage", "colour"), [(Stage.RECORDING, (200, 44, 44)), (Stage.READY, (22, 128, 66))]
+)
+def test_the_state_is_a_word_of_25_mm_on_its_colour(
+    window: Window, stage: Stage, colour: tuple[int, int, int]
+) -> None:
+    pygame.display.set_mode(SIZE_PX)
+    window.draw(look(Seen(1.0, State(TIMING, stage), KeyMap())), {})
+    pixels = pygame.surfarray.array3d(pygame.display.get_surface()).transpose(1, 0, 2)
+    assert tuple(pixels[4, 4]) == colour
+    ink = (pixels[:150, :900] > 200).all(axis=2).any(axis=1)
+    assert ink.sum() >= 94  # 25 mm at 96 dpi
+
+
+def test_a_picture_is_drawn_where_it_belongs_in_its_own_colours(window: Window) -> None:
+    pygame.display.set_mode(SIZE_PX)
+    red = np.zeros((48, 64, 3), dtype=np.uint8)
+    red[:] = (250, 10, 20)
+    window.draw(look(Seen(1.0, State(TIMING), KeyMap())), {"top": red})
+    assert tuple(pygame.display.get_surface().get_at((380, 480)))[:3] == (250, 10, 20)
+
+
+def test_the_time_left_and_its_share_go_together() -> None:
+    seen = Seen(4.0, State(TIMING, Stage.RECORDING), KeyMap(), task="t")
+    shown = look(seen)
+    assert (shown.clock, shown.share, shown.tone) == ("0:06", pytest.approx(0.4), Tone.RECORD)
+    assert look(replace(seen, now_s=30.0)).clock == "0:00"
+    assert look(Seen(0.0, State(Timing(90.0, 5.0), Stage.RECORDING), KeyMap())).clock == "1:30"
+
+
+def test_what_a_take_is_labelled_is_said_in_words() -> None:
+    takes = (TakeSeen(1, "a", SLIP), TakeSeen(2, "b", {"outcome": "success", "failure_mode": ""}))
+    rows = look(Seen(0.0, State(TIMING, takes=("a", "b")), KeyMap(), takes=takes)).rows
+    assert [(r.number, r.words, r.pointed) for r in rows] == [
+        ("2", "success", True),
+        ("1", "failure: slip, contact dynamics", False),
+    ]
+
+
+@pytest.mark.usefixtures("window")
+def test_keys_of_the_window_have_the_names_of_the_map() -> None:
+    def pressed(key: int) -> str:
+        return name_of(pygame.event.Event(pygame.KEYDOWN, key=key))
+
+    named = {pygame.K_RIGHT: "right", pygame.K_s: "s", pygame.K_KP5: "5", pygame.K_ESCAPE: "escape"}
+    assert {key: pressed(key) for key in named} == named
+    assert pressed(pygame.K_LSHIFT) == ""
+    assert name_of(pygame.event.Event(pygame.KEYUP, key=pygame.K_s)) == ""
+    button = pygame.event.Event(pygame.CONTROLLERBUTTONDOWN, button=pygame.CONTROLLER_BUTTON_A)
+    assert name_of(button) == "pad:a"
+
+
+@pytest.mark.parametrize("sound", Sound)
+def test_a_sound_begins_and_ends_softly_and_is_never_clipped(sound: Sound) -> None:
+    wave = samples(sound).astype(int)
+    assert abs(wave[0]) < 50
+    assert abs(wave[-1]) < 1500
+    assert 5_000 < np.abs(wave).max() < 20_000
+
+
+def test_sounds_can_be_played_and_switched_off() -> None:
+    with Player() as player:
+        player.play(Sound.START)
+    silent = Player(wanted=False)
+    silent.play(Sound.START)
+    assert not silent.works
+    silent.close()
