@@ -28,6 +28,7 @@ FOLDS: Final = 5
 SUSPECT_Z: Final = 3.5
 """Robust z-score above which an image's error is not chance (Iglewicz and Hoaglin, 1993)."""
 MAX_SUSPECTS: Final = 5
+_UNTIL: Final = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 60, 1e-9)
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ def _fit(board: Board, views: Sequence[BoardView], lens: str) -> _Fit:
     size = views[0].width, views[0].height
     flags = cv2.CALIB_RATIONAL_MODEL if lens == LENSES[1] else 0
     _, matrix, distortion, turns, shifts, std, _, _ = cv2.calibrateCameraExtended(
-        points, pixels, size, None, None, flags=flags
+        points, pixels, size, None, None, flags=flags, criteria=_UNTIL
     )
     n = 8 if lens == LENSES[1] else 5
     intrinsics = Intrinsics(*size, matrix, np.ravel(distortion)[:n].astype(np.float64), lens)

@@ -96,6 +96,7 @@ def test_intrinsics_of_other_picture_sizes(board: Board, size: tuple[int, int]) 
     check_against_truth(result, camera(*size))
 
 
+@pytest.mark.slow
 def test_a_wide_lens_is_told_from_a_standard_one() -> None:
     """A barrel of the rational model's kind: the standard lens can't follow it to the corners."""
     matrix = np.array([[330.0, 0, 318], [0, 331, 243], [0, 0, 1]])
