@@ -1,0 +1,135 @@
+"""A session of rollouts goes on after whatever ends a take; a new policy starts slowly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gaploop.collect.intervention import SharedLeader
+from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
+from gaploop.collect.rollout import RolloutNote, Rollouts, Verdict, spans
+from gaploop.collect.session import Quota, SessionEnd, SessionSpec, TakeResult, record_takes
+from gaploop.collect.speed_ramp import FILE, SUCCESSES, SpeedRamp
+from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.journal_format import read_journal
+from gaploop.core.types import CameraFrame, FloatArray, Observation
+from gaploop.core.vocabulary import Outcome, TakeKind
+
+
+class Still:
+    """A policy that stands still; it raises in the takes that it is told to."""
+
+    fps = 50.0
+
+    def __init__(self, fails: tuple[int, ...] = ()) -> None:
+        self.fails, self.takes, self.frames = fails, -1, 0
+
+    def reset(self) -> None:
+        self.takes, self.frames = self.takes + (self.frames > 0 or self.takes < 0), 0
+
+    def act(self, observation: Observation) -> FloatArray:
+        self.frames += 1
+        if self.frames == 5 and self.takes in self.fails:
+            raise RuntimeError("shapes (3,4) and (5,) not aligned")
+        return observation.state
+
+
+class Frozen:
+    """A camera that keeps handing out its first picture from some time on."""
+
+    def __init__(self, rig: EmbeddedRig, after_s: float) -> None:
+        self.name, self._camera = rig.cameras[0].name, rig.cameras[0]
+        self._after_s, self._last = after_s, self._camera.frame()
+
+    def frame(self) -> CameraFrame:
+        now = self._camera.frame()
+        if now.t_capture_s < self._after_s:
+            self._last = now
+        return self._last
+
+
+def roll(
+    journal: Path, policy: Still, takes: int, *, frozen: bool = False, attendant: Rollouts
+) -> SessionEnd:
+    def rig(_conditions: object) -> Rig:
+        made = embedded_rig()
+        return replace(made, cameras=(Frozen(made, 0.2),)) if frozen else made
+
+    def leader(rig: Rig, _seed: int) -> SharedLeader:
+        drives = PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
+        return SharedLeader(drives, None, lambda: rig.safety.sent_rad)
+
+    spec = SessionSpec(journal, "t", TakeKind.ROLLOUT, max_s=1.0, policy="p")
+    return record_takes(spec, [Quota(takes)], rig, leader, attendant=attendant)
+
+
+def test_a_policy_that_raises_ends_its_take_and_the_session_goes_on(tmp_path: Path) -> None:
+    notes: list[RolloutNote] = []
+    attendant = Rollouts(SpeedRamp(tmp_path, "p", 1.0), on_note=lambda n, _r: notes.append(n))
+    end = roll(tmp_path, Still(fails=(1,)), 3, attendant=attendant)
+    assert end.counted == 3
+    takes = list(read_journal(tmp_path))
+    assert [take.outcome for take in takes] == [Outcome.FAILURE] * 3
+    assert [round(result.duration_s, 1) for result in end.takes] == [1.0, 0.1, 1.0]
+    assert "the policy failed: RuntimeError: shapes (3,4)" in end.takes[1].reason
+    assert [bool(note.fault) for note in notes] == [False, True, False]
+
+
+def test_a_policy_that_always_raises_ends_the_session_in_one_line(tmp_path: Path) -> None:
+    attendant = Rollouts(SpeedRamp(tmp_path, "p", 1.0))
+    with pytest.raises(DeviceError, match=r"3 takes in a row ended in a fault; .* not aligned"):
+        roll(tmp_path, Still(fails=tuple(range(9))), 9, attendant=attendant)
+    assert len(list(read_journal(tmp_path))) == 3
+
+
+def test_a_policy_does_not_drive_on_a_stale_picture(tmp_path: Path) -> None:
+    attendant = Rollouts(SpeedRamp(tmp_path, "p", 1.0))
+    end = roll(tmp_path, Still(), 1, frozen=True, attendant=attendant)
+    assert "camera overhead is stale" in end.takes[0].reason
+    assert end.takes[0].duration_s == pytest.approx(0.7, abs=0.1)
+
+
+def test_the_operators_word_ends_an_attempt_and_stands(tmp_path: Path) -> None:
+    def at_once(_leader: SharedLeader, verdict: Verdict) -> None:
+        verdict.say(Outcome.SUCCESS)
+
+    attendant = Rollouts(SpeedRamp(tmp_path, "p", 1.0), poll=at_once)
+    (result,) = roll(tmp_path, Still(), 1, attendant=attendant).takes
+    assert (result.outcome, result.reason) == (Outcome.SUCCESS, "the operator ended it: success")
+
+
+def test_the_ramp_takes_twenty_successes_and_is_kept(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    scales = []
+    for _ in range(SUCCESSES + 2):
+        ramp = SpeedRamp(journal, "sha256:a")
+        scales.append(ramp.scale)
+        journal.mkdir(exist_ok=True)
+        ramp.succeeded()
+    assert scales[0] == pytest.approx(0.1)
+    np.testing.assert_allclose(np.diff(scales[: SUCCESSES + 1]), 0.9 / SUCCESSES)
+    assert scales[SUCCESSES:] == [1.0, 1.0]
+    assert SpeedRamp(journal, "sha256:b").scale == pytest.approx(0.1), "another policy is new"
+    assert SpeedRamp(journal, "sha256:b", 0.5).scale == 0.5
+    (journal / FILE).write_text("[]")
+    with pytest.raises(UnusableInputError, match="Delete it"):
+        SpeedRamp(journal, "sha256:a")
+
+
+def test_help_does_not_speed_a_policy_up(tmp_path: Path) -> None:
+    ramp = SpeedRamp(tmp_path, "p")
+    attendant = Rollouts(ramp)
+    good = TakeResult("u", Outcome.SUCCESS, "", 1.0, 50)
+    attendant._told(RolloutNote("u", 0.1, 1, 0.5), good)
+    assert ramp.scale == pytest.approx(0.1)
+    attendant._told(RolloutNote("u", 0.1, 0, 0.0), good)
+    assert ramp.scale == pytest.approx(0.145)
+
+
+def test_spans_are_the_stretches_that_a_person_drove() -> None:
+    assert spans([]) == []
+    assert spans([True, False, True, True]) == [(0, 1), (2, 4)]

@@ -1,0 +1,140 @@
+"""`gaploop rollout` as its user meets it, on the embedded cell."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gaploop.collect.rollout import spans
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.journal_format import read_end, read_journal, take_folders
+from gaploop.core.types import Observation
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.datasets.check import check
+from gaploop.finetune.data import load_source
+from gaploop.finetune.lerobot_policy import load_policy, policy_id
+from gaploop.scripts.cli import main
+
+STALLS = [
+    "--robot.type=so101_sim",
+    '--robot.gaps={"object_property.size": 0.8}',
+    "--robot.gap_seed=1",
+]
+"""A cube too large for the base policy's grip; scene 1 stalls without a trip."""
+BASE = ["rollout", "--policy.path=base"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--policy.path=missing"], "not found"),
+        (["--take_over=shout"], "One of: auto, key, motion, never"),
+        (["--speed_scale=0"], "above 0 and up to 1"),
+        (["--smoothing.exponential_s=0"], "above 0"),
+        (["--hand_back_s=-1"], "--hand_back_s must be above 0"),
+        (["--dataset.num_episodes=0"], "above 0"),
+        (["--dataset.fps=25"], "trained at 50 fps"),
+        (["--journal=DIR/data/j"], "inside each other"),
+    ],
+)
+def test_unusable_input_is_one_line(
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [f"--dataset.root={tmp_path / 'data'}"]
+    arguments += [option.replace("DIR", str(tmp_path)) for option in options]
+    assert main([*BASE, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert said in error
+
+
+def test_an_intervention_is_recorded_with_what_led_up_to_it_and_can_be_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "data"
+    command = [*BASE, *STALLS, "--take_over=auto", "--seed=1", f"--dataset.root={root}"]
+    command += ["--dataset.num_episodes=1", "--take_over_late_s=4", "--json"]
+    assert main(command) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["helped"], said["published"], said["evidence"]) == (1, 1, "sim-to-sim")
+    (take,) = read_journal(Path(said["journal"]))
+    assert (take.info.kind, take.info.domain) == (TakeKind.ROLLOUT, Domain.SIM_TARGET)
+    assert take.info.policy == policy_id("base")
+    assert take.outcome is Outcome.SUCCESS
+    ((first, last),) = spans(list(take.frames.intervention))
+    assert first >= 1.5 * take.info.fps, "the policy's own attempt is in the take"
+    assert last == len(take.frames.intervention), "the person drove to the end"
+    assert check(root) == []
+    (episode,) = load_source(root).episodes
+    np.testing.assert_array_equal(episode.usable, take.frames.intervention)
+
+
+def test_a_fast_policy_alone_is_what_record_gives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rolling out through the shared leader changes nothing as long as nobody takes over."""
+    sent = []
+    for command in ("record", "rollout"):
+        root = tmp_path / command
+        options = [f"--dataset.root={root}", "--dataset.num_episodes=1", "--json"]
+        assert main([command, "--policy.path=base", "--teleop.type=scripted", *options]) == 0
+        (take,) = read_journal(Path(json.loads(capsys.readouterr().out)["journal"]))
+        sent.append(take)
+    assert len(sent[0].frames.action) == len(sent[1].frames.action)
+    np.testing.assert_allclose(sent[0].frames.action, sent[1].frames.action, atol=1e-4)
+    assert not sent[1].frames.intervention.any()
+
+
+def test_a_new_policy_starts_slowly_where_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [*BASE, "--take_over=never", "--speed_scale=0.3", "--dataset.num_episodes=1"]
+    command += [f"--dataset.root={tmp_path / 'data'}", "--json", "--dataset.episode_time_s=8"]
+    assert main(command) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["outcomes"], said["speed_scale"]) == ({"success": 1}, [0.3])
+    (take,) = read_journal(Path(said["journal"]))
+    assert len(take.frames.action) > 2 * 3.0 * take.info.fps, "three times as long as at full speed"
+
+
+def test_temporal_ensembling_averages_what_was_predicted_for_a_frame() -> None:
+    """Zhao et al. 2023, algorithm 2: weights exp(-m i), i = 0 for the oldest prediction."""
+    policy = load_policy("base", temporal_ensemble_coeff=0.1)
+    chunks = iter(np.random.default_rng(0).normal(size=(4, 1, policy.bundle.chunk, 6)))
+    seen = Observation(np.zeros(6), np.zeros(len(policy.bundle.signature.environment_names)), {})
+    predicted: list[np.ndarray] = []
+
+    def predict(_batch: object) -> np.ndarray:
+        predicted.append(next(chunks))
+        return predicted[-1]
+
+    policy.predict = predict  # type: ignore[method-assign]
+    for now in range(4):
+        action = policy.act(seen)
+        known = np.array([predicted[then][0, now - then] for then in range(now + 1)])
+        weights = np.exp(-0.1 * np.arange(now + 1))
+        np.testing.assert_allclose(action, weights @ known / weights.sum(), atol=1e-6)
+    with pytest.raises(UnusableInputError, match="without `execute`"):
+        load_policy("base", execute=5, temporal_ensemble_coeff=0.1)
+
+
+def test_sigterm_marks_the_open_take_and_keeps_the_others(tmp_path: Path) -> None:
+    root, journal = tmp_path / "data", tmp_path / "journal"
+    command = [sys.executable, "-m", "gaploop.scripts.cli", *BASE, "--dataset.num_episodes=50"]
+    process = subprocess.Popen([*command, f"--dataset.root={root}", f"--journal={journal}"])
+    until_s = time.monotonic() + 120
+    while time.monotonic() < until_s and not any(read_end(f) for f in take_folders(journal)):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 128 + signal.SIGTERM
+    outcomes = [take.outcome for take in read_journal(journal)]
+    assert Outcome.SUCCESS in outcomes
+    assert outcomes.count(Outcome.INTERRUPTED) <= 1
+    assert all(read_end(folder) for folder in take_folders(journal))
