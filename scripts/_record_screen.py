@@ -13,13 +13,11 @@ from gaploop.collect.operator.commands import Command
 from gaploop.collect.operator.console import Console
 from gaploop.collect.operator.eyes import Eyes
 from gaploop.collect.operator.view import look
-from gaploop.core.errors import unknown_choice
 from gaploop.scripts._keys import Keys, keys
 
 if TYPE_CHECKING:
     from gaploop.teleop.leaders.window import Sign
 
-DISPLAYS: Final = ("auto", "window", "terminal", "none")
 DRAW_S: Final = 0.066
 """A window is drawn this often [s]."""
 TURN_S: Final = 0.01
@@ -35,12 +33,7 @@ def chosen_display(asked: str, has_window: bool) -> str:
     Args:
         asked: `--display`.
         has_window: the leader has a window of its own, so that there is a display.
-
-    Raises:
-        UnknownChoiceError: no such display.
     """
-    if asked not in DISPLAYS:
-        raise unknown_choice("display", asked, DISPLAYS, "--display")
     if asked != "auto":
         return asked
     names = ("DISPLAY", "WAYLAND_DISPLAY")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import writable_folder
 from gaploop.core.plan import Plan, load_plan
 from gaploop.core.station import SIM_STATION, Station
@@ -46,6 +46,7 @@ gaploop record --robot.type=so101_sim --teleop.type=scripted --dataset.repo_id=m
 
 EMBEDDED: Final = "so101_sim"
 EXPERT: Final = "scripted"
+DISPLAYS: Final = ("auto", "window", "terminal", "none")
 
 
 @dataclass
@@ -235,6 +236,13 @@ def _evidence(config: Any, station: Station, plan: Plan | None) -> str:
 
 
 def _check_devices(config: Any) -> None:
+    if config.display not in DISPLAYS:
+        raise unknown_choice("display", config.display, DISPLAYS, "--display")
+    if config.robot.type != EMBEDDED and config.teleop.type == EXPERT:
+        raise UnusableInputError(
+            f"--teleop.type={EXPERT} drives the embedded cell only. For --robot.type="
+            f"{config.robot.type} choose a leader: so101_leader, keyboard, gamepad, motion, …"
+        )
     if config.policy.path and (config.robot.type != EMBEDDED or config.teleop.type != EXPERT):
         raise UnusableInputError(
             "--policy.path lets a policy drive the embedded cell. With an arm, or where a person "
