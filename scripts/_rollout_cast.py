@@ -175,7 +175,9 @@ def _connect(config: Any, station: Station) -> _Connected:
 
 def _movable(leader: Leader) -> Leader:
     """Return a leader arm that can be brought to its follower's pose, or the leader as it is."""
-    return leader
+    from gaploop.teleop.lerobot_devices.aligning import aligning
+
+    return aligning(leader) or leader
 
 
 def _disconnect(arms: _Connected) -> None:

@@ -239,6 +239,17 @@ class ServoLeader(ServoArms):
         """Follower angle for each of the leader's ticks [rad/tick], in the follower's order."""
         return np.asarray(self._slope.copy())
 
+    def ticks_at(self, q_rad: FloatArray) -> FloatArray:
+        """Return its own goals [ticks], within its range, where it would ask for `q_rad` [rad]."""
+        ticks = np.empty(len(self._order))
+        ticks[self._order] = (np.asarray(q_rad) - self._offset) / self._slope
+        return np.minimum(np.maximum(ticks, self.convert.low_ticks), self.convert.high_ticks)
+
+    def send_ticks(self, ticks: FloatArray) -> None:
+        """Set its own goal positions [ticks]; a Feetech servo that is limp takes torque by it."""
+        parts = {bus: ticks[span] for bus, span in zip(self.buses, self._spans, strict=True)}
+        self.group.each(self.buses, lambda bus: bus.goals(parts[bus]))
+
     def reset(self) -> None:
         """Nothing to get ready: the operator is."""
 

@@ -1,0 +1,126 @@
+"""A leader arm that is brought to its follower's pose before somebody takes over with it.
+
+Only while it is being brought there do its motors hold; a hand feels them and they yield slowly.
+As LeRobot's `teleop_smooth_move_to`, but within the loop's turns: the follower goes on being
+driven, and a leader that is held back ends the attempt to align instead of pulling harder.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gaploop.core.errors import DeviceError
+from gaploop.core.types import FloatArray, LeaderSample, SafetyReason, Tick
+from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader
+from gaploop.teleop.servos.registers import RAD_PER_TICK
+from gaploop.teleop.servos.torque import torque_on
+
+SPEED_RAD_S = 1.0
+"""How fast it is brought there: no faster than a hand would [rad/s]."""
+THERE_RAD = 0.06
+"""A joint this near is in place: servos without a load stop within a few degrees [rad]."""
+LONGEST_TURN_S = 0.05
+"""A turn that was late doesn't move it further than this [s] would."""
+
+
+class AligningLeader:
+    """A leader arm with motors. A `Leader` that can be moved; also a `TakeSink`, to let go.
+
+    Args:
+        leader: connected, limp.
+    """
+
+    def __init__(self, leader: ServoLeader) -> None:
+        self._leader = leader
+        self.servo_joints = leader.servo_joints
+        self._goal: FloatArray | None = None
+        self._last_s = 0.0
+        self._here_rad: FloatArray | None = None
+        self._is_barred = False  # the loop goes on for a moment after a trip
+
+    @property
+    def is_powered(self) -> bool:
+        """Say whether its motors hold."""
+        return self._goal is not None
+
+    def reset(self) -> None:
+        """Be limp: whoever leads is ready."""
+        self.let_go()
+        self._is_barred = False
+        self._leader.reset()
+
+    def read(self, t_s: float) -> LeaderSample:
+        """Return where the leader asks the follower to be."""
+        sample = self._leader.read(t_s)
+        self._here_rad = sample.q_rad
+        return sample
+
+    def done(self) -> bool:
+        """A person never has nothing more to ask for."""
+        return self._leader.done()
+
+    def align(self, q_rad: FloatArray, t_s: float) -> bool:
+        """Move on towards the follower's `q_rad` [rad], shape (n_joints,); say if it is there.
+
+        Raises:
+            DeviceError: a motor doesn't take torque; all are limp.
+        """
+        leader = self._leader
+        if self._is_barred:
+            return True
+        here = self.read(t_s).q_rad if self._here_rad is None else self._here_rad
+        if self._goal is None:
+            self._goal, self._last_s = leader.ticks_at(here), t_s
+            if any(leader.group.each(leader.buses, torque_on)):
+                self.let_go()
+                raise DeviceError(
+                    f"The leader arm on {', '.join(leader.ports)} doesn't hold. Check its power."
+                )
+        step = SPEED_RAD_S * min(t_s - self._last_s, LONGEST_TURN_S) / RAD_PER_TICK
+        self._last_s = t_s
+        self._goal = self._goal + np.clip(leader.ticks_at(q_rad) - self._goal, -step, step)
+        leader.send_ticks(self._goal)
+        return bool(np.abs(here - q_rad).max() <= THERE_RAD)
+
+    def let_go(self) -> None:
+        """Be limp.
+
+        Raises:
+            DeviceError: a motor didn't confirm that its torque is off.
+        """
+        if self._goal is not None:
+            self._goal = None
+            self._leader.torque_off()
+
+    def tick(self, tick: Tick) -> None:
+        """Let go where the follower has tripped: nobody asks for turns any more."""
+        if tick.command.reasons & SafetyReason.TRIPPED:
+            self._is_barred = True
+            self.let_go()
+
+    def close(self) -> None:
+        """Take torque off and disconnect; safe to call twice.
+
+        Raises:
+            DeviceError: a motor didn't confirm that its torque is off.
+        """
+        self._goal = None
+        self._leader.close()
+
+    def faults(self) -> dict[str, dict[str, int]]:
+        """Return what went wrong so far on its buses, as `ServoLeader.faults`."""
+        return self._leader.faults()
+
+    def fault_counts(self) -> dict[str, int]:
+        """Return what went wrong so far on its buses, kind to count."""
+        return self._leader.fault_counts()
+
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """Paths of the serial ports."""
+        return self._leader.ports
+
+
+def aligning(leader: object) -> AligningLeader | None:
+    """Return a leader arm that can be moved, or None where a leader has no motors of its own."""
+    return AligningLeader(leader) if isinstance(leader, ServoLeader) else None
