@@ -29,7 +29,7 @@ SHRINK: Final = 0.5
 does, half as fast at the least and half as fast again at the most."""
 EASE_S: Final = 0.5
 """A policy that is handed the arm back reaches its own targets after this [s]."""
-ALIGN_S: Final = 3.0
+ALIGN_S: Final = 5.0
 """A leader arm that isn't in place after this is let go of where it stands [s]."""
 
 

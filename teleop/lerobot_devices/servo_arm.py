@@ -243,7 +243,7 @@ class ServoLeader(ServoArms):
         """Return its own goals [ticks], within its range, where it would ask for `q_rad` [rad]."""
         ticks = np.empty(len(self._order))
         ticks[self._order] = (np.asarray(q_rad) - self._offset) / self._slope
-        return np.minimum(np.maximum(ticks, self.convert.low_ticks), self.convert.high_ticks)
+        return np.asarray(np.clip(ticks, self.convert.low_ticks, self.convert.high_ticks))
 
     def send_ticks(self, ticks: FloatArray) -> None:
         """Set its own goal positions [ticks]; a Feetech servo that is limp takes torque by it."""
