@@ -112,8 +112,9 @@ class _Guest:
 
     def draw(self, sign: Sign) -> None:
         """Draw the window with the leader's state in it."""
+        is_said = bool(self._console.seen().loop.trip)  # in the band already
         words = f"{sign.word.lower()}: {sign.below}" if sign.below else sign.word.lower()
-        self._draw(words)
+        self._draw("" if is_said else words)
 
     def _draw(self, leader: str) -> None:
         eyes = self._eyes()

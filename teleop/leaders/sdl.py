@@ -6,6 +6,9 @@ import os
 import warnings
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+# Drawn by the processor: a window with an OpenGL context of its own keeps MuJoCo from rendering
+# in the same thread (EGL_BAD_ACCESS), and a control room's PC need not have a GPU.
+os.environ.setdefault("SDL_FRAMEBUFFER_ACCELERATION", "0")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its use of pkg_resources is not our user's business
     import pygame
