@@ -1,0 +1,127 @@
+"""Rollouts on emulated arms: attempts are recorded, a lost cable ends one, torque is off after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gaploop.collect.intervention import SharedLeader
+from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.rollout import Rollouts, Verdict, spans
+from gaploop.collect.session import Quota, SessionSpec, record_takes
+from gaploop.collect.speed_ramp import SpeedRamp
+from gaploop.core.journal_format import read_journal
+from gaploop.core.types import FloatArray, Observation
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.scripts._keys import Keys
+from gaploop.scripts._rollout_cast import Cast, LostError, arm_cast
+from gaploop.scripts._rollout_keys import RolloutKeys
+from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
+
+
+class Still:
+    """A policy that stands still."""
+
+    fps = 30.0
+
+    def reset(self) -> None: ...
+
+    def act(self, observation: Observation) -> FloatArray:
+        return observation.state
+
+
+@pytest.fixture
+def arms(tmp_path: Path) -> Iterator[tuple[EmulatedBus, EmulatedBus, Any]]:
+    """Both buses and the options that name them."""
+    from gaploop.scripts._devices import registries
+
+    RobotConfig, TeleoperatorConfig = registries()
+    with ExitStack() as stack:
+        buses = []
+        for role in ("follower", "leader"):
+            plan = arm_plan("so101", role).calibrated()
+            (tmp_path / f"{role}.json").write_text(json.dumps(plan.calibration()))
+            bus = EmulatedBus.start(plan=plan, hand="still", link=tmp_path / role)
+            buses.append(stack.enter_context(bus))
+        shared: dict[str, Any] = {"calibration_dir": tmp_path}
+        config = SimpleNamespace(
+            robot=RobotConfig.get_choice_class("so101_follower")(
+                port=str(tmp_path / "follower"), id="follower", **shared
+            ),
+            teleop=TeleoperatorConfig.get_choice_class("so101_leader")(
+                port=str(tmp_path / "leader"), id="leader", **shared
+            ),
+            station=None,
+            take_over="key",
+            cartesian=None,
+            dataset=SimpleNamespace(fps=None, reset_time_s=0.0),
+        )
+        yield buses[0], buses[1], config
+
+
+def limp(bus: EmulatedBus) -> bool:
+    with bus.lock:
+        return not any(servo.torque for servo in bus.servos.values())
+
+
+def lead(follower: Any, rates: Any, sent_rad: Any, person: Any) -> SharedLeader:
+    return SharedLeader(
+        PolicyLeader(Still(), follower, rates.fps, rates.control_hz), person, sent_rad
+    )
+
+
+def roll(cast: Cast, journal: Path, poll: Any, takes: int = 1) -> None:
+    spec = SessionSpec(journal, "t", TakeKind.ROLLOUT, max_s=6.0, policy="p")
+    attendant = Rollouts(SpeedRamp(journal, "p", 1.0), poll, ready=lambda: cast.ready([]))
+    record_takes(spec, [Quota(takes)], cast.make_rig, cast.make_leader, attendant=attendant)
+
+
+def test_the_leader_comes_the_person_drives_and_all_is_limp_afterwards(
+    arms: tuple[EmulatedBus, EmulatedBus, Any], tmp_path: Path
+) -> None:
+    follower, leader, config = arms
+    seen: list[bool] = []
+
+    def poll(shared: SharedLeader, verdict: Verdict) -> None:
+        if shared.driver.value == "policy" and not shared.interventions and not seen:
+            seen.append(True)
+            shared.take_over()
+        elif shared.interventions:
+            seen.append(limp(leader))
+            if len(seen) > 20:
+                verdict.say(Outcome.SUCCESS)
+
+    with arm_cast(config, Still(), lead, RolloutKeys(Keys(None), [])) as cast:
+        assert not limp(follower)
+        roll(cast, tmp_path / "journal", poll)
+    assert limp(follower)
+    assert limp(leader)
+    (take,) = read_journal(tmp_path / "journal")
+    assert (take.outcome, take.info.domain) == (Outcome.SUCCESS, Domain.SIM_TARGET)
+    ((first, last),) = spans(list(take.frames.intervention))
+    assert 0 < first < last == len(take.frames)
+    assert all(seen[1:]), "whoever has taken over holds a limp leader"
+
+
+def test_a_lost_cable_ends_the_attempt_and_asks_for_a_new_connection(
+    arms: tuple[EmulatedBus, EmulatedBus, Any], tmp_path: Path
+) -> None:
+    follower, _, config = arms
+    polls: list[int] = []
+
+    def poll(_shared: SharedLeader, _verdict: Verdict) -> None:
+        polls.append(1)
+        if len(polls) == 20:
+            follower.faults.add(Fault("unplug", at_s=follower.age_s()))
+
+    pressed = RolloutKeys(Keys(None), [])
+    with pytest.raises(LostError), arm_cast(config, Still(), lead, pressed) as cast:
+        roll(cast, tmp_path / "journal", poll, takes=2)
+    (take,) = read_journal(tmp_path / "journal")
+    assert take.outcome in (Outcome.FAILURE, Outcome.INTERRUPTED)
