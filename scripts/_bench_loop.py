@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -40,7 +40,9 @@ PAIRS: Final = ("so101", "koch")
 REPEATS: Final = 3
 SETTLE_S: Final = 3.0
 """Left out after the first goal [s]: the arm comes to the leader's pose, caches warm up."""
-ATTEMPTS: Final = 4
+ATTEMPTS: Final = 6
+LEAST_S: Final = 5.0
+"""A run that broke off is measured if it drove for at least this long [s]."""
 START_S: Final = 90.0
 """A program that hasn't sent a goal after this long has failed [s]."""
 _TICK_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -53,11 +55,12 @@ class Run:
     Attributes:
         period_error_s: of each turn [s]: the time between two goals against the nominal one.
         latency_s: of each turn [s]: from the leader's positions asked for to the goals arriving.
-        missed: turns' worth of time in which no goal came.
+        missed: goals fewer than the nominal rate gives.
         turns: goals that came.
         duration_s: over which this was measured [s].
         cpu_s: processor time of the program over that time [s].
         said: what the program says about itself.
+        broke: why it ended before its time, or empty.
     """
 
     period_error_s: FloatArray
@@ -67,6 +70,7 @@ class Run:
     duration_s: float
     cpu_s: float
     said: Mapping[str, Any]
+    broke: str = ""
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
@@ -82,7 +86,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
             for _ in range(repeats):
                 for program in runs:
                     runs[program].append(
-                        _until_whole(program, model, config.seconds, crashes[program])
+                        _until_seen(program, model, config.seconds, crashes[program])
                     )
                     advance()
             pairs[model] = {**_compare(runs), "crashes": crashes}
@@ -105,13 +109,17 @@ def _rights() -> dict[str, Any]:
     return {"granted": rights.granted, "hint": rights.hint}
 
 
-def _until_whole(program: str, model: str, seconds: float, crashes: list[str]) -> Run:
-    """Return a run that went through; one that broke off is kept as a line and done again."""
+def _until_seen(program: str, model: str, seconds: float, crashes: list[str]) -> Run:
+    """Return a run that lasted long enough to be measured; note each that broke off."""
     for _ in range(ATTEMPTS):
         try:
-            return _one(program, model, seconds)
+            run = _one(program, model, seconds)
         except DeviceError as error:
             crashes.append(str(error))
+            continue
+        if run.broke:
+            crashes.append(f"after {run.duration_s:.0f} s: {run.broke}")
+        return run
     raise DeviceError(f"{ATTEMPTS} runs broke off in turn, the last: {crashes[-1]}")
 
 
@@ -123,9 +131,9 @@ def _one(program: str, model: str, seconds: float) -> Run:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with _arm(model, "leader", folder), _arm(model, "follower", folder):
-            cpu, said = _drive(_command(program, model, folder, seconds), folder, seconds)
+            cpu, said, broke = _drive(_command(program, model, folder, seconds), folder, seconds)
         leader, follower = (np.load(folder / f"{role}.npy") for role in ("leader", "follower"))
-    return _seen(leader, follower, cpu, said, seconds)
+    return replace(_seen(leader, follower, cpu, said, seconds, broke), broke=broke)
 
 
 @contextlib.contextmanager
@@ -174,8 +182,12 @@ def _path() -> str:
 
 def _drive(
     command: Sequence[str], folder: Path, seconds: float
-) -> tuple[list[tuple[int, float]], Mapping[str, Any]]:
-    """Run a program to its end; return processor time by the clock, and what it said as JSON."""
+) -> tuple[list[tuple[int, float]], Mapping[str, Any], str]:
+    """Run a program to its end.
+
+    Returns:
+        Processor time by the clock, what it said as JSON, and why it broke off, if it did.
+    """
     samples: list[tuple[int, float]] = []
     with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
         process = subprocess.Popen(command, stdout=out, stderr=err, stdin=subprocess.DEVNULL)
@@ -189,12 +201,12 @@ def _drive(
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
                 process.wait(timeout=20)
-    text = (folder / "out").read_text()
     if process.returncode != 0:
         name = "gaploop" if "--json" in command else "lerobot-teleoperate"
-        raise DeviceError(f"{name} broke off: {_error_in(folder / 'err')}")
+        return samples, {}, f"{name} broke off: {_error_in(folder / 'err')}"
+    text = (folder / "out").read_text()
     said: Mapping[str, Any] = json.loads(text) if "--json" in command else {}
-    return samples, said
+    return samples, said, ""
 
 
 def _error_in(log: Path) -> str:
@@ -218,26 +230,28 @@ def _seen(
     cpu: Sequence[tuple[int, float]],
     said: Mapping[str, Any],
     seconds: float,
+    broke: str,
 ) -> Run:
     """Work out one run from the taps on both wires."""
     goals_ns = follower[follower[:, 1] == GOAL, 0]
     asked_ns = leader[leader[:, 1] == READ, 0]
-    if not len(goals_ns):
-        raise DeviceError("No goal ever reached the follower.")
-    start_ns = goals_ns[0] + round(SETTLE_S * 1e9)
+    start_ns = (goals_ns[0] if len(goals_ns) else 0) + round(SETTLE_S * 1e9)
     end_ns = start_ns + round(seconds * 1e9)
+    if broke:  # what it did until then counts, but not its end
+        end_ns = min(end_ns, max(goals_ns, default=0) - round(1e9))
     goals_ns = goals_ns[(goals_ns >= start_ns) & (goals_ns < end_ns)]
+    if (end_ns - start_ns) * 1e-9 < LEAST_S or len(goals_ns) < HZ:
+        raise DeviceError(broke or "no goal ever reached the follower")
     at_ns = np.array([at for at, _ in cpu], dtype=np.float64)
     used_s = np.array([used for _, used in cpu])
     spent_s = float(np.diff(np.interp([start_ns, end_ns], at_ns, used_s))[0])
     period_s = np.diff(goals_ns) * 1e-9
     before = np.searchsorted(asked_ns, goals_ns) - 1
     latency_s = (goals_ns - asked_ns[np.maximum(before, 0)])[before >= 0] * 1e-9
-    late = np.maximum(np.rint(period_s * HZ) - 1, 0)
     return Run(
         np.abs(period_s - 1.0 / HZ),
         latency_s,
-        int(late.sum()),
+        max(0, round(float(period_s.sum()) * HZ) - len(period_s)),
         len(goals_ns),
         (end_ns - start_ns) * 1e-9,
         spent_s,
@@ -294,11 +308,7 @@ def table(result: Mapping[str, Any]) -> str:
         ratio = pair["cpu_per_turn_ratio"]
         words = ", ".join(f"{r:.2f}" for r in ratio["runs"])
         lines.append(f"{model}: CPU per turn, gaploop / lerobot: {ratio['median']:.2f} ({words})")
-        lines += [
-            f"{model}: {program} broke off and was run again: {line}"
-            for program, said in pair["crashes"].items()
-            for line in said
-        ]
+        lines += [f"{model}: {line}" for program, said in pair["crashes"].items() for line in said]
     return "\n".join(lines)
 
 

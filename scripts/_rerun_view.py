@@ -39,21 +39,19 @@ class _RerunSink:
 
 
 @contextlib.contextmanager
-def rerun_view() -> Iterator[Callable[[ControlThread], None]]:
-    """Open the viewer; yield what subscribes it to a control thread."""
+def rerun_view() -> Iterator[Callable[[ControlThread, Follower], None]]:
+    """Open the viewer; yield what subscribes it to the control thread of an arm."""
     from lerobot.utils.visualization_utils import (
         init_visualization,
         log_visualization_data,
         shutdown_visualization,
     )
 
+    def watch(control: ControlThread, follower: Follower) -> None:
+        control.attach(_RerunSink(follower, log_visualization_data))
+
     init_visualization("rerun", session_name="gaploop teleoperate")
     try:
-        yield lambda control: control_attach(control, log_visualization_data)
+        yield watch
     finally:
         shutdown_visualization("rerun")
-
-
-def control_attach(control: ControlThread, log: Callable[..., Any]) -> None:
-    """Subscribe a viewer to a control thread."""
-    control.attach(_RerunSink(control.follower, log))

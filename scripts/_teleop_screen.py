@@ -15,6 +15,7 @@ from gaploop.scripts._teleop_view import Picture, line, render
 LINE_S: Final = 1.0
 """Without a terminal a line is written this often [s], and whenever the mode changes."""
 
+EARLY_S: Final = 0.05
 KEPT_LOGS: Final = 1000
 
 type Show = Callable[[Picture], None]
@@ -55,7 +56,7 @@ def _lines() -> Show:
     def show(picture: Picture) -> None:
         nonlocal said_s, said
         now_s, what = time.monotonic(), f"{picture.mode}{picture.lost}{picture.note}"
-        if now_s - said_s >= LINE_S or what != said:
+        if now_s - said_s >= LINE_S - EARLY_S or what != said:
             said_s, said = now_s, what
             print(line(picture), file=sys.stderr, flush=True)
 

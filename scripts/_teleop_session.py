@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gaploop.core.errors import DeviceError
+from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.core.types import SafetyReason
 from gaploop.scripts._arms import Arms
 from gaploop.scripts._keys import Keys
-from gaploop.scripts._teleop_screen import Show
+from gaploop.scripts._teleop_screen import LINE_S, Show
 from gaploop.scripts._teleop_view import Mode, Picture, say_trip
 from gaploop.scripts._window_keys import WindowKeys, subscribers
 from gaploop.teleop.control import ControlThread
@@ -23,6 +25,8 @@ from gaploop.teleop.realtime import Realtime
 from gaploop.teleop.safety import SafetyFilter, make_safety
 from gaploop.teleop.statistics import Figures, LoopStatistics
 from gaploop.teleop.stopping import run_steps
+
+type Watch = Callable[[ControlThread, Follower], None]
 
 FRAME_S: Final = 0.1
 """The view is drawn this often [s]."""
@@ -74,7 +78,7 @@ class Session:
         show: draws one frame of the view.
         max_s: longest time of driving [s], or infinity.
         stopped: numbers of signals that came, such as SIGTERM.
-        watch: called with the control thread before it starts, to subscribe to it.
+        watch: called with control thread and follower before the start, to subscribe to it.
     """
 
     def __init__(
@@ -86,12 +90,13 @@ class Session:
         show: Show,
         max_s: float,
         stopped: list[int],
-        watch: Callable[[ControlThread], None] = lambda _control: None,
+        watch: Watch = lambda _control, _follower: None,
     ) -> None:
         self._connect, self._station, self._rates = connect, station, rates
         self._terminal = self._keys = keys
         self._show, self._max_s, self._stopped = show, max_s, stopped
         self._watch = watch
+        self._every_s = 0.0 if keys.works else LINE_S
         self._statistics: LoopStatistics | None = None
         self._safety: SafetyFilter | None = None
         self._realtime: Realtime | None = None
@@ -155,7 +160,7 @@ class Session:
         )
         self._keys = WindowKeys.of(self._terminal, arms.leader, control.estop)
         with control, control.signals() as came:
-            self._watch(control)
+            self._watch(control, arms.follower)
             lost = self._attend(control, arms, before)
             self._stopped += came
         self._keys = self._terminal
@@ -166,9 +171,12 @@ class Session:
         lost = ""
         try:
             control.start()
+            drawn_s = -math.inf
             while control.alive and not lost and not self._why:
-                self._bus_faults = _added(before, count_faults(arms))
-                self._show(self._picture(control, arms))
+                if time.monotonic() - drawn_s >= self._every_s:
+                    drawn_s = time.monotonic()
+                    self._bus_faults = _added(before, count_faults(arms))
+                    self._show(self._picture(control, arms))
                 lost = self._heed(control)
             if not lost:
                 end = control.finish()

@@ -15,6 +15,7 @@ from gaploop.scripts import options
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 
 if TYPE_CHECKING:
+    from gaploop.core.protocols import Follower
     from gaploop.scripts._teleop_session import Ended
     from gaploop.teleop.control import ControlThread
     from gaploop.teleop.statistics import Spread
@@ -126,10 +127,10 @@ def _positive(config: Any, name: str) -> float:
 
 
 @contextlib.contextmanager
-def _viewer(wanted: bool) -> "Iterator[Callable[[ControlThread], None]]":
+def _viewer(wanted: bool) -> "Iterator[Callable[[ControlThread, Follower], None]]":
     """Yield what subscribes Rerun's viewer to a control thread, or nothing."""
     if not wanted:
-        yield lambda _control: None
+        yield lambda _control, _follower: None
         return
     from gaploop.scripts._rerun_view import rerun_view
 

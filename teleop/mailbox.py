@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from queue import SimpleQueue
 from typing import Final
 
@@ -12,6 +13,9 @@ from gaploop.teleop.stopping import Attempt
 
 CAPACITY: Final = 400
 """Turns that a mailbox holds: two seconds at 200 Hz, or a disk that hiccups."""
+LINGER_S: Final = 0.02
+"""A subscriber that has taken everything looks again after this [s]. To be woken for each turn
+would cost it and the loop a tenth of a millisecond of processor time a turn."""
 DRAIN_S: Final = 10.0
 """A subscriber has this long to work off its mailbox at the end [s]."""
 
@@ -74,3 +78,5 @@ class Mailbox:
             if attempt.error is not None:
                 self._failed = True
                 self.fault = f"{self.name} at {tick.t_s:.3f} s: {attempt.error!r}"
+            if self._waiting.empty() and not self._closed:
+                time.sleep(LINGER_S)
