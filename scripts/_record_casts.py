@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from gaploop.core.vocabulary import Domain
 from gaploop.scripts import _arms
 from gaploop.teleop.control import ControlThread
 from gaploop.teleop.loop import Rates
+from gaploop.teleop.realtime import SWITCH_INTERVAL_S
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +111,8 @@ def embedded_cast(
     """
     now: list[tuple[EmbeddedRig, Eyes]] = []
     with contextlib.ExitStack() as cleanup:
+        cleanup.callback(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(SWITCH_INTERVAL_S)  # a leader's window must be heard in time
         standing, leader = None, None
         if teleop is not None and _arms.kind(teleop) != _arms.EXPERT:
             first = make({})

@@ -54,7 +54,7 @@ class RobotOptions:
     """The arm and its cell."""
 
     type: str = "so101_sim"
-    """so101_sim, the embedded cell."""
+    """so101_sim, the embedded cell; or an arm that LeRobot knows, such as so101_follower."""
     task: str = "pick_place"
     """pick_place, pick_lift or stack_cube."""
     gaps: dict[str, float] = field(default_factory=dict)
