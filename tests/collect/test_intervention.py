@@ -29,7 +29,7 @@ class Arm:
     """A follower that stands where it is sent; radians are its units."""
 
     name, robot_type, units = "follower", "test", "rad"
-    joint_names = ("a", "b", "c")
+    joint_names: tuple[str, ...] = ("a", "b", "c")
     joint_limits_rad = LIMITS
 
     def to_units(self, q_rad: FloatArray) -> FloatArray:
@@ -107,7 +107,7 @@ class Bench:
         self.shared = SharedLeader(leader, person, lambda: self.safety.sent_rad, wishes)
         self.turns = 0
         self.samples: list[LeaderSample] = []
-        self.sent = [np.zeros(3)]
+        self.sent: list[FloatArray] = [np.zeros(3)]
         self.drivers: list[Driver] = []
 
     def run(self, turns: int) -> None:
@@ -269,9 +269,9 @@ def test_a_leader_that_is_moved_takes_over_and_one_that_rests_hands_back() -> No
     bench.run(205)
     assert set(bench.drivers) == {Driver.POLICY}
     bench.run(20)
-    assert bench.shared.driver is Driver.PERSON
+    assert bench.drivers[-1] is Driver.PERSON
     bench.run(400)
-    assert bench.shared.driver is Driver.POLICY
+    assert bench.drivers[-1] is Driver.POLICY
     assert bench.shared.interventions == 1
 
 

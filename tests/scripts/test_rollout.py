@@ -15,7 +15,7 @@ import pytest
 from gaploop.collect.rollout import spans
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
-from gaploop.core.types import Observation
+from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.check import check
 from gaploop.finetune.data import load_source
@@ -109,13 +109,13 @@ def test_temporal_ensembling_averages_what_was_predicted_for_a_frame() -> None:
     policy = load_policy("base", temporal_ensemble_coeff=0.1)
     chunks = iter(np.random.default_rng(0).normal(size=(4, 1, policy.bundle.chunk, 6)))
     seen = Observation(np.zeros(6), np.zeros(len(policy.bundle.signature.environment_names)), {})
-    predicted: list[np.ndarray] = []
+    predicted: list[FloatArray] = []
 
-    def predict(_batch: object) -> np.ndarray:
+    def predict(_batch: object) -> FloatArray:
         predicted.append(next(chunks))
         return predicted[-1]
 
-    policy.predict = predict  # type: ignore[method-assign]
+    policy.predict = predict  # type: ignore[method-assign, assignment]
     for now in range(4):
         action = policy.act(seen)
         known = np.array([predicted[then][0, now - then] for then in range(now + 1)])

@@ -41,6 +41,8 @@ def arms(tmp_path: Path) -> Iterator[tuple[EmulatedBus, EmulatedBus, Any]]:
     """Both buses and the options that name them."""
     from gaploop.scripts._devices import registries
 
+    RobotConfig: Any
+    TeleoperatorConfig: Any
     RobotConfig, TeleoperatorConfig = registries()
     with ExitStack() as stack:
         buses = []
