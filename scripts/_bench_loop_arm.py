@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -33,7 +33,7 @@ GOAL: Final = 1
 class Tap:
     """Stands before the servos and notes when each request came."""
 
-    def __init__(self, chain: Chain, protocol: Protocol) -> None:
+    def __init__(self, chain: Chain[Any], protocol: Protocol) -> None:
         self._chain, self._protocol = chain, protocol
         self._wire = feetech if protocol is Protocol.FEETECH else dynamixel
         self._heard: list[tuple[int, bytes]] = []

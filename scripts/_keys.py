@@ -8,7 +8,7 @@ import select
 import sys
 import time
 from collections.abc import Iterator
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from gaploop.core.types import SafetyReason
 
@@ -119,7 +119,7 @@ def keys() -> Iterator[Keys]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _settings() -> list[object] | None:
+def _settings() -> list[Any] | None:
     """Return the settings of the terminal on stdin, or None where keys can't be read from one."""
     try:
         import termios

@@ -234,7 +234,7 @@ def _report(bus: _Bus, ids: Sequence[int], port: str, baud: int) -> Iterator[Fin
     if servos:
         found += f"; {min(volts):.1f} to {max(volts):.1f} V; {min(heat)} to {max(heat)} °C"
     found += "; torque on" if any(s.torque for s in servos) else ""
-    data = {"protocol": bus.protocol.value, "baud": baud, "ids": list(ids)}
+    data: dict[str, Any] = {"protocol": bus.protocol.value, "baud": baud, "ids": list(ids)}
     data["servos"] = [vars(servo) for servo in servos]
     yield Finding(AREA, port, Level.OK, found, data=data)
     yield from _missing(ids, port)
