@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.types import Tick
 from gaploop.teleop.control import ControlThread
 
+DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY")
+"""Environment variables, one of which names the display on Linux."""
+CLOSE_S: Final = 2.0
+"""The viewer may take this long to show the last turns [s]."""
 SHOW_S: Final = 0.05
 """The viewer gets a new picture this often [s]."""
 
@@ -40,7 +48,16 @@ class _RerunSink:
 
 @contextlib.contextmanager
 def rerun_view() -> Iterator[Callable[[ControlThread, Follower], None]]:
-    """Open the viewer; yield what subscribes it to the control thread of an arm."""
+    """Open the viewer; yield what subscribes it to the control thread of an arm.
+
+    Raises:
+        UnusableInputError: there is no display to open it on.
+    """
+    if sys.platform == "linux" and not any(map(os.environ.get, DISPLAYS)):
+        raise UnusableInputError(
+            "--display_data opens Rerun's window, and there is no display here. Leave it out: the "
+            "terminal shows the joints too."
+        )
     from lerobot.utils.visualization_utils import (
         init_visualization,
         log_visualization_data,
@@ -54,4 +71,7 @@ def rerun_view() -> Iterator[Callable[[ControlThread, Follower], None]]:
     try:
         yield watch
     finally:
-        shutdown_visualization("rerun")
+        # It waits for the viewer to take what is left, for ever where that has gone.
+        closing = threading.Thread(target=shutdown_visualization, args=("rerun",), daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)

@@ -362,3 +362,14 @@ def test_a_signal_ends_it_with_torque_off(number: int, pair: Make) -> None:
     assert process.returncode == 128 + number, err
     assert json.loads(out)["ended"] == "signal"
     assert both.torque() == []
+
+
+def test_the_viewer_without_a_display_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rerun waited for its window for ever, and not even SIGTERM ended the program."""
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    devices = ["--robot.type=so101_sim", "--teleop.type=scripted"]
+    assert cli.main(["teleoperate", *devices, "--display_data", "--teleop_time_s=1"]) == 2
+    assert "no display" in capsys.readouterr().err
