@@ -371,5 +371,5 @@ def test_the_viewer_without_a_display_is_refused(
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     devices = ["--robot.type=so101_sim", "--teleop.type=scripted"]
-    assert cli.main(["teleoperate", *devices, "--display_data", "--teleop_time_s=1"]) == 2
+    assert main(["teleoperate", *devices, "--display_data", "--teleop_time_s=1"]) == 2
     assert "no display" in capsys.readouterr().err
