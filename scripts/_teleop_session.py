@@ -35,6 +35,10 @@ AGAIN_S: Final = 3.0
 RETRY_S: Final = 0.5
 """A lost device is looked for this often [s]."""
 
+STUCK: Final = (
+    "The workspace box is in the way to the leader's pose. Lead another way round; or press q, "
+    "lift the arm into the box by hand, and start again."
+)
 GONE: Final = SafetyReason.LOST_SERVO | SafetyReason.STALE_LEADER
 """After these the devices are connected anew: a port whose cable was pulled is another one when
 it is back, and a servo that lost power has forgotten its settings."""
@@ -232,9 +236,12 @@ class Session:
     def _note(self, can_clear: bool) -> str:
         if can_clear and time.monotonic() - self._asked_s <= AGAIN_S:
             return "Press c again: the arm holds where it is and comes slowly to the leader's pose."
-        if not can_clear and self._safety is not None and self._safety.catching_up:
-            return "Coming slowly to the leader's pose."
-        return ""
+        if can_clear or self._safety is None or not self._safety.catching_up:
+            return ""
+        latest = self._statistics.latest if self._statistics is not None else None
+        if latest is not None and latest.command.reasons & SafetyReason.WORKSPACE:
+            return STUCK
+        return "Coming slowly to the leader's pose."
 
     def _trip_words(self) -> str:
         trips = self._statistics.figures().trips if self._statistics is not None else ()

@@ -196,6 +196,15 @@ def test_a_hot_servo_is_shown_until_the_operator_goes_on(rig: Any) -> None:
     assert ended.why == "quit"
 
 
+def test_an_arm_that_cannot_get_back_into_its_box_says_so(rig: Any) -> None:
+    """Left limp, an emulated arm fell back over its base; it then stood still without a word."""
+    follower, _, connect = rig
+    follower.hand.set_mode("none")
+    time.sleep(2.0)
+    operator = Operator((Mode.RUNNING, "workspace box is in the way", "q"))
+    assert drive(connect, operator).why == "quit"
+
+
 def test_the_time_of_driving_is_kept_over_trips(rig: Any) -> None:
     _, _, connect = rig
     operator = Operator(
