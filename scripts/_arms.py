@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,8 @@ from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 
 if TYPE_CHECKING:
     from gaploop.teleop.lerobot_devices.force import ForceLeader
+
+log = logging.getLogger(__name__)
 
 EMBEDDED: Final = "so101_sim"
 EXPERT: Final = "scripted"
@@ -50,6 +53,38 @@ class Arms:
     cameras: tuple[CameraSource, ...]
     clock: Clock
     title: str
+
+
+def calibration_of(file: Path | None, follower: Follower) -> str:
+    """Return the id of the station's calibration, after saying what may be out of date in it.
+
+    Args:
+        file: the station's file; its calibration lies beside it.
+        follower: the arm, at rest, whose pose is compared with the stored one.
+
+    Returns:
+        The id that takes carry, "" where nothing is calibrated.
+
+    Raises:
+        UnusableInputError: the calibration file can't be read.
+    """
+    from gaploop.core.kinematics import ArmModel, model_of
+    from gaploop.teleop.calibration.drift import before_recording
+    from gaploop.teleop.calibration.observation import Observation
+    from gaploop.teleop.calibration.store import calibration_path, load_calibration
+
+    calibration = load_calibration(calibration_path(file), missing_ok=True)
+    model = model_of(follower.robot_type)
+    now = Observation(follower.read().position_rad, follower.joint_names)
+    own_file = getattr(getattr(follower, "device", None), "calibration_fpath", None)
+    for line in before_recording(
+        calibration,
+        now,
+        arm=ArmModel.load(model) if model else None,
+        arm_file=own_file,
+    ):
+        log.warning("%s", line)
+    return calibration.id
 
 
 def station_for(robot: Any, path: Path | None) -> Station:

@@ -191,13 +191,11 @@ def arm_cast(
         DeviceError: a device doesn't answer.
         UnusableInputError: options or a calibration that can't be used.
     """
-    from gaploop.teleop.calibration.store import calibration_path, load_calibration
-
-    calibration = load_calibration(calibration_path(file), missing_ok=True)
     arms = _arms.connect(robot, teleop, station, with_cameras=True, hands=hands)
     rates = Rates.near(fps)
     with contextlib.ExitStack() as undo:
         undo.callback(_disconnect, arms)
+        calibration = _arms.calibration_of(file, arms.follower)
         rig = ArmRig(
             arms.follower,
             arms.leader,
@@ -205,7 +203,7 @@ def arm_cast(
             arms.clock,
             rates,
             station,
-            calibration=calibration.id,
+            calibration=calibration,
         )
         undo.pop_all()
     limits = rig.rig.safety.limits

@@ -132,7 +132,14 @@ def arm_cast(config: Any, policy: Any, lead: Lead, pressed: RolloutKeys) -> Iter
         leader = lead(arms.follower, rates, lambda: made[0].rig.safety.sent_rad, arms.leader)
         tracker = _tracker(policy, arms.cameras, station)
         arm = ArmRig(
-            arms.follower, leader, arms.cameras, arms.clock, rates, station, tracker=tracker
+            arms.follower,
+            leader,
+            arms.cameras,
+            arms.clock,
+            rates,
+            station,
+            tracker=tracker,
+            calibration=_arms.calibration_of(config.station, arms.follower),
         )
         made.append(arm)
         undo.pop_all()
