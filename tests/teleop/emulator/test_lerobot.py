@@ -43,9 +43,11 @@ def tried(attempt: Callable[[], None], times: int = 6) -> None:
     for left in reversed(range(times)):
         try:
             attempt()
-        except ConnectionError:
-            if not left:
+        except (ConnectionError, RuntimeError) as error:
+            unheard = isinstance(error, ConnectionError) or "motor check failed" in str(error)
+            if not left or not unheard:
                 raise
+            time.sleep(1.0)  # what else runs may have ended by then
         else:
             return
 
