@@ -20,7 +20,6 @@ gaploop doctor ./follower ./leader --json | jq '.findings[] | select(.level == "
 
 POSITIONAL: Final = "port"
 
-_CODEC: Final = "h264"  # what the recorder writes pictures with
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -74,10 +73,11 @@ def run(config: DoctorConfig) -> int:
 
 
 def _look(config: DoctorConfig) -> Iterator[Finding]:
+    from gaploop.collect.video_stream import CODEC
     from gaploop.teleop.calibration.store import calibration_path
     from gaploop.teleop.doctor import calibrations, cameras, host, ports, servos
 
-    yield from host.look(config.journal, _CODEC)
+    yield from host.look(config.journal, CODEC)
     yield from ports.modem_manager()
     found = [ports.Port(str(path)) for path in config.port] or ports.find()
     if not found:
