@@ -24,7 +24,7 @@ from gaploop.core.consent import (
     consent_ids,
 )
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import append_line, locked_file, read_json, write_atomically
+from gaploop.core.files import append_line, json_lines, locked_file, read_json, write_atomically
 from gaploop.core.take import TakeInfo
 
 REGISTER: Final = "consents.jsonl"
@@ -205,20 +205,7 @@ def _apply(consents: dict[str, Consent], event: dict[str, Any]) -> None:
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
-    lines = path.read_text().split("\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            yield _checked(json.loads(line), f"{path}, line {number}")
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            if number == len(lines):
-                return  # torn by a kill: append_line cuts it off
-            raise UnusableInputError(
-                f"{path}, line {number}: not a consent event ({error}). Mend or remove that line."
-            ) from None
+    yield from json_lines(path, "a consent event", _checked)
 
 
 def _checked(event: dict[str, Any], where: str) -> dict[str, Any]:

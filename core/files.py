@@ -77,6 +77,35 @@ def append_line(path: Path, line: str) -> None:
         os.fsync(stream.fileno())
 
 
+def json_lines[T](path: Path, what: str, read: Callable[[Any, str], T]) -> Iterator[T]:
+    """Yield what stands on each line of a file that `append_line` writes; none without a file.
+
+    A torn last line, which a kill may leave, is passed over.
+
+    Args:
+        path: the file.
+        what: what a line should be, such as "a label event", for the message.
+        read: from a line's JSON value and its place, in words, to what it stands for; may raise
+            KeyError and TypeError.
+
+    Raises:
+        UnusableInputError: another line can't be read.
+    """
+    lines = path.read_text().split("\n") if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            yield read(json.loads(line), where)
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            if number == len(lines):
+                return
+            raise UnusableInputError(
+                f"{where}: not {what} ({error}). Mend or remove that line."
+            ) from None
+
+
 def remove_lines(path: Path, unwanted: Callable[[str], bool]) -> int:
     """Remove lines from a file that others append to, and return how many; 0 without a file.
 

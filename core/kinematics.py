@@ -211,11 +211,6 @@ class ArmModel:
             if driver in free
         )
 
-    @property
-    def mujoco_model(self) -> Any:
-        """The compiled `mujoco.MjModel`, without geometry; read it only."""
-        return self._model
-
     def qpos(self, q_rad: FloatArray) -> FloatArray:
         """Return MuJoCo's configuration for joint positions [rad], shape (n_joints,).
 

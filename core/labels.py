@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gaploop.core import vocabulary
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import append_line
+from gaploop.core.files import append_line, json_lines
 
 SOURCES: Final = ("auto", "operator", "engineer")
 """Who says so, in rising order of precedence."""
@@ -95,20 +95,7 @@ def read(path: Path) -> Iterator[LabelEvent]:
     Raises:
         UnusableInputError: another line can't be read.
     """
-    if not path.exists():
-        return
-    lines = path.read_text().split("\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            yield LabelEvent(**json.loads(line))
-        except (json.JSONDecodeError, TypeError) as error:
-            if number == len(lines):
-                return
-            raise UnusableInputError(
-                f"{path}, line {number}: not a label event ({error}). Remove or mend that line."
-            ) from None
+    yield from json_lines(path, "a label event", lambda value, _where: LabelEvent(**value))
 
 
 def current(events: Iterable[LabelEvent]) -> dict[str, dict[str, Any]]:

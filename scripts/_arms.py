@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,9 @@ from gaploop.core.clock import Clock
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import SIM_STATION, Station, load_station
+from gaploop.core.vocabulary import Domain
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
+from gaploop.teleop.stopping import run_steps
 
 if TYPE_CHECKING:
     from gaploop.teleop.lerobot_devices.force import ForceLeader
@@ -90,12 +93,37 @@ def calibration_of(file: Path | None, follower: Follower) -> str:
 def station_for(robot: Any, path: Path | None) -> Station:
     """Return the station of `--station=FILE`, or the one that a robot has without it.
 
+    An arm whose port is a pseudo-terminal is emulated: its domain is `sim_target`, whatever the
+    file says, for what is recorded on it must never pass for a real robot's.
+
     Raises:
         UnusableInputError: what is wrong in the file.
     """
     if path is not None:
-        return load_station(path)
-    return SIM_STATION if robot.type == EMBEDDED else Station(name="unnamed")
+        station = load_station(path)
+    else:
+        station = SIM_STATION if robot.type == EMBEDDED else Station(name="unnamed")
+    if station.domain is Domain.REAL and _is_emulated(robot):
+        return replace(station, domain=Domain.SIM_TARGET)
+    return station
+
+
+def _is_emulated(robot: Any) -> bool:
+    ports = [str(value) for name, value in vars(robot).items() if name.endswith("port") and value]
+    for arm in ("left_arm_config", "right_arm_config"):
+        ports += [str(getattr(getattr(robot, arm, None), "port", "") or "")]
+    return any(os.path.realpath(port).startswith("/dev/pts/") for port in ports if port)
+
+
+def disconnect(*devices: object) -> tuple[str, ...]:
+    """Torque off and disconnect whatever of `devices` can be, each whatever the others do.
+
+    Returns:
+        A line for every one that failed.
+    """
+    named = [(device, getattr(device, "close", None)) for device in devices]
+    steps = [(type(device).__name__, close) for device, close in named if callable(close)]
+    return run_steps(steps)
 
 
 def connect(

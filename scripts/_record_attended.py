@@ -25,8 +25,10 @@ from gaploop.core.station import Station
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome
 from gaploop.scripts import _arms, _record_screen, record
+from gaploop.scripts._arms import EMBEDDED
 from gaploop.scripts._campaign import require_person
 from gaploop.scripts._record_casts import Cast, arm_cast, embedded_cast
+from gaploop.scripts._record_checks import check_targets
 from gaploop.scripts._record_publish import Publisher
 from gaploop.scripts._signals import stoppable
 from gaploop.teleop.stopping import Attempt
@@ -86,7 +88,7 @@ def record_attended(
     with contextlib.ExitStack() as cleanup:
         stopped = cleanup.enter_context(stoppable())
         cast = cleanup.enter_context(_cast(job))
-        record.check_targets(cast.make_rig, job.quotas, job.root, job.journal)
+        check_targets(cast.make_rig, job.quotas, job.root, job.journal)
         player = cleanup.enter_context(Player(config.play_sounds and display != "none"))
         book = LabelBook(job.journal, config.operator)
         cleanup.callback(book.close)
@@ -121,7 +123,7 @@ def _cast(job: record.Job) -> Iterator[Cast]:
     hands = None
     if hasattr(config, "cartesian"):
         hands = _arms.Hands(config.cartesian, config.force)
-    if config.robot.type == record.EMBEDDED:
+    if config.robot.type == EMBEDDED:
         teleop = config.teleop if hands is not None else None
         make = functools.partial(record.embedded, config)
         with embedded_cast(make, teleop, hands) as cast:
@@ -246,7 +248,7 @@ class _Session:
         change = change_words(None if before is None else before.conditions, quota.conditions, grid)
         always = getattr(job.config.robot, "conditions", {})
         quota = replace(quota, conditions={**always, **quota.conditions})
-        ask = job.config.robot.type != record.EMBEDDED and not job.config.yes
+        ask = job.config.robot.type != EMBEDDED and not job.config.yes
         ask = ask and bool(quota.conditions) and change != "nothing to change"
         there = SetUp(words(quota.conditions, grid), quota.conditions, grid, quota.takes)
         change = change[:1].upper() + change[1:]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,8 +18,8 @@ from gaploop.collect.session import MakeLeader, MakeRig
 from gaploop.core.protocols import Follower, Leader
 from gaploop.core.station import Station
 from gaploop.core.types import FollowerState
-from gaploop.core.vocabulary import Domain
 from gaploop.scripts import _arms
+from gaploop.scripts._window_keys import subscribers
 from gaploop.teleop.control import ControlThread
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.realtime import SWITCH_INTERVAL_S
@@ -158,21 +157,6 @@ def embedded_cast(
 # -- arms ---------------------------------------------------------------------------------------
 
 
-def honest(station: Station, robot: Any) -> Station:
-    """Return the station; where the arm's port is a pseudo-terminal, as `sim_target`.
-
-    What is recorded on an emulated arm must never pass for a real robot's.
-    """
-    ports = [str(value) for name, value in vars(robot).items() if name.endswith("port") and value]
-    for arm in ("left_arm_config", "right_arm_config"):
-        ports += [str(getattr(getattr(robot, arm, None), "port", "") or "")]
-    emulated = any(os.path.realpath(port).startswith("/dev/pts/") for port in ports if port)
-    if emulated and station.domain is Domain.REAL:
-        log.info("The arm's port is a pseudo-terminal: takes are marked as emulated (sim_target).")
-        return replace(station, domain=Domain.SIM_TARGET)
-    return station
-
-
 @contextlib.contextmanager
 def arm_cast(
     robot: Any, teleop: Any, station: Station, file: Path | None, fps: float, hands: Any
@@ -194,7 +178,7 @@ def arm_cast(
     arms = _arms.connect(robot, teleop, station, with_cameras=True, hands=hands)
     rates = Rates.near(fps)
     with contextlib.ExitStack() as undo:
-        undo.callback(_disconnect, arms)
+        undo.callback(_arms.disconnect, arms.follower, arms.leader, *arms.cameras)
         calibration = _arms.calibration_of(file, arms.follower)
         rig = ArmRig(
             arms.follower,
@@ -216,7 +200,7 @@ def arm_cast(
             lambda: eyes,
             Safety(control.estop, control.clear, lambda: _loop(control, eyes)),
             in_window(arms.leader),
-            lambda: rig.start((eyes, *_subscribers(arms.leader))),
+            lambda: rig.start((eyes, *subscribers(arms.leader))),
             control.finish,
         )
 
@@ -224,15 +208,3 @@ def arm_cast(
 def _loop(control: ControlThread, eyes: Eyes) -> Any:
     snapshot = control.snapshot()
     return eyes.loop(snapshot.tripped, snapshot)
-
-
-def _subscribers(leader: Leader) -> tuple[Any, ...]:
-    from gaploop.scripts._window_keys import subscribers
-
-    return subscribers(leader)
-
-
-def _disconnect(arms: _arms.Arms) -> None:
-    for device in (arms.follower, arms.leader, *arms.cameras):
-        if callable(close := getattr(device, "close", None)):
-            close()

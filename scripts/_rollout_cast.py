@@ -14,11 +14,12 @@ from gaploop.collect.intervention import SharedLeader
 from gaploop.collect.rig import Rig, scripted_leader
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
+from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.types import FloatArray, SafetyReason
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import _arms, record
+from gaploop.scripts._window_keys import subscribers
 from gaploop.teleop.control import Mode
 from gaploop.teleop.loop import Rates
 
@@ -121,12 +122,10 @@ def arm_cast(config: Any, policy: Any, lead: Lead, pressed: RolloutKeys) -> Iter
         DeviceError: a device doesn't answer.
         UnusableInputError: options that can't be used.
     """
-    from gaploop.scripts._record_casts import honest
-
-    station = honest(_arms.station_for(config.robot, config.station), config.robot)
+    station = _arms.station_for(config.robot, config.station)
     arms = _connect(config, station)
     with contextlib.ExitStack() as undo:
-        undo.callback(_disconnect, arms)
+        undo.callback(_arms.disconnect, arms.follower, arms.leader, *arms.cameras)
         rates = Rates.near(config.dataset.fps or policy.fps)
         made: list[ArmRig] = []
         leader = lead(arms.follower, rates, lambda: made[0].rig.safety.sent_rad, arms.leader)
@@ -144,7 +143,7 @@ def arm_cast(config: Any, policy: Any, lead: Lead, pressed: RolloutKeys) -> Iter
         made.append(arm)
         undo.pop_all()
     with arm.control:
-        arm.start(_subscribers(arms.leader))
+        arm.start(subscribers(arms.leader))
         attempts = _Attempts(config, arm, leader, pressed)
         yield Cast(
             arm.with_conditions,
@@ -185,18 +184,6 @@ def _movable(leader: Leader) -> Leader:
     from gaploop.teleop.lerobot_devices.aligning import aligning
 
     return aligning(leader) or leader
-
-
-def _disconnect(arms: _Connected) -> None:
-    for device in (arms.follower, arms.leader, *arms.cameras):
-        if callable(close := getattr(device, "close", None)):
-            close()
-
-
-def _subscribers(leader: Leader | None) -> tuple[TakeSink, ...]:
-    from gaploop.scripts._window_keys import subscribers
-
-    return () if leader is None else subscribers(leader)
 
 
 def _tracker(policy: Any, cameras: Sequence[CameraSource], station: Station) -> SceneTracker | None:

@@ -26,9 +26,10 @@ from gaploop.core.protocols import Follower, Leader, Policy
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.lerobot_publish import PublishReport, publish_takes
-from gaploop.scripts import _arms, options, record
+from gaploop.scripts import _arms, options
 from gaploop.scripts._campaign import require_consents
 from gaploop.scripts._keys import keys
+from gaploop.scripts._record_checks import check_targets
 from gaploop.scripts._rollout_cast import Cast, LostError, arm_cast, embedded_cast
 from gaploop.scripts._rollout_keys import RolloutKeys
 from gaploop.scripts._signals import stoppable
@@ -248,7 +249,7 @@ def _check_before(config: Any, cast: Cast, root: Path, journal: Path) -> None:
     """Refuse what can't be recorded or published before anything moves."""
     quota = Quota(config.dataset.num_episodes)
     require_consents([quota], cast.station, config.consent, config.consents)
-    record.check_targets(cast.make_rig, [quota], root, journal)
+    check_targets(cast.make_rig, [quota], root, journal)
 
 
 # -- what is said at the end --------------------------------------------------------------------
@@ -288,9 +289,7 @@ def _tell(config: Any, root: Path, journal: Path, told: _Told, stopped: list[int
 
 def _evidence(config: Any) -> str:
     """Return what the takes are evidence of."""
-    from gaploop.scripts._record_casts import honest
-
     if config.robot.type == _arms.EMBEDDED:
         return "sim-to-sim" if config.robot.gaps or config.robot.conditions else "sim"
-    station = honest(_arms.station_for(config.robot, config.station), config.robot)
+    station = _arms.station_for(config.robot, config.station)
     return "real" if station.domain is Domain.REAL else "emulated"

@@ -13,7 +13,7 @@ from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.core.types import SafetyReason
-from gaploop.scripts._arms import Arms
+from gaploop.scripts._arms import Arms, disconnect
 from gaploop.scripts._keys import Keys
 from gaploop.scripts._teleop_screen import LINE_S, Show
 from gaploop.scripts._teleop_view import Mode, Picture, say_trip
@@ -24,7 +24,6 @@ from gaploop.teleop.loop import Rates
 from gaploop.teleop.realtime import Realtime
 from gaploop.teleop.safety import SafetyFilter, make_safety
 from gaploop.teleop.statistics import Figures, LoopStatistics
-from gaploop.teleop.stopping import run_steps
 
 type Watch = Callable[[ControlThread, Follower], None]
 
@@ -143,7 +142,7 @@ class Session:
         """Drive with these arms; return what was lost, in words, or nothing where it is over."""
         before = dict(self._bus_faults)
         with contextlib.ExitStack() as undo:
-            undo.callback(_close, arms)
+            undo.callback(disconnect, arms.follower, arms.leader, *arms.cameras)
             safety = make_safety(self._station, arms.follower, self._rates.period_s)
             undo.pop_all()
         if self._statistics is None:
@@ -262,7 +261,7 @@ class Session:
                 if found is None and time.monotonic() - tried_s >= RETRY_S:
                     try:
                         found = self._connect()
-                        held.callback(_close, found)
+                        held.callback(disconnect, found.follower, found.leader, *found.cameras)
                     except DeviceError as error:
                         why = str(error)
                     tried_s = time.monotonic()
@@ -337,13 +336,6 @@ def _protocol(arms: Arms) -> str:
     """Return what the follower's servos speak, where it is made of servo buses."""
     buses = getattr(arms.follower, "buses", ())
     return str(buses[0].protocol.value) if buses else ""
-
-
-def _close(arms: Arms) -> None:
-    """Torque off and disconnect everything, each step whatever the others do."""
-    devices = (arms.follower, arms.leader, *arms.cameras)
-    named = [(device, getattr(device, "close", None)) for device in devices]
-    run_steps([(type(device).__name__, close) for device, close in named if callable(close)])
 
 
 def count_faults(arms: Arms) -> dict[str, int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gaploop.core.station import SafetyLimits
-from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, SafetyReason, Tick
+from gaploop.core.types import FloatArray, FollowerState, SafetyReason, Tick
 from gaploop.teleop.advice import WHAT, say_reasons, say_status, say_to_do
 from gaploop.teleop.statistics import Figures, Spread
 
@@ -312,8 +312,3 @@ def _hz(rate_hz: float) -> str:
 
 def _ms(seconds: float) -> str:
     return "–" if math.isnan(seconds) else f"{seconds * 1e3:.2f} ms"
-
-
-def silent_joints(state: FollowerState, joints: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the joints whose servos didn't answer."""
-    return tuple(j for j, bits in zip(joints, state.status, strict=True) if bits & NO_REPLY)

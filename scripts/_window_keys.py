@@ -77,7 +77,7 @@ class WindowKeys(Keys):
         self._cleared = True
 
 
-def subscribers(leader: Leader) -> tuple[TakeSink, ...]:
+def subscribers(leader: Leader | None) -> tuple[TakeSink, ...]:
     """Return the leader, if it wants to know what became of what it asked for."""
     sink: Any = leader
     return (sink,) if callable(getattr(leader, "tick", None)) else ()

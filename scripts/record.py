@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import writable_folder
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import Plan, load_plan
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts import options
+from gaploop.scripts._arms import EMBEDDED, EXPERT, station_for
 from gaploop.scripts._campaign import Campaign, require_consents, setting_up
+from gaploop.scripts._record_checks import check_options, check_targets
 from gaploop.scripts._record_report import tell_end
 from gaploop.scripts._signals import stoppable
 
@@ -43,10 +42,6 @@ gaploop record --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=
 gaploop record --robot.type=so101_sim --teleop.type=scripted --dataset.repo_id=me/cube \\
     --dataset.root=cube --dataset.num_episodes=20 --dataset.single_task="Put the cube on the disc"
 """
-
-EMBEDDED: Final = "so101_sim"
-EXPERT: Final = "scripted"
-DISPLAYS: Final = ("auto", "window", "terminal", "none")
 
 
 @dataclass
@@ -153,7 +148,7 @@ def config_class_for(arguments: Sequence[str]) -> type:
 
 def run(config: Any) -> int:
     """Record and publish; return 1 where a quota was given up, 128 + the signal if stopped."""
-    _check_devices(config)
+    check_options(config)
     station = _station(config)
     root = config.dataset.folder().absolute()
     journal = (config.journal or root.with_name(f"{root.name}_journal")).absolute()
@@ -222,10 +217,7 @@ def _station(config: Any) -> Station:
                 "or choose an arm with --robot.type."
             )
         return SIM_STATION
-    from gaploop.scripts._arms import station_for
-    from gaploop.scripts._record_casts import honest
-
-    return honest(station_for(config.robot, config.station), config.robot)
+    return station_for(config.robot, config.station)
 
 
 def _evidence(config: Any, station: Station, plan: Plan | None) -> str:
@@ -233,37 +225,6 @@ def _evidence(config: Any, station: Station, plan: Plan | None) -> str:
         return "real" if station.domain is Domain.REAL else "emulated"
     target = bool(config.robot.gaps or config.robot.conditions or (plan and plan.takes))
     return "sim-to-sim" if target else "sim"
-
-
-def _check_devices(config: Any) -> None:
-    if config.display not in DISPLAYS:
-        raise unknown_choice("display", config.display, DISPLAYS, "--display")
-    if config.robot.type != EMBEDDED and config.teleop.type == EXPERT:
-        raise UnusableInputError(
-            f"--teleop.type={EXPERT} drives the embedded cell only. For --robot.type="
-            f"{config.robot.type} choose a leader: so101_leader, keyboard, gamepad, motion, …"
-        )
-    if config.policy.path and (config.robot.type != EMBEDDED or config.teleop.type != EXPERT):
-        raise UnusableInputError(
-            "--policy.path lets a policy drive the embedded cell. With an arm, or where a person "
-            "can take over, use gaploop rollout."
-        )
-    if config.policy.path and config.plan is not None:
-        raise UnusableInputError(
-            "--plan asks for demonstrations and --policy.path for rollouts. Give one of the two."
-        )
-    for name, value in (
-        ("num_episodes", config.dataset.num_episodes),
-        ("episode_time_s", config.dataset.episode_time_s),
-    ):
-        if not value > 0:
-            raise UnusableInputError(f"--dataset.{name} must be above 0, got {value:g}.")
-    if not 0 <= config.dataset.reset_time_s < math.inf:
-        raise UnusableInputError(
-            f"--dataset.reset_time_s must be 0 or more, got {config.dataset.reset_time_s:g}."
-        )
-    if config.publish_every < 1:
-        raise UnusableInputError(f"--publish_every must be 1 or more, got {config.publish_every}.")
 
 
 def embedded(config: Any, conditions: Mapping[str, object]) -> EmbeddedRig:
@@ -335,33 +296,6 @@ def _status(config: Any, campaign: Campaign | None) -> int:
         raise UnusableInputError("--status of what? Name a plan with --plan=plan.yaml.")
     options.emit(config.json, campaign.as_json(), campaign.as_text())
     return 0
-
-
-def check_targets(make_rig: MakeRig, quotas: Sequence[Quota], root: Path, journal: Path) -> None:
-    """Refuse what could not be published before anything is recorded or made."""
-    from gaploop.core import journal_format
-    from gaploop.datasets import layout
-    from gaploop.datasets.compatible import Shape, require_same
-
-    if journal.is_relative_to(root) or root.is_relative_to(journal):
-        raise UnusableInputError(
-            f"Journal {journal} and dataset {root} lie inside each other. Keep them side by side."
-        )
-    if root.exists() and not layout.is_dataset(root) and any(root.iterdir()):
-        raise UnusableInputError(
-            f"{root} exists and is not a LeRobot dataset. Name another with --dataset.root."
-        )
-    for quota in {quota.key: quota for quota in quotas}.values():
-        with contextlib.closing(make_rig(quota.conditions)) as rig:
-            new = replace(Shape.of_take(rig.header("")), where="the robot as set up here")
-        if layout.is_dataset(root):
-            have = Shape.of_dataset(layout.read_info(root))
-            require_same(have, new, "Record to another folder with --dataset.root.")
-        for folder in journal_format.take_folders(journal)[:1]:
-            have = Shape.of_take(journal_format.read_header(folder))
-            require_same(have, new, "Record to another folder with --journal.")
-    writable_folder(root.parent, "Folder", "--dataset.root")
-    writable_folder(journal.parent, "Folder", "--journal")
 
 
 def _record(

@@ -10,22 +10,16 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.types import Image
+from gaploop.teleop.leaders import look
 from gaploop.teleop.leaders.sdl import pygame
 
 type Colour = tuple[int, int, int]
 type Box = tuple[float, float, float, float]
 """Left, top, width, height [pixels]."""
 
-INK: Final = (238, 240, 243)
-DIM: Final = (176, 183, 194)
-GROUND: Final = (20, 22, 26)
 PANEL: Final = (35, 39, 46)
 LINE: Final = (66, 72, 84)
-RED: Final = (200, 44, 44)
-AMBER: Final = (190, 122, 8)
-GREEN: Final = (22, 128, 66)
 BLUE: Final = (32, 92, 168)
-GREY: Final = (70, 76, 88)
 WARN: Final = (255, 186, 74)
 
 
@@ -46,7 +40,7 @@ def _with_arrows() -> str | None:
 def _font(height_px: int, arrows: bool = False) -> Any:
     if arrows and (path := _with_arrows()):
         return pygame.font.Font(path, round(0.72 * height_px))  # as high as pygame's own letters
-    return pygame.font.Font(None, height_px)
+    return look.letters(height_px)
 
 
 def _font_for(words: str, height_px: int) -> Any:

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gaploop.collect.operator import paint
-from gaploop.collect.operator.paint import AMBER, BLUE, DIM, GREEN, GREY, INK, PANEL, RED, WARN
+from gaploop.collect.operator.paint import BLUE, PANEL, WARN
 from gaploop.collect.operator.view import Choice, Row, Shown, Tone
 from gaploop.collect.setup_words import sketch_image
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome
+from gaploop.teleop.leaders.look import AMBER, DIM, GREEN, GREY, GROUND, INK, RED
 from gaploop.teleop.leaders.sdl import pygame
 
 SIZE_PX: Final = (1280, 800)
@@ -89,7 +90,7 @@ class Window:
         self._surface = pygame.display.get_surface()
         width, height = self._surface.get_size()
         scale = self._scale = min(width / SIZE_PX[0], height / SIZE_PX[1])
-        self._surface.fill(paint.GROUND)
+        self._surface.fill(GROUND)
         self._band(shown, width, leader)
         top, bottom = BAND_PX * scale, height - HINTS_PX * scale
         edge, side = EDGE_PX * scale, SIDE_PX * scale

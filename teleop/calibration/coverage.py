@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -107,9 +106,3 @@ def assumed_lens(width: int, height: int) -> Intrinsics:
     focal = 0.5 * width / np.tan(np.radians(30.0))
     matrix = np.array([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1.0]])
     return Intrinsics(width, height, matrix, np.zeros(5))
-
-
-def area_share(view: BoardView) -> float:
-    """Return the share of the picture that the corners' hull covers."""
-    hull = cv2.convexHull(view.corners_px.astype(np.float32))
-    return float(cv2.contourArea(hull)) / (view.width * view.height)

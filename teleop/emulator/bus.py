@@ -210,13 +210,6 @@ class EmulatedBus:
             for servo in self.all_servos:
                 servo.connected = wanted is None or servo in wanted
 
-    def power_cycle(self) -> None:
-        """Switch the arm off and on again."""
-        with self.lock:
-            for servo in self.all_servos:
-                servo.power_down()
-                servo.power_up()
-
     def stop(self) -> None:
         """End the thread, close the port and remove its link; safe to call twice."""
         self._stop.set()

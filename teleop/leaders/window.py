@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from gaploop.teleop.leaders.controls import MOTIONS, Action
 from gaploop.teleop.leaders.intent import Intent
+from gaploop.teleop.leaders.look import AMBER, DIM, GREEN, GREY, GROUND, INK, RED, letters
 from gaploop.teleop.leaders.options import SPEED_STEPS
 from gaploop.teleop.leaders.sdl import pygame
 
@@ -18,20 +18,6 @@ STATE_PX: Final = 200
 KEY_PX: Final = 46
 """Font of the rest: capitals of 6 mm; 20/20 sight reads 3 mm from two metres (ISO 8596)."""
 ROW_PX: Final = 50
-
-_INK: Final = (238, 240, 243)
-_DIM: Final = (186, 192, 202)
-_GROUND: Final = (22, 24, 28)
-_RED: Final = (196, 42, 42)
-_AMBER: Final = (186, 122, 8)
-_GREEN: Final = (20, 122, 62)
-_GREY: Final = (66, 72, 84)
-
-
-@functools.lru_cache(maxsize=64)
-def _font(height_px: int) -> Any:
-    """Return pygame's own font; opening it takes longer than drawing a line with it."""
-    return pygame.font.Font(None, max(8, height_px))
 
 
 @dataclass(frozen=True)
@@ -61,17 +47,17 @@ def sign_of(intent: Intent, pressed: Sequence[Action], trip: str, hold_key: str)
         hold_key: name of the dead-man button.
     """
     if not intent.present:
-        return Sign("NO GAMEPAD", _RED, "Plug it in again, then clear the trip.")
+        return Sign("NO GAMEPAD", RED, "Plug it in again, then clear the trip.")
     if trip:
-        return Sign("TRIPPED", _RED, trip)
+        return Sign("TRIPPED", RED, trip)
     if not intent.focused:
-        return Sign("CLICK HERE", _AMBER, "This window has lost the keyboard; the arm holds.")
+        return Sign("CLICK HERE", AMBER, "This window has lost the keyboard; the arm holds.")
     if not intent.clutch_in:
-        return Sign("UNCOUPLED", _AMBER, "The clutch is out; the arm holds.")
+        return Sign("UNCOUPLED", AMBER, "The clutch is out; the arm holds.")
     if not intent.held:
-        return Sign("HOLDING", _GREY, f"Hold {hold_key} to move.")
+        return Sign("HOLDING", GREY, f"Hold {hold_key} to move.")
     moves = [action.value for action in pressed if action in MOTIONS]
-    return Sign("MOVING" if moves else "READY", _GREEN, ", ".join(moves) or "Nothing asked for.")
+    return Sign("MOVING" if moves else "READY", GREEN, ", ".join(moves) or "Nothing asked for.")
 
 
 class Window:
@@ -79,11 +65,11 @@ class Window:
 
     def __init__(self, title: str, help_lines: Sequence[Help]) -> None:
         pygame.font.init()
-        _font.cache_clear()  # fonts don't outlive the module's end
+        letters.cache_clear()  # fonts don't outlive the module's end
         self._surface = pygame.display.set_mode(SIZE_PX, pygame.RESIZABLE)
         pygame.display.set_caption(title)
         self._help = tuple(help_lines)
-        font = _font(KEY_PX)
+        font = letters(KEY_PX)
         self._indent = 28 + max(font.size(line.keys)[0] for line in self._help)
         self._drawn: object = None
 
@@ -96,45 +82,45 @@ class Window:
         surface = self._surface = pygame.display.get_surface()
         width, height = surface.get_size()
         scale = min(width / SIZE_PX[0], height / SIZE_PX[1])
-        surface.fill(_GROUND)
+        surface.fill(GROUND)
         band = round(248 * scale)
         pygame.draw.rect(surface, sign.colour, (0, 0, width, band))
-        self._text(sign.word, STATE_PX * scale, _INK, (36 * scale, 28 * scale))
-        self._text(sign.below, KEY_PX * scale, _INK, (42 * scale, 190 * scale))
+        self._text(sign.word, STATE_PX * scale, INK, (36 * scale, 28 * scale))
+        self._text(sign.below, KEY_PX * scale, INK, (42 * scale, 190 * scale))
         self._draw_speed(intent, band + round(26 * scale), scale)
         self._draw_help(band + round(112 * scale), scale)
         pygame.display.flip()
 
     def _draw_speed(self, intent: Intent, top: int, scale: float) -> None:
-        self._text("SPEED", KEY_PX * scale, _DIM, (42 * scale, top + 13 * scale))
+        self._text("SPEED", KEY_PX * scale, DIM, (42 * scale, top + 13 * scale))
         for index, share in enumerate(SPEED_STEPS):
             on = index < intent.step
             box = pygame.Rect(0, 0, round(108 * scale), round(58 * scale))
             box.topleft = (round((200 + 122 * index) * scale), top)
-            pygame.draw.rect(self._surface, _INK if on else _GREY, box, border_radius=6)
-            ink = _GROUND if on else _DIM
+            pygame.draw.rect(self._surface, INK if on else GREY, box, border_radius=6)
+            ink = GROUND if on else DIM
             self._text(f"{share:.0%}", KEY_PX * scale, ink, (box.x + 12 * scale, top + 13 * scale))
         place = (736 * scale, top + 13 * scale)
-        self._text(f"FRAME  {intent.frame}", KEY_PX * scale, _INK, place)
+        self._text(f"FRAME  {intent.frame}", KEY_PX * scale, INK, place)
 
     def _draw_help(self, top: int, scale: float) -> None:
         rows = (len(self._help) + 1) // 2
         for index, line in enumerate(self._help):
             x = (42 + 610 * (index // rows)) * scale
             y = top + ROW_PX * (index % rows) * scale
-            self._text(line.keys, KEY_PX * scale, _INK, (x, y))
+            self._text(line.keys, KEY_PX * scale, INK, (x, y))
             self._text(
                 line.does,
                 KEY_PX * scale,
-                _INK if line.does.isupper() else _DIM,
+                INK if line.does.isupper() else DIM,
                 (x + self._indent * scale, y),
             )
 
     def _text(
         self, text: str, height_px: float, ink: tuple[int, int, int], at: tuple[float, float]
     ) -> None:
-        font = _font(round(height_px))
+        font = letters(round(height_px))
         room_px = self._surface.get_width() - at[0] - 12
         if (wide_px := font.size(text)[0]) > room_px:
-            font = _font(int(height_px * room_px / wide_px))
+            font = letters(int(height_px * room_px / wide_px))
         self._surface.blit(font.render(text, True, ink), (round(at[0]), round(at[1])))

@@ -12,6 +12,7 @@ import numpy as np
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import FloatArray, LeaderSample, SafetyReason, Tick
 from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader
+from gaploop.teleop.lerobot_devices.wrapped import WrappedLeader
 from gaploop.teleop.servos.registers import RAD_PER_TICK
 from gaploop.teleop.servos.torque import torque_on
 
@@ -23,7 +24,7 @@ LONGEST_TURN_S = 0.05
 """A turn that was late doesn't move it further than this [s] would."""
 
 
-class AligningLeader:
+class AligningLeader(WrappedLeader):
     """A leader arm with motors. A `Leader` that can be moved; also a `TakeSink`, to let go.
 
     Args:
@@ -31,17 +32,11 @@ class AligningLeader:
     """
 
     def __init__(self, leader: ServoLeader) -> None:
-        self._leader = leader
-        self.servo_joints = leader.servo_joints
+        super().__init__(leader)
         self._goal: FloatArray | None = None
         self._last_s = 0.0
         self._here_rad: FloatArray | None = None
         self._is_barred = False  # the loop goes on for a moment after a trip
-
-    @property
-    def is_powered(self) -> bool:
-        """Say whether its motors hold."""
-        return self._goal is not None
 
     def reset(self) -> None:
         """Be limp: whoever leads is ready."""
@@ -54,10 +49,6 @@ class AligningLeader:
         sample = self._leader.read(t_s)
         self._here_rad = sample.q_rad
         return sample
-
-    def done(self) -> bool:
-        """A person never has nothing more to ask for."""
-        return self._leader.done()
 
     def align(self, q_rad: FloatArray, t_s: float) -> bool:
         """Move on towards the follower's `q_rad` [rad], shape (n_joints,); say if it is there.
@@ -106,19 +97,6 @@ class AligningLeader:
         """
         self._goal = None
         self._leader.close()
-
-    def faults(self) -> dict[str, dict[str, int]]:
-        """Return what went wrong so far on its buses, as `ServoLeader.faults`."""
-        return self._leader.faults()
-
-    def fault_counts(self) -> dict[str, int]:
-        """Return what went wrong so far on its buses, kind to count."""
-        return self._leader.fault_counts()
-
-    @property
-    def ports(self) -> tuple[str, ...]:
-        """Paths of the serial ports."""
-        return self._leader.ports
 
 
 def aligning(leader: object) -> AligningLeader | None:

@@ -20,6 +20,7 @@ from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafetyRe
 from gaploop.teleop.leaders.feedback import STALE_S, ForceLaw
 from gaploop.teleop.leaders.options import ForceOptions
 from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader
+from gaploop.teleop.lerobot_devices.wrapped import WrappedLeader
 from gaploop.teleop.servos import registers as reg
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Script
@@ -35,7 +36,7 @@ JUMP_TICKS: Final = 1000
 sinks a little meanwhile, a lost turn is 4096."""
 
 
-class ForceLeader:
+class ForceLeader(WrappedLeader):
     """A leader arm with force feedback. A `Leader`; also a `TakeSink` of the loop that it leads.
 
     Args:
@@ -48,7 +49,7 @@ class ForceLeader:
     """
 
     def __init__(self, leader: ServoLeader, options: ForceOptions) -> None:
-        self._leader = leader
+        super().__init__(leader)
         joints = leader.own_joints
         self._law = ForceLaw(options, len(joints))
         self._order, self._sign = np.array(joints), np.sign(leader.slope_rad_per_tick)
@@ -91,10 +92,6 @@ class ForceLeader:
         self._written_s = time.monotonic()
         return sample
 
-    def done(self) -> bool:
-        """A person never has nothing more to ask for."""
-        return self._leader.done()
-
     def close(self) -> None:
         """Let go, give the motors back their mode, and disconnect; safe to call twice.
 
@@ -109,19 +106,6 @@ class ForceLeader:
             stack.callback(self._leader.group.each, list(self._motors), self._restore)
             self._write(np.zeros(len(self._order)))
             self._watchdog.join(1.0)
-
-    def faults(self) -> dict[str, dict[str, int]]:
-        """Return what went wrong so far on its buses, as `ServoLeader.faults`."""
-        return self._leader.faults()
-
-    def fault_counts(self) -> dict[str, int]:
-        """Return what went wrong so far on its buses, kind to count."""
-        return self._leader.fault_counts()
-
-    @property
-    def ports(self) -> tuple[str, ...]:
-        """Paths of the serial ports."""
-        return self._leader.ports
 
     def _engage(self) -> dict[ServoBus, dict[int, bytes]]:
         """Set the motors to current control without a current; return the modes they had."""

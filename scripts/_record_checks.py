@@ -1,0 +1,78 @@
+"""What `gaploop record` refuses before anything moves or is written."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import writable_folder
+from gaploop.scripts._arms import EMBEDDED, EXPERT
+
+if TYPE_CHECKING:
+    from gaploop.collect.session import MakeRig, Quota
+
+DISPLAYS: Final = ("auto", "window", "terminal", "none")
+
+
+def check_options(config: Any) -> None:
+    """Refuse options that don't fit each other, or values out of range."""
+    if config.display not in DISPLAYS:
+        raise unknown_choice("display", config.display, DISPLAYS, "--display")
+    if config.robot.type != EMBEDDED and config.teleop.type == EXPERT:
+        raise UnusableInputError(
+            f"--teleop.type={EXPERT} drives the embedded cell only. For --robot.type="
+            f"{config.robot.type} choose a leader: so101_leader, keyboard, gamepad, motion, …"
+        )
+    if config.policy.path and (config.robot.type != EMBEDDED or config.teleop.type != EXPERT):
+        raise UnusableInputError(
+            "--policy.path lets a policy drive the embedded cell. With an arm, or where a person "
+            "can take over, use gaploop rollout."
+        )
+    if config.policy.path and config.plan is not None:
+        raise UnusableInputError(
+            "--plan asks for demonstrations and --policy.path for rollouts. Give one of the two."
+        )
+    for name, value in (
+        ("num_episodes", config.dataset.num_episodes),
+        ("episode_time_s", config.dataset.episode_time_s),
+    ):
+        if not value > 0:
+            raise UnusableInputError(f"--dataset.{name} must be above 0, got {value:g}.")
+    if not 0 <= config.dataset.reset_time_s < math.inf:
+        raise UnusableInputError(
+            f"--dataset.reset_time_s must be 0 or more, got {config.dataset.reset_time_s:g}."
+        )
+    if config.publish_every < 1:
+        raise UnusableInputError(f"--publish_every must be 1 or more, got {config.publish_every}.")
+
+
+def check_targets(make_rig: MakeRig, quotas: Sequence[Quota], root: Path, journal: Path) -> None:
+    """Refuse what could not be published before anything is recorded or made."""
+    from gaploop.core import journal_format
+    from gaploop.datasets import layout
+    from gaploop.datasets.compatible import Shape, require_same
+
+    if journal.is_relative_to(root) or root.is_relative_to(journal):
+        raise UnusableInputError(
+            f"Journal {journal} and dataset {root} lie inside each other. Keep them side by side."
+        )
+    if root.exists() and not layout.is_dataset(root) and any(root.iterdir()):
+        raise UnusableInputError(
+            f"{root} exists and is not a LeRobot dataset. Name another with --dataset.root."
+        )
+    for quota in {quota.key: quota for quota in quotas}.values():
+        with contextlib.closing(make_rig(quota.conditions)) as rig:
+            new = replace(Shape.of_take(rig.header("")), where="the robot as set up here")
+        if layout.is_dataset(root):
+            have = Shape.of_dataset(layout.read_info(root))
+            require_same(have, new, "Record to another folder with --dataset.root.")
+        for folder in journal_format.take_folders(journal)[:1]:
+            have = Shape.of_take(journal_format.read_header(folder))
+            require_same(have, new, "Record to another folder with --journal.")
+    writable_folder(root.parent, "Folder", "--dataset.root")
+    writable_folder(journal.parent, "Folder", "--journal")
