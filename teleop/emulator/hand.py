@@ -13,7 +13,8 @@ from gaploop.teleop.emulator.servo import Servo
 HANDS: Final = ("none", "still", "middle_then_ranges", "wave", "trace")
 
 _REACH_RAD_S: Final = 3.0
-_WAVE_SHARE: Final = 0.2
+_WAVE_SHARE: Final = 0.08
+"""Of half a joint's range: every arm then stays off the table and inside its workspace box."""
 _WAVE_S: Final = (5.0, 6.1, 7.3, 4.7, 6.7, 5.3)
 _INSIDE_RAD: Final = 0.01  # a sweep presses against the stops but not past them
 _CENTRED_TICKS: Final = 40

@@ -8,13 +8,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import serial
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan, koch, parse_faults, so101
 from gaploop.teleop.emulator.console import Console
 from gaploop.teleop.emulator.faults import wire_faults
+from gaploop.teleop.emulator.hand import Hand
 from gaploop.teleop.servos import dynamixel, feetech
 
 PATIENCE_S = 10.0
@@ -279,3 +282,20 @@ def test_factory_new_servos_are_found_one_at_a_time() -> None:
         bus.plug(["gripper"])
         assert len(ask(bus, dynamixel.ping(0xFE), 14, 57_600)) == 14
         assert ask(bus, dynamixel.ping(0xFE), 14) == b""
+
+
+@pytest.mark.parametrize("model", ["so101", "koch", "openmanipulator"])
+def test_the_waving_hand_keeps_every_arm_in_its_workspace(model: str) -> None:
+    """With a table under it, an arm that followed the wave was pressed on it and tripped."""
+    arm, servos = ArmModel.load(model), [s.build() for s in arm_plan(model, "leader").servos]
+    (low, high), hand = (
+        np.transpose(ARM_MODELS[model].workspace_m),
+        Hand(servos, "wave", leads=True),
+    )
+    for turn in range(3000):
+        hand.update(0.1 * turn)
+        held_rad = [servo.joint.hand_rad for servo in servos]
+        if turn > 20:  # it goes there from wherever the arm lay
+            points_m = arm.points_m(np.array(held_rad, dtype=np.float64))
+            assert (points_m >= low).all()
+            assert (points_m <= high).all()
