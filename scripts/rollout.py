@@ -12,9 +12,9 @@ from gaploop.teleop.leaders.options import CartesianOptions
 EXAMPLE: Final = """\
 gaploop rollout --policy.path=base --robot.type=so101_sim --teleop.type=scripted \\
     --take_over=auto --dataset.root=runs --dataset.num_episodes=10
-gaploop rollout --policy.path=finetuned/adapter --robot.type=so101_follower \\
-    --robot.port=/dev/ttyACM0 --robot.id=white --teleop.type=so101_leader \\
-    --teleop.port=/dev/ttyACM1 --teleop.id=blue --dataset.root=runs
+gaploop rollout --policy.path=base --robot.type=so101_follower --robot.port=./follower \\
+    --robot.id=f --robot.cameras='{top: {type: zmq, server_address: 127.0.0.1, port: 5555, \\
+    camera_name: top, width: 192, height: 192, fps: 25}}' --take_over=never --dataset.root=runs
 """
 
 POSITIONAL: Final = ()
