@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -79,7 +79,7 @@ class Newest:
     state: FollowerState | None = None
     realtime: Realtime | None = None
     faults: tuple[str, ...] = ()
-    origin_s: float = field(default=0.0)
+    origin_s: float = math.nan
 
 
 class LoopThread:
@@ -108,6 +108,8 @@ class LoopThread:
 
     def start(self) -> None:
         """Start; torque is on."""
+        # Both before the thread runs: a span may begin at once, and is timed from the origin.
+        self.newest.origin_s = self.wiring.clock.now_s()
         self.newest.mode = Mode.RUNNING
         self.thread.start()
         self.watchdog.start()
@@ -130,7 +132,6 @@ class LoopThread:
     def _loop(self) -> LoopEnd:
         """Run the loop; after a trip, wait for the operator and go on."""
         w, total = self.wiring, LoopEnd(EndReason.TIME, 0, 0, 0.0)
-        self.newest.origin_s = w.clock.now_s()
         while True:
             end = run_loop(
                 self._gate,

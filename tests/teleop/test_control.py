@@ -29,13 +29,19 @@ from gaploop.core.types import (
 from gaploop.teleop.control import ControlThread, Mode
 from gaploop.teleop.loop import EndReason, Rates
 from gaploop.teleop.mailbox import Mailbox
-from gaploop.teleop.realtime import quiet_interpreter, realtime_rights
+from gaploop.teleop.realtime import Realtime, quiet_interpreter, realtime_rights
 from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.stopping import run_steps
 
 RATES = Rates(200.0, 50.0)
 SOON_S = 20.0
 """Longest time that a loaded machine is waited for."""
+
+
+def after(wait_s: float) -> Callable[[], bool]:
+    """Return what says yes once `wait_s` [s] have passed."""
+    end_s = time.monotonic() + wait_s
+    return lambda: time.monotonic() >= end_s
 
 
 class Arm:
@@ -394,6 +400,28 @@ def test_a_take_is_a_span_of_the_loop_with_its_own_count_and_time() -> None:
     assert first.ticks[0].t_s >= 0.0
     assert first.ticks[-1].t_s < 0.3 + RATES.period_s
     assert len(whole.ticks) > len(first.ticks) + len(second.ticks)
+
+
+def test_a_take_may_begin_before_the_loop_has_made_its_first_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a busy machine it was timed from before the loop's origin, and never ended."""
+    began = threading.Event()
+
+    def slowly() -> Realtime:
+        began.wait(SOON_S)
+        return Realtime(False)
+
+    monkeypatch.setattr("gaploop.teleop.loop_thread.raise_priority", slowly)
+    with thread(Arm(), until_done=False) as control:
+        control.start()
+        later = threading.Timer(0.05, began.set)
+        later.start()
+        end = control.span(max_s=0.2, stop=after(SOON_S))
+        later.join()
+        control.finish()
+    assert end.reason is EndReason.TIME
+    assert end.duration_s <= 0.2 + RATES.period_s
 
 
 def test_a_rig_can_take_its_turns_from_a_running_thread() -> None:
