@@ -34,11 +34,17 @@ AS_THE_OTHERS = (("so101", "leader"), ("koch", "follower"))
 """Their calibration takes the same steps as that of the two that are always tried."""
 
 
-def tried(attempt: Callable[[], None], times: int = 6) -> None:
-    """Try again where the makers' SDK gave up waiting.
+@pytest.fixture(autouse=True)
+def a_slow_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tell ROBOTIS' SDK to wait as for a slow adapter: 0.5 s instead of 34 ms for an answer."""
+    monkeypatch.setattr("dynamixel_sdk.port_handler.LATENCY_TIMER", 250)
 
-    It does so after 34 ms, by the clock on the wall: on a machine with more to run than it has
-    cores, the kernel's own thread behind a pseudo-terminal may come later than that.
+
+def tried(attempt: Callable[[], None], times: int = 6) -> None:
+    """Try again where a maker's SDK gave up waiting.
+
+    They count by the clock on the wall: on a machine with more to run than it has cores, the
+    kernel's own thread behind a pseudo-terminal may come later than that.
     """
     for left in reversed(range(times)):
         try:
