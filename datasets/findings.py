@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
+import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
+
+import av
+import pyarrow as pa
+
+from gaploop.core.errors import UnusableInputError
 
 ERROR: Final = "error"
 """Training on it fails or teaches something wrong."""
 WARNING: Final = "warning"
 """It loads and trains; something is missing or odd."""
+DAMAGE: Final = (
+    UnusableInputError,
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+    pa.ArrowException,
+    av.FFmpegError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What reading a damaged file may raise in pyarrow, PyAV, json, zipfile or our own conversions."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +47,7 @@ class Finding:
         severity: `error` or `warning`.
         where: file, column or episodes.
         message: what is wrong, with values.
-        mend: what to do about it.
+        mend: the command that mends it, or what to do where no command can.
     """
 
     code: str
@@ -33,17 +59,43 @@ class Finding:
 
 @dataclass
 class Findings:
-    """Collects findings while a folder is checked."""
+    """Collects findings while a folder is checked.
 
+    Attributes:
+        root: the folder; commands that mend name it.
+    """
+
+    root: Path = Path()
     items: list[Finding] = field(default_factory=list)
 
-    def error(self, code: str, where: object, message: str, mend: str) -> None:
-        """Add an error."""
-        self.items.append(Finding(code, ERROR, str(where), message, mend))
+    def error(self, code: str, where: object, message: str, mend: str = "") -> None:
+        """Add an error; `gaploop repair` mends it unless `mend` says otherwise."""
+        self.items.append(Finding(code, ERROR, str(where), message, mend or self.repair()))
 
-    def warn(self, code: str, where: object, message: str, mend: str) -> None:
-        """Add a warning."""
-        self.items.append(Finding(code, WARNING, str(where), message, mend))
+    def warn(self, code: str, where: object, message: str, mend: str = "") -> None:
+        """Add a warning; `gaploop repair` mends it unless `mend` says otherwise."""
+        self.items.append(Finding(code, WARNING, str(where), message, mend or self.repair()))
+
+    def repair(self, options: str = "") -> str:
+        """Return the command that repairs the folder."""
+        words = ("gaploop repair", shlex.quote(str(self.root)), options, "--yes")
+        return " ".join(word for word in words if word)
+
+    def delete(self, episodes: Sequence[int]) -> str:
+        """Return the command that writes the dataset anew without some episodes."""
+        out = shlex.quote(f"{self.root}_clean")
+        listed = ", ".join(str(e) for e in episodes)
+        where = shlex.quote(str(self.root))
+        return f"gaploop edit delete {where} --episodes='[{listed}]' --output_dir={out}"
+
+    @contextlib.contextmanager
+    def guard(self, where: object) -> Iterator[None]:
+        """Turn what a damaged file makes a rule raise into a finding; the other rules go on."""
+        try:
+            yield
+        except DAMAGE as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            self.error("unreadable", where, f"It can't be read: {reason}")
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.items)

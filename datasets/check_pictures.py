@@ -1,0 +1,129 @@
+"""Rules of `check` that decode pictures: they can be decoded, and change while the robot moves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.datasets import columns
+from gaploop.datasets.check_scan import Scan
+from gaploop.datasets.findings import DAMAGE, Findings, numbers
+from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.video import open_video
+
+THUMB: Final = 160
+"""Pictures are compared at this width at most [pixels]."""
+FROZEN_S: Final = 1.0
+"""Shortest stretch of equal pictures that is reported [s]."""
+FROZEN_FRAMES: Final = 10
+MOVED: Final = 0.05
+"""The joints must have covered this share of their range while the pictures stood still."""
+_DARK: Final = 8
+
+
+@dataclass(frozen=True)
+class PictureRun:
+    """One episode's pictures in a file.
+
+    Attributes:
+        start_s: time of the first one in the file [s].
+        frames: how many.
+    """
+
+    episode: int
+    start_s: float
+    frames: int
+
+
+def look_at(
+    info: DatasetInfo,
+    key: str,
+    path: Path,
+    runs: Sequence[PictureRun],
+    scan: Scan | None,
+    findings: Findings,
+) -> None:
+    """Decode some episodes of one file."""
+    broken, frozen, dark = [], [], []
+    for run in runs:
+        try:
+            thumbs = list(_thumbs(info.fps, path, run))
+        except DAMAGE:
+            thumbs = []
+        if len(thumbs) < run.frames:
+            broken.append(run.episode)
+            continue
+        if all(int(t.max()) < _DARK for t in thumbs):
+            dark.append(run.episode)
+        elif scan is not None and _stands_still(thumbs, info.fps, run.episode, scan):
+            frozen.append(run.episode)
+    name = path.relative_to(info.root)
+    if broken:
+        text = f"{key}: pictures of episodes {numbers(broken)} can't be decoded."
+        findings.error("bad_pictures", name, text)
+    without = "keeps the rest"
+    if dark:
+        text = f"{key}: episodes {numbers(dark)} are black."
+        findings.warn("black_images", name, text, f"{findings.delete(dark)}  # {without}")
+    if frozen:
+        text = f"{key}: episodes {numbers(frozen)} show one and the same picture while the robot "
+        mend = f"{findings.delete(frozen)}  # {without}"
+        findings.warn("frozen_images", name, text + "moves.", mend)
+
+
+def _thumbs(fps: float, path: Path, run: PictureRun) -> Iterator[NDArray[np.uint8]]:
+    """Yield an episode's pictures, grey and small.
+
+    Raises:
+        UnusableInputError: the decoder had to make up part of a picture.
+    """
+    half_s, left = 0.5 / fps, run.frames
+    with open_video(path) as container:
+        stream = container.streams.video[0]
+        stream.codec_context.options = {"err_detect": "explode"}
+        stream.thread_type = "AUTO"
+        container.seek(max(0, int(run.start_s / stream.time_base)), stream=stream)
+        for frame in container.decode(stream):
+            if frame.time is None or frame.time < run.start_s - half_s:
+                continue
+            if frame.is_corrupt:
+                raise UnusableInputError(f"{path}: a picture is damaged.")
+            width = min(THUMB, frame.width)
+            height = max(2, frame.height * width // frame.width)
+            small = frame.reformat(width=width, height=height, format="gray")
+            yield small.to_ndarray()
+            left -= 1
+            if left == 0:
+                return
+
+
+def _stands_still(
+    thumbs: Sequence[NDArray[np.uint8]], fps: float, episode: int, scan: Scan
+) -> bool:
+    """Say whether equal pictures stand beside joints that move."""
+    signals = scan.signals.get(episode, {})
+    name = columns.STATE if columns.STATE in signals else columns.ACTION
+    if name not in signals or len(signals[name]) != len(thumbs) or len(thumbs) < FROZEN_FRAMES:
+        return False
+    signal, moments = signals[name], scan.moments[name]
+    ranges = moments.high.max(axis=0) - moments.low.min(axis=0)
+    same = np.array([np.array_equal(a, b) for a, b in itertools.pairwise(thumbs)])
+    needed = min(max(FROZEN_FRAMES, round(FROZEN_S * fps)), len(thumbs))
+    for first, last in _stretches(same):
+        covered = np.ptp(signal[first : last + 1], axis=0)
+        if last - first + 1 >= needed and ((covered > MOVED * ranges) & (ranges > 0)).any():
+            return True
+    return False
+
+
+def _stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield the first and last picture of each stretch of equal ones."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
