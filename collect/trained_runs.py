@@ -57,6 +57,8 @@ def trained_on(
 def _used(entry: dict[str, Any], uids: Collection[str], names: set[str], folder: Path) -> int:
     if "uids" in entry:
         return len(set(entry["uids"]) & set(uids))
-    root = Path(str(entry.get("root", "")))
+    if not entry.get("root"):
+        return 0
+    root = Path(str(entry["root"]))
     candidates = (root, folder / root)
     return int(bool(uids) and any(str(c.resolve()) in names for c in candidates))

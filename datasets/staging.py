@@ -90,13 +90,14 @@ def clone(root: Path, staging: Path) -> None:
         if path.is_dir():
             target.mkdir(parents=True, exist_ok=True)
         elif path.relative_to(root).parts[0] in LINKED:
-            _link(path, target)
+            link(path, target)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, target)
 
 
-def _link(path: Path, target: Path) -> None:
+def link(path: Path, target: Path) -> None:
+    """Give a file that is never changed once written a second name, or copy it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(path, target)

@@ -8,7 +8,7 @@ reordered frames, which is how takes are recorded.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
@@ -40,6 +40,7 @@ class VideoWriter:
         self._container: Any = None
         self._stream: Any = None
         self._kind: tuple[Any, ...] = ()
+        self._delay = 0
 
     def __enter__(self) -> VideoWriter:
         return self
@@ -73,38 +74,39 @@ class VideoWriter:
             stream = container.streams.video[0]
             packets = [p for p in container.demux(stream) if p.size]
             check_packets(packets, frames, source)
-            self._mux(stream, packets)
+            self._mux(stream, VideoPart(packets, range(frames), 0))
         return first
 
-    def append_part(self, source: Path, start_s: float, frames: int) -> None:
+    def append_part(self, source: Path, start_s: float, frames: int) -> bool:
         """Append `frames` pictures of `source` from `start_s` [s] on, without decoding them.
 
+        Returns:
+            False, with nothing written, where they fit only into another file: another codec or
+            size, or more pictures stored out of order than before.
+
         Raises:
-            UnusableInputError: there are fewer, or they don't begin with a key frame, or they
-                are not stored in the order in which they are shown.
+            UnusableInputError: there are fewer, or they can't be cut out without decoding.
         """
         with open_video(source) as container:
             stream = container.streams.video[0]
-            begin = round(start_s / stream.time_base)
-            half = round(Fraction(1, 2) / self._rate / stream.time_base)
-            container.seek(max(0, begin), stream=stream)
-            wanted = (p for p in container.demux(stream) if p.size and p.pts >= begin - half)
-            packets = list(itertools.islice(wanted, frames))
-            check_packets(packets, frames, source)
-            late = packets and packets[0].pts > begin + half
-            if late or not all(p.is_keyframe for p in packets[:1]):
-                raise UnusableInputError(f"{source} has no key frame at {start_s:g} s.")
-            self._mux(stream, packets)
+            part = find_part(container, start_s, frames, self._rate, source)
+            fits = part.delay <= self._delay and self._kind == _kind(stream)
+            if self._container is not None and not fits:
+                return False
+            self._delay = self._delay if self._container is not None else part.delay
+            self._mux(stream, part)
+        return True
 
-    def _mux(self, stream: Any, packets: list[Any]) -> None:
+    def _mux(self, stream: Any, part: VideoPart) -> None:
         self._open(stream)
-        for packet in packets:
+        for place, (packet, shown) in enumerate(zip(part.packets, part.shown, strict=True)):
             packet.time_base = self._stream.time_base
-            packet.pts = packet.dts = self.frames * TICKS_PER_FRAME
+            packet.pts = (self.frames + shown) * TICKS_PER_FRAME
+            packet.dts = (self.frames + place - self._delay) * TICKS_PER_FRAME
             packet.duration = TICKS_PER_FRAME
             packet.stream = self._stream
             self._container.mux(packet)
-            self.frames += 1
+        self.frames += len(part.packets)
 
     def _open(self, template: Any) -> None:
         if self._container is not None:
@@ -125,6 +127,56 @@ class VideoWriter:
 def _kind(stream: Any) -> tuple[Any, ...]:
     context = stream.codec_context
     return (context.name, context.width, context.height, bytes(context.extradata or b""))
+
+
+@dataclass(frozen=True)
+class VideoPart:
+    """Consecutive pictures of a video as packets, in the order in which they are decoded.
+
+    Attributes:
+        packets: one per picture; the first is a key frame.
+        shown: place of each packet's picture in the order in which they are shown.
+        delay: by how many places the most delayed packet is decoded after it is shown.
+    """
+
+    packets: list[Any]
+    shown: Sequence[int]
+    delay: int
+
+
+def find_part(
+    container: Any, start_s: float, frames: int, rate_hz: Fraction, source: Path
+) -> VideoPart:
+    """Find the packets of `frames` pictures from `start_s` [s] on.
+
+    Raises:
+        UnusableInputError: they don't begin with a key frame, or pictures outside the part are
+            decoded between them, and so may need them or be needed.
+    """
+    stream = container.streams.video[0]
+    begin = round(start_s / stream.time_base)
+    half = round(Fraction(1, 2) / rate_hz / stream.time_base)
+    container.seek(max(0, begin), stream=stream)
+    wanted = itertools.dropwhile(
+        lambda p: abs(p.pts - begin) > half or not p.is_keyframe,
+        (p for p in container.demux(stream) if p.size and p.pts is not None),
+    )
+    packets = list(itertools.islice(wanted, frames))
+    times = sorted(p.pts for p in packets)
+    if not packets or packets[0].pts != times[0] or len(packets) < frames:
+        raise UnusableInputError(
+            f"{source} can't be cut at {start_s:g} s for {frames} pictures: no key frame there, or "
+            "the file is too short."
+        )
+    end = begin + round(frames / rate_hz / stream.time_base)
+    if times[-1] > end - half:
+        raise UnusableInputError(
+            f"{source} can't be cut at {float(end * stream.time_base):g} s: pictures on both sides "
+            "need each other."
+        )
+    places = {pts: k for k, pts in enumerate(times)}
+    shown = [places[p.pts] for p in packets]
+    return VideoPart(packets, shown, max(k - place for k, place in enumerate(shown)))
 
 
 def check_packets(packets: list[Any], frames: int, source: Path) -> None:

@@ -15,7 +15,7 @@ from gaploop.core.journal_format import TRUTH, append_truth
 from gaploop.core.labels import LabelEvent
 from gaploop.datasets import layout
 from gaploop.datasets.check import check
-from gaploop.datasets.lerobot_delete import delete_takes
+from gaploop.datasets.delete import delete_takes
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
 from gaploop.datasets.telemetry_zarr import telemetry_path
@@ -122,7 +122,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("at", ["take written", "staged", "synced", "swapped"])
+@pytest.mark.parametrize("at", ["rows written", "videos written", "staged", "synced", "swapped"])
 def test_killed_at_any_step_it_is_the_old_or_the_new_one(
     published: tuple[Path, list[str]], at: str
 ) -> None:

@@ -1,0 +1,101 @@
+"""`run.json` of a dataset that was made of others: which, by id and hash, and which episodes.
+
+No path stands in it, only names, so that it can be pushed; and no uid, so that takes which are
+deleted later leave nothing behind. What the sources were made of stands in it too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, sha256, uuid7, write_json
+from gaploop.datasets.pieces import Piece
+
+SCHEMA: Final = "gaploop.edit.v1"
+RUN: Final = "run.json"
+
+
+def dataset_hash(root: Path) -> str:
+    """Return the hash that names a dataset's content: `sha256:` and 16 hexadecimal digits.
+
+    Metadata, labels and numbers count byte by byte; videos and telemetry by name and size.
+    """
+    digest = hashlib.sha256()
+    for folder in ("meta", "data", "videos", "telemetry"):
+        for path in sorted(p for p in (root / folder).rglob("*") if p.is_file()):
+            content = sha256(path) if folder in ("meta", "data") else str(path.stat().st_size)
+            digest.update(f"{path.relative_to(root).as_posix()} {content}\n".encode())
+    return f"sha256:{digest.hexdigest()[:16]}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Return episode numbers in the form that `--episodes` reads: `0:3,7`."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and runs[-1][1] == number:
+            runs[-1][1] = number + 1
+        else:
+            runs.append([number, number + 1])
+    return ",".join(str(a) if b == a + 1 else f"{a}:{b}" for a, b in runs)
+
+
+def source_of(piece: Piece) -> dict[str, Any]:
+    """Return how `run.json` names a dataset that episodes were taken from."""
+    run = read_run(piece.info.root)
+    return {
+        "name": piece.info.root.name,
+        "id": str(run.get("id", "")),
+        "hash": dataset_hash(piece.info.root),
+        "episodes": spans(piece.chosen),
+        "takes": len(piece.chosen),
+        "of": len(piece.held),
+        **({"run": run} if run else {}),
+    }
+
+
+def read_run(root: Path) -> dict[str, Any]:
+    """Return a dataset's `run.json`; empty where it has none that says where it came from."""
+    try:
+        run = read_json(root / RUN)
+    except UnusableInputError:
+        return {}
+    return run if isinstance(run, dict) and run.get("schema") == SCHEMA else {}
+
+
+def write_run(
+    folder: Path,
+    command: str,
+    config: Mapping[str, Any],
+    inputs: Sequence[Mapping[str, Any]],
+    result: Mapping[str, Any],
+) -> None:
+    """Write `run.json` of the dataset in `folder`.
+
+    Args:
+        command: such as `edit split`.
+        config: the options that decided what is in it.
+        inputs: what `source_of` returns.
+        result: what came of it.
+    """
+    known = {"python": platform.python_version(), "gaploop": importlib.metadata.version("gaploop")}
+    write_json(
+        folder / RUN,
+        {
+            "schema": SCHEMA,
+            "id": uuid7(),
+            "command": command,
+            "at": datetime.now(UTC).isoformat(),
+            "versions": known,
+            "config": json.loads(json.dumps(dict(config), default=str)),
+            "inputs": list(inputs),
+            "result": dict(result),
+        },
+    )

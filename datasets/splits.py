@@ -1,0 +1,164 @@
+"""Which takes go into which part of a split, with no session in two parts.
+
+Takes of one session share light, table, operator and the day's calibration: with some of it in
+the part that a policy learns from and some in the part that it is judged by, the judgement is
+flattering. Takes without a session stand for themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.datasets.layout import Episode
+
+type Parts = dict[str, list[int]]
+"""Name of each part to the episodes in it."""
+
+ALLOW: Final = "allow it with --shared_sessions=true"
+_FIELDS: Final[dict[str, Callable[[Episode], object]]] = {
+    "outcome": lambda e: e.outcome.value,
+    "failure_mode": lambda e: e.failure_mode,
+    "phase": lambda e: e.phase,
+    "dimension": lambda e: max(e.info.dimensions, key=lambda d: e.info.dimensions[d], default=""),
+    "kind": lambda e: e.info.kind.value,
+    "domain": lambda e: e.info.domain.value,
+    "session": lambda e: e.info.session,
+    "operator": lambda e: e.info.operator,
+    "station": lambda e: e.info.station,
+    "calibration": lambda e: e.info.calibration,
+    "policy": lambda e: e.info.policy,
+    "plan": lambda e: e.info.plan,
+    "task": lambda e: e.info.task,
+}
+
+
+def session_of(episode: Episode) -> str:
+    """Return what tells a take's session from others; a take without one is its own."""
+    return episode.info.session or f"take {episode.info.uid}"
+
+
+def shared_sessions(parts: Parts, episodes: Sequence[Episode]) -> list[str]:
+    """Return the sessions that are in more than one part."""
+    session = {e.index: session_of(e) for e in episodes}
+    seen: dict[str, set[str]] = {}
+    for name, indices in parts.items():
+        for index in indices:
+            seen.setdefault(session[index], set()).add(name)
+    return sorted(s for s, names in seen.items() if len(names) > 1)
+
+
+def by_share(
+    episodes: Sequence[Episode], shares: Mapping[str, float], seed: int, whole_sessions: bool
+) -> Parts:
+    """Split at random by shares of the takes.
+
+    Args:
+        episodes: all takes.
+        shares: part to its share, which add up to 1.
+        seed: decides; the same one gives the same parts.
+        whole_sessions: sessions stay together, which may miss the shares.
+
+    Raises:
+        UnusableInputError: shares that don't add up, or fewer sessions than parts.
+    """
+    _check_shares(shares)
+    groups: dict[str, list[int]] = {}
+    for episode in episodes:
+        key = session_of(episode) if whole_sessions else str(episode.index)
+        groups.setdefault(key, []).append(episode.index)
+    if len(groups) < len(shares):
+        raise UnusableInputError(_too_few(episodes, groups, shares, whole_sessions))
+    drawn = [groups[key] for key in sorted(groups)]
+    random.Random(seed).shuffle(drawn)
+    drawn.sort(key=len, reverse=True)  # stable: equal ones stay shuffled
+    parts: Parts = {name: [] for name in shares}
+    for left, group in zip(range(len(drawn), 0, -1), drawn, strict=True):
+        empty = [name for name in parts if not parts[name]]
+        open_to = empty if left == len(empty) else list(parts)
+        wanted = {name: shares[name] * len(episodes) - len(parts[name]) for name in open_to}
+        parts[max(open_to, key=lambda name: wanted[name])] += group
+    return {name: sorted(indices) for name, indices in parts.items()}
+
+
+def _check_shares(shares: Mapping[str, float]) -> None:
+    bad = [s for s in shares.values() if not 0 < s < 1]
+    if bad or len(shares) < 2 or abs(sum(shares.values()) - 1) > 1e-6:
+        text = ", ".join(f"{name}: {share:g}" for name, share in shares.items())
+        raise UnusableInputError(
+            f"Shares {{{text}}} must be two or more numbers between 0 and 1 that add up to 1."
+        )
+
+
+def _too_few(
+    episodes: Sequence[Episode],
+    groups: Mapping[str, Sequence[int]],
+    shares: Mapping[str, float],
+    whole_sessions: bool,
+) -> str:
+    if not whole_sessions:
+        return f"{len(episodes)} takes are too few for {len(shares)} parts."
+    names = ", ".join(sorted(groups)[:3])
+    return (
+        f"The {len(episodes)} takes are of {len(groups)} session{'s'[: len(groups) != 1]} "
+        f"({names}), too few for {len(shares)} parts without one session in two of them. Record "
+        f"in another session, or {ALLOW}."
+    )
+
+
+def by_field(episodes: Sequence[Episode], name: str) -> Parts:
+    """Split by what is known about takes: one part for each value.
+
+    Args:
+        name: a field such as `outcome` or `session`, or a condition such as `lighting`.
+
+    Raises:
+        UnknownChoiceError: no take has such a condition.
+        UnusableInputError: all takes have the same value.
+    """
+    conditions = {key for e in episodes for key in e.info.conditions}
+    if name not in _FIELDS and name not in conditions:
+        raise unknown_choice("field", name, [*_FIELDS, *conditions], "--by")
+    read = _FIELDS.get(name, lambda e: e.info.conditions.get(name, ""))
+    parts: Parts = {}
+    for episode in episodes:
+        parts.setdefault(_part_name(read(episode)), []).append(episode.index)
+    if len(parts) < 2:
+        raise UnusableInputError(
+            f"All {len(episodes)} takes have {name} '{next(iter(parts))}': nothing to split."
+        )
+    return dict(sorted(parts.items()))
+
+
+def _part_name(value: Any) -> str:
+    """Return a value as the name of a folder."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return re.sub(r"[^\w.+=-]+", "_", text).strip("_.") or "none"
+
+
+def check_whole_sessions(parts: Parts, episodes: Sequence[Episode], named: bool) -> list[str]:
+    """Refuse parts that share a session.
+
+    Args:
+        named: the episodes were named one by one. Where all takes are of one session, no split
+            keeps it whole, and whoever names episodes then has decided.
+
+    Returns:
+        the sessions that are shared all the same.
+
+    Raises:
+        UnusableInputError: which sessions, and what would do.
+    """
+    shared = shared_sessions(parts, episodes)
+    only_one = len({session_of(e) for e in episodes}) == 1
+    if not shared or (named and only_one):
+        return shared
+    more = f" and {len(shared) - 3} more" if len(shared) > 3 else ""
+    raise UnusableInputError(
+        f"Session {', '.join(shared[:3])}{more} would be in several parts, so that one would be "
+        f"judged by what the other has seen. Split by --by=session or --fraction, or {ALLOW}."
+    )
