@@ -84,21 +84,3 @@ def require_joints(a: Shape, b: Shape, mend: str) -> None:
             f"{b.where} has {len(b.joints)} joints ({', '.join(b.joints)}), {a.where} has "
             f"{len(a.joints)} ({', '.join(a.joints)}). {mend}"
         )
-
-
-def require_trainable_together(infos: list[DatasetInfo]) -> None:
-    """Check fps, joints, and the widths of state, action and environment state of datasets.
-
-    Raises:
-        UnusableInputError: the first pair that differs.
-    """
-    mend = "Train on datasets of one robot and rate."
-    for other in infos[1:]:
-        require_joints(Shape.of_dataset(infos[0]), Shape.of_dataset(other), mend)
-        for name in (columns.ACTION, columns.STATE, columns.ENVIRONMENT):
-            have, got = infos[0].width(name), other.width(name)
-            if have != got:
-                raise UnusableInputError(
-                    f"dataset {other.root} has {got} entries in {name}, {infos[0].root} has "
-                    f"{have}. {mend}"
-                )

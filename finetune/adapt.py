@@ -17,9 +17,11 @@ import torch
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_json
 from gaploop.core.vocabulary import Domain
+from gaploop.datasets.mixture import Stage
+from gaploop.datasets.mixture_spec import by_size
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
-from gaploop.finetune.batches import DOMAIN, Mixture, Source, check_signature
+from gaploop.finetune.batches import DOMAIN, MixedBatches, Source, check_signature
 from gaploop.finetune.data import load_source
 from gaploop.finetune.demonstrations import scripted_source
 from gaploop.finetune.lerobot_learner import ActLearner
@@ -46,7 +48,7 @@ class AdaptOptions:
         lora: size of the adapter.
         full: train all weights instead of an adapter.
         spec: how to train.
-        select: which takes, see `data.SELECTIONS`.
+        select: which takes, see `selection.SELECTIONS`.
         episodes: only these episodes of the real datasets.
         held_out: episodes of the real datasets to keep aside and measure the action error on.
         resume: go on from the checkpoint in `output_dir`.
@@ -85,14 +87,18 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
     spec = options.spec if held_out else replace(options.spec, eval_every=0)
     torch.manual_seed(spec.seed)
     module = bundle.policy if options.full else adapter.wrap(bundle, base, options.lora)
-    mixture = Mixture(
-        sources, shares, chunk=bundle.chunk, batch_size=spec.batch_size, seed=spec.seed
+    batches = MixedBatches(
+        sources,
+        [Stage(tuple(shares))],
+        chunk=bundle.chunk,
+        batch_size=spec.batch_size,
+        seed=spec.seed,
     )
     learner = ActLearner(bundle, module, held_out)
-    result = train(learner, mixture, spec, folder, resume=options.resume, progress=progress)
+    result = train(learner, batches, spec, folder, resume=options.resume, progress=progress)
     _drive_as_real(bundle, sources)
     _save(module, bundle, base, folder, options.full)
-    inputs = tuple(describe(s, w) for s, w in zip(sources, mixture.shares.tolist(), strict=True))
+    inputs = tuple(describe(s, w) for s, w in zip(sources, shares, strict=True))
     return _record(options, base, folder, result, inputs)
 
 
@@ -120,8 +126,7 @@ def _sources(options: AdaptOptions) -> tuple[list[Source], list[float], list[Any
 
 
 def _by_size(sources: Sequence[Source], share: float) -> list[float]:
-    sizes = [float(sum(e.usable.sum() for e in s.episodes)) for s in sources]
-    return [share * size / sum(sizes) for size in sizes]
+    return by_size([s.frames for s in sources], share) if sources else []
 
 
 def _drive_as_real(bundle: act.ActBundle, sources: Sequence[Source]) -> None:

@@ -1,12 +1,10 @@
-"""What training reads: demonstrations in memory, and a seeded, weighted stream of batches.
+"""What training reads: demonstrations in memory, and batches of a mixture of them.
 
-A batch is a pure function of (seed, step). That makes resuming exact: nothing about the
-sampler has to be saved, and an interrupted run draws what the uninterrupted one would have.
+Which samples make up a batch is decided by `datasets.mixture`, a pure function of (seed, step).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +14,8 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
+from gaploop.datasets.mixture import Mixture, Pool, Stage
+from gaploop.datasets.selection import span_ends
 
 type Float32Array = NDArray[np.float32]
 
@@ -59,6 +59,7 @@ class Episode:
         action: requested action, shape (n, n_action), LeRobot units.
         usable: frames a chunk may be learned from, bool, shape (n,).
         plan: id of the plan item it was collected for, or "".
+        weight: how often its frames are drawn, relative to other takes of its source.
     """
 
     uid: str
@@ -68,6 +69,7 @@ class Episode:
     action: Float32Array
     usable: NDArray[np.bool_]
     plan: str = ""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,11 @@ class Source:
     domain: Domain
     signature: Signature
     episodes: tuple[Episode, ...]
+
+    @property
+    def frames(self) -> int:
+        """Frames that a chunk may be learned from."""
+        return sum(int(e.usable.sum()) for e in self.episodes)
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,7 @@ class Moments:
     std: Float32Array
 
 
-class _Pool:
+class _Frames:
     """One source's frames end to end, and where each frame's take or span ends."""
 
     def __init__(self, source: Source) -> None:
@@ -122,22 +129,20 @@ class _Pool:
         self.state = np.concatenate([e.state for e in episodes])
         self.environment = np.concatenate([e.environment for e in episodes])
         self.action = np.concatenate([e.action for e in episodes])
-        usable = np.concatenate([e.usable for e in episodes])
-        starts = np.cumsum([0] + [len(e.usable) for e in episodes])
-        self.end = np.empty(len(usable), dtype=np.int64)
-        for first, last in itertools.pairwise(starts):
-            breaks = np.append(np.flatnonzero(~usable[first:last]) + first, last)
-            rows = np.arange(first, last)
-            self.end[first:last] = breaks[np.searchsorted(breaks, rows, side="left")]
-        self.rows = np.flatnonzero(usable)
+        starts = np.cumsum([0] + [len(e.usable) for e in episodes[:-1]])
+        self.end = np.concatenate(
+            [span_ends(e.usable) + first for e, first in zip(episodes, starts, strict=True)]
+        )
+        self.usable = np.flatnonzero(np.concatenate([e.usable for e in episodes]))
+        self.weight = np.repeat([e.weight for e in episodes], [e.usable.sum() for e in episodes])
 
 
-class Mixture:
-    """Draws batches from several sources with fixed shares.
+class MixedBatches:
+    """Batches of several sources, mixed by `datasets.mixture`.
 
     Args:
         sources: what to draw from, each with at least one usable frame.
-        shares: relative share of each source; normalised to sum to 1.
+        stages: shares of the sources over the steps.
         chunk: actions per sample.
         batch_size: samples per batch.
         seed: decides every draw.
@@ -148,42 +153,49 @@ class Mixture:
     def __init__(
         self,
         sources: Sequence[Source],
-        shares: Sequence[float],
+        stages: Sequence[Stage],
         *,
         chunk: int,
         batch_size: int,
         seed: int,
         randomise_domain: bool = False,
     ) -> None:
-        weights = np.asarray(shares, dtype=np.float64)
-        if len(sources) != len(weights) or not len(sources):
-            raise UnusableInputError(f"{len(sources)} sources with {len(weights)} shares.")
-        if (weights < 0).any() or not weights.sum() > 0:
-            raise UnusableInputError(f"Mixture shares {list(shares)} must be ≥ 0, one above 0.")
-        self.signature = common_signature(sources)
-        self.shares = weights / weights.sum()
         self.chunk, self.batch_size, self.seed = chunk, batch_size, seed
-        self._pools = [_Pool(s) for s in sources]
+        self._frames = [_Frames(s) for s in sources]
+        pools = [
+            Pool(s.root, np.full(len(f.usable), i, dtype=np.int64), f.usable, f.weight)
+            for i, (s, f) in enumerate(zip(sources, self._frames, strict=True))
+        ]
+        self.mixture = Mixture(pools, stages, batch_size=batch_size, seed=seed)
+        self.signature = common_signature(sources)
         names = self.signature.environment_names
         self._domain = names.index(DOMAIN) if randomise_domain and DOMAIN in names else None
 
     def batch(self, step: int) -> Batch:
         """Return the batch of training step `step`, the same whenever it is asked for."""
-        rng = np.random.default_rng((self.seed, step))
-        source = np.sort(rng.choice(len(self._pools), size=self.batch_size, p=self.shares))
+        drawn = self.mixture.batch(step)
+        order = np.argsort(drawn.source, kind="stable")
+        source, rows = drawn.source[order], drawn.frame[order]
         parts = [
-            _draw(pool, rng, int((source == i).sum()), self.chunk)
-            for i, pool in enumerate(self._pools)
+            _gathered(frames, rows[source == i], self.chunk)
+            for i, frames in enumerate(self._frames)
         ]
         state, environment, action, is_pad = (
             np.concatenate([p[k] for p in parts]) for k in range(4)
         )
         if self._domain is not None:
-            environment[:, self._domain] = rng.integers(0, 2, size=self.batch_size)
-        return Batch(state, environment, action, is_pad.astype(bool), source.astype(np.int64))
+            flags = np.random.default_rng((self.seed, step)).integers(0, 2, self.batch_size)
+            environment[:, self._domain] = flags
+        return Batch(state, environment, action, is_pad.astype(bool), source)
 
-    def moments(self) -> dict[str, Moments]:
-        """Return `state`, `environment` and `action` moments over the usable frames, by share."""
+    def moments(self, steps: int = 1) -> dict[str, Moments]:
+        """Return `state`, `environment` and `action` moments over the frames, as often as drawn.
+
+        Args:
+            steps: training steps of the run.
+        """
+        shares = self.mixture.mean_shares(steps)
+        weights = [w * f.weight / f.weight.sum() for w, f in zip(shares, self._frames, strict=True)]
         result = {}
         names = {
             "state": self.signature.state_names,
@@ -191,11 +203,9 @@ class Mixture:
             "action": self.signature.action_names,
         }
         for key, entries in names.items():
-            pools = [getattr(p, key)[p.rows].astype(np.float64) for p in self._pools]
-            mean = sum(w * p.mean(axis=0) for w, p in zip(self.shares, pools, strict=True))
-            square = sum(
-                w * ((p - mean) ** 2).mean(axis=0) for w, p in zip(self.shares, pools, strict=True)
-            )
+            rows = [getattr(f, key)[f.usable].astype(np.float64) for f in self._frames]
+            mean = sum(w @ r for w, r in zip(weights, rows, strict=True))
+            square = sum(w @ (r - mean) ** 2 for w, r in zip(weights, rows, strict=True))
             result[key] = _guarded(np.asarray(mean), np.sqrt(np.asarray(square)), entries)
         return result
 
@@ -228,11 +238,11 @@ def check_signature(given: Signature, wanted: Signature, where: str, by: str) ->
         UnusableInputError: saying what differs and how to mend it.
     """
     mends = {
-        "fps": "Record or resample both at one rate.",
-        "state_names": "Use the same arm with the joints in the same order.",
-        "action_names": "Use the same arm with the joints in the same order.",
+        "fps": "Resample one of them with gaploop harmonise.",
+        "state_names": "Name and order the joints alike with gaploop harmonise.",
+        "action_names": "Name and order the joints alike with gaploop harmonise.",
         "environment_names": "Record both with the same tracker.",
-        "units": "Record or convert both in the same units.",
+        "units": "Convert one of them with gaploop harmonise.",
     }
     for name, mend in mends.items():
         ours, theirs = getattr(given, name), getattr(wanted, name)
@@ -249,16 +259,15 @@ def _short(value: object) -> str:
     return repr(value)
 
 
-def _draw(
-    pool: _Pool, rng: np.random.Generator, n: int, chunk: int
+def _gathered(
+    frames: _Frames, rows: NDArray[np.int64], chunk: int
 ) -> tuple[Float32Array, Float32Array, Float32Array, NDArray[np.bool_]]:
-    rows = pool.rows[rng.integers(0, len(pool.rows), size=n)]
     index = rows[:, None] + np.arange(chunk)
-    end = pool.end[rows][:, None]
+    end = frames.end[rows][:, None]
     return (
-        pool.state[rows],
-        pool.environment[rows],
-        pool.action[np.minimum(index, end - 1)],
+        frames.state[rows],
+        frames.environment[rows],
+        frames.action[np.minimum(index, end - 1)],
         index >= end,
     )
 

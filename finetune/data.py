@@ -1,29 +1,18 @@
-"""Which takes of a published dataset are trained on, read from Parquet without any video.
-
-Successful demonstrations count whole, rollouts only where a person had taken over. A failed
-rollout is never a demonstration by accident: that takes `select="all"`.
-"""
+"""Which takes of a published dataset are trained on, read from Parquet without any video."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.datasets import columns, layout
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.vocabulary import Domain
+from gaploop.datasets import columns, layout, selection
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.finetune.batches import Episode, Signature, Source
-
-SELECTIONS: Final = {
-    "demonstrations": "successful demonstrations whole, rollouts where a person had taken over",
-    "successful": "every successful take whole, whoever drove",
-    "all": "every take that isn't discarded or interrupted, whatever its outcome",
-}
-_GONE: Final = (Outcome.DISCARDED, Outcome.INTERRUPTED)
 
 
 def load_source(
@@ -33,48 +22,33 @@ def load_source(
 
     Args:
         root: the dataset's folder.
-        select: one of `SELECTIONS`.
+        select: one of `selection.SELECTIONS`.
         episodes: only these episode indices; all of them if None.
 
     Raises:
         UnusableInputError: no dataset, a feature missing, takes of several domains or without
             an outcome, NaN in what would be trained on, or nothing selected.
     """
-    if select not in SELECTIONS:
-        raise unknown_choice("selection", select, SELECTIONS, "--select")
+    selection.check_selection(select)
     info = layout.read_info(root)
     known = layout.read_episodes(info, episodes)
-    _check_labelled(root, known, select)
-    chosen = {e.index: e for e in known if _wanted(e, select)}
+    chosen = {e.index: e for e in selection.wanted_episodes(root, known, select)}
     table = _frames(info, list(chosen)) if chosen else None
-    taken = [
-        take for e in chosen.values() if table and (take := _episode(e, table, select)) is not None
-    ]
+    driven = selection.interventions(info, list(chosen.values()))
+    taken = []
+    for episode in chosen.values():
+        usable = selection.usable_frames(episode, select, driven.get(episode.index))
+        if table is not None and usable.any():
+            taken.append(_episode(episode, table, usable))
     if not taken:
-        raise UnusableInputError(_nothing(root, known, select))
+        raise UnusableInputError(selection.nothing_left(root, known, select))
     _check_finite(root, taken)
     domain = _domain(root, [chosen[e.index] for e in taken])
     return Source(str(root), domain, _signature(info, chosen[taken[0].index]), tuple(taken))
 
 
-def _wanted(episode: layout.Episode, select: str) -> bool:
-    if episode.outcome in _GONE:
-        return False
-    if select == "all":
-        return True
-    if select == "successful":
-        return episode.outcome is Outcome.SUCCESS
-    return episode.info.kind is TakeKind.ROLLOUT or episode.outcome is Outcome.SUCCESS
-
-
-def _episode(episode: layout.Episode, table: FrameTable, select: str) -> Episode | None:
+def _episode(episode: layout.Episode, table: FrameTable, usable: NDArray[np.bool_]) -> Episode:
     mine = table.rows_of(episode.index)
-    usable = np.ones(mine.stop - mine.start, dtype=bool)
-    if select == "demonstrations" and episode.info.kind is TakeKind.ROLLOUT:
-        taken_over = table.columns.get(columns.INTERVENTION)
-        usable = np.zeros_like(usable) if taken_over is None else taken_over[mine].reshape(-1) > 0
-    if not usable.any():
-        return None
     none = np.empty((len(table), 0), dtype=np.float32)
     return Episode(
         episode.info.uid,
@@ -94,7 +68,7 @@ def _frames(info: layout.DatasetInfo, wanted: list[int]) -> FrameTable:
                 f"{info.root} has no {feature}, which a policy is trained on. Record or import it "
                 "with joint states and actions."
             )
-    optional = [c for c in (columns.ENVIRONMENT, columns.INTERVENTION) if c in info.features]
+    optional = [c for c in (columns.ENVIRONMENT,) if c in info.features]
     return load_frames(info.root, [columns.STATE, columns.ACTION, *optional], wanted)
 
 
@@ -107,20 +81,6 @@ def _signature(info: layout.DatasetInfo, episode: layout.Episode) -> Signature:
         episode.info.units,
         info.robot_type,
     )
-
-
-def _check_labelled(root: Path, episodes: Sequence[layout.Episode], select: str) -> None:
-    bare = [
-        e.index
-        for e in episodes
-        if e.outcome is Outcome.UNLABELLED and e.info.kind is not TakeKind.ROLLOUT
-    ]
-    if bare and select != "all":
-        raise UnusableInputError(
-            f"{root}: {len(bare)} of {len(episodes)} takes have no outcome (first: episode "
-            f"{bare[0]}). Say how they went with gaploop label, or train on every take with "
-            "--select=all."
-        )
 
 
 def _check_finite(root: Path, episodes: Sequence[Episode]) -> None:
@@ -143,17 +103,3 @@ def _domain(root: Path, episodes: Sequence[layout.Episode]) -> Domain:
             "split, so that each gets its share."
         )
     return found[0]
-
-
-def _nothing(root: Path, episodes: Sequence[layout.Episode], select: str) -> str:
-    if not episodes:
-        return f"{root} has no takes. Record some with gaploop record."
-    counts: dict[str, int] = {}
-    for episode in episodes:
-        key = f"{episode.outcome.value} {episode.info.kind.value}s"
-        counts[key] = counts.get(key, 0) + 1
-    held = ", ".join(f"{n} {what}" for what, n in counts.items())
-    return (
-        f"{root}: --select={select} ({SELECTIONS[select]}) leaves none of its takes ({held}). "
-        "Record demonstrations, or choose another --select."
-    )

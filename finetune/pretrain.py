@@ -9,9 +9,11 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_json
+from gaploop.datasets.mixture import Stage
+from gaploop.datasets.mixture_spec import by_size
 from gaploop.finetune import demonstrations
 from gaploop.finetune import lerobot_act as act
-from gaploop.finetune.batches import Episode, Mixture, Source
+from gaploop.finetune.batches import Episode, MixedBatches, Source
 from gaploop.finetune.data import load_source
 from gaploop.finetune.lerobot_learner import ActLearner
 from gaploop.finetune.lerobot_policy import policy_id
@@ -33,7 +35,7 @@ class PretrainOptions:
         output_dir: run folder to write.
         spec: how to train; its seed also initialises the network.
         size: how large the network is.
-        select: which takes, see `data.SELECTIONS`.
+        select: which takes, see `selection.SELECTIONS`.
         episodes: only these episodes of each dataset.
         held_out: episodes of each dataset to keep aside and measure the action error on.
         resume: go on from the checkpoint in `output_dir`.
@@ -92,30 +94,30 @@ def pretrain(
     """
     sources, held_out = set_aside(_sources(options, recorded), options.held_out)
     folder = writable_folder(options.output_dir)
-    shares = [float(sum(e.usable.sum() for e in s.episodes)) for s in sources]
+    shares = by_size([s.frames for s in sources])
     spec = options.spec
-    mixture = Mixture(
+    batches = MixedBatches(
         sources,
-        shares,
+        [Stage(tuple(shares))],
         chunk=options.size.chunk,
         batch_size=spec.batch_size,
         seed=spec.seed,
         randomise_domain=True,
     )
     bundle = act.build(
-        mixture.signature, mixture.moments(), options.size, seed=spec.seed, task=options.task
+        batches.signature, batches.moments(), options.size, seed=spec.seed, task=options.task
     )
     learner = ActLearner(bundle, bundle.policy, held_out)
     result = train(
         learner,
-        mixture,
+        batches,
         spec if held_out else replace(spec, eval_every=0),
         folder,
         resume=options.resume,
         progress=progress,
     )
     act.save(bundle, folder / POLICY)
-    inputs = tuple(describe(s, w) for s, w in zip(sources, mixture.shares.tolist(), strict=True))
+    inputs = tuple(describe(s, w) for s, w in zip(sources, shares, strict=True))
     identity = policy_id(folder / POLICY)
     RunRecord(
         "pretrain",

@@ -76,7 +76,7 @@ def describe(source: Source, share: float) -> dict[str, Any]:
         "domain": source.domain.value,
         "share": share,
         "takes": len(source.episodes),
-        "frames": sum(int(e.usable.sum()) for e in source.episodes),
+        "frames": source.frames,
         "uids": [e.uid for e in source.episodes],
         "plans": sorted({e.plan for e in source.episodes if e.plan}),
     }

@@ -20,7 +20,7 @@ import torch
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
-from gaploop.finetune.batches import Batch, Mixture
+from gaploop.finetune.batches import Batch, MixedBatches
 
 CHECKPOINT: Final = "checkpoint.pt"
 METRICS: Final = "metrics.jsonl"
@@ -108,20 +108,20 @@ class TrainResult:
 
 def train(
     learner: Learner,
-    mixture: Mixture,
+    batches: MixedBatches,
     spec: TrainSpec,
     folder: Path,
     *,
     resume: bool = False,
     progress: Progress | None = None,
 ) -> TrainResult:
-    """Train `learner` in place on batches of `mixture`.
+    """Train `learner` in place on `batches`.
 
     Ctrl-C writes a checkpoint and is raised on; the same call with `resume` goes on from it.
 
     Args:
         learner: what to train; only parameters that require gradients change.
-        mixture: where batches come from.
+        batches: where samples come from.
         spec: how to train.
         folder: where checkpoint.pt and metrics.jsonl go.
         resume: go on from the checkpoint in `folder`, if there is one.
@@ -131,7 +131,7 @@ def train(
         UnusableInputError: the loss is not finite, or the checkpoint is of another run.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    run = _Run(learner, mixture, spec, folder)
+    run = _Run(learner, batches, spec, folder)
     if resume:
         run.restore()
     elif (folder / METRICS).exists():
@@ -159,8 +159,10 @@ def learning_rate(spec: TrainSpec, step: int) -> float:
 class _Run:
     """The state of one training run."""
 
-    def __init__(self, learner: Learner, mixture: Mixture, spec: TrainSpec, folder: Path) -> None:
-        self.learner, self.mixture, self.spec, self.folder = learner, mixture, spec, folder
+    def __init__(
+        self, learner: Learner, batches: MixedBatches, spec: TrainSpec, folder: Path
+    ) -> None:
+        self.learner, self.batches, self.spec, self.folder = learner, batches, spec, folder
         self.trained = {n: p for n, p in learner.module.named_parameters() if p.requires_grad}
         matrices = [p for p in self.trained.values() if p.dim() > 1]
         vectors = [p for p in self.trained.values() if p.dim() <= 1]
@@ -243,7 +245,7 @@ class _Run:
         self.learner.module.train()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.spec, self.step)
-        loss = self.learner.loss(self.mixture.batch(self.step))
+        loss = self.learner.loss(self.batches.batch(self.step))
         value = loss.item()
         if not math.isfinite(value):
             raise UnusableInputError(

@@ -9,7 +9,9 @@ A command is a module `scripts/<command>.py` (`import` stands in `import_.py`) w
 - `EXAMPLE: str`, printed by `--help`;
 - `def run(config) -> int`, the exit code: 0 done, 1 the answer is no, 3 inconclusive;
 - if it takes arguments without a name, `POSITIONAL: str | tuple[str, ...]` with the options
-  they fill, in order; `dataset.root` unless given.
+  they fill, in order; `dataset.root` unless given;
+- if it hands options on to another program, `PASSED_ON: str`, the list that takes whatever
+  stands behind a bare `--`.
 
 Nothing heavy is imported until a command is known: `gaploop --help` reads docstrings with `ast`.
 """
@@ -88,7 +90,8 @@ def _dispatch(command: str, arguments: list[str]) -> int:
     module = importlib.import_module(f"gaploop.scripts.{known[command].stem}")
     rest = _discover(arguments[1:])
     config_class = _config_class(module, command, rest)
-    if "--help" in rest or "-h" in rest:
+    own, _ = _parted(rest, getattr(module, "PASSED_ON", ""))
+    if "--help" in own or "-h" in own:
         print(_command_help(command, module, config_class, rest))
         return 0
     return _run(command, module, config_class, rest)
@@ -113,9 +116,20 @@ def _run(command: str, module: ModuleType, config_class: type, arguments: list[s
     from gaploop.scripts.options import setup_logging, stdout_is_json
 
     setup_logging()
-    config = parse(config_class, arguments, _positional(module), command)
+    own, passed_on = _parted(arguments, getattr(module, "PASSED_ON", ""))
+    config = parse(config_class, own, _positional(module), command)
+    for name, rest in passed_on.items():
+        setattr(config, name, rest)
     with stdout_is_json() if getattr(config, "json", False) else contextlib.nullcontext():
         return int(module.run(config) or 0)
+
+
+def _parted(arguments: list[str], name: str) -> tuple[list[str], dict[str, list[str]]]:
+    """Return a command's own arguments, and under `name` those behind a bare `--`, if any."""
+    if not name or "--" not in arguments:
+        return arguments, {}
+    cut = arguments.index("--")
+    return arguments[:cut], {name: arguments[cut + 1 :]}
 
 
 def _positional(module: ModuleType) -> tuple[str, ...]:

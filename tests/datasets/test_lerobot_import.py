@@ -18,9 +18,9 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.check import check
 from gaploop.datasets.columns import EPISODE_COLUMNS
-from gaploop.datasets.compatible import require_trainable_together
+from gaploop.datasets.differences import profile, require_trainable_together
 from gaploop.datasets.frames import load_frames
-from gaploop.datasets.layout import read_info
+from gaploop.datasets.layout import read_episodes, read_info
 from gaploop.datasets.lerobot_import import parse_episodes
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
@@ -210,9 +210,10 @@ def test_training_on_two_robots_is_refused(
     write_take(tmp_path / "journal", cameras=())
     publish(tmp_path / "journal", tmp_path / "own", "me/x")
     infos = [read_info(foreign), read_info(tmp_path / "own")]
-    require_trainable_together([infos[0], infos[0]])
-    with pytest.raises(UnusableInputError, match="fps"):
-        require_trainable_together(infos)
+    both = [profile(info, read_episodes(info)) for info in infos]
+    require_trainable_together([both[0], both[0]])
+    with pytest.raises(UnusableInputError, match=r"fps is 50, not .*gaploop harmonise"):
+        require_trainable_together(both)
 
 
 def test_gap_columns_of_an_import_have_fixed_types(foreign: Path, tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.telemetry import joint_columns
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.lerobot_publish import publish
+from gaploop.datasets.mixture import Stage
 from gaploop.finetune import lerobot_act as act
-from gaploop.finetune.batches import Episode, Mixture, Signature, Source
+from gaploop.finetune.batches import Episode, MixedBatches, Signature, Source
 
 JOINTS = ("pan", "lift", "gripper")
 SCENE = ("object_azimuth_rad", "visible", "domain")
@@ -49,8 +50,9 @@ def make_source() -> Callable[..., Source]:
 @pytest.fixture
 def make_bundle(make_source: Callable[..., Source]) -> Callable[..., act.ActBundle]:
     def make(seed: int = 0) -> act.ActBundle:
-        mixture = Mixture([make_source()], [1], chunk=TINY.chunk, batch_size=4, seed=0)
-        return act.build(SIGNATURE, mixture.moments(), TINY, seed=seed)
+        stages = [Stage((1.0,))]
+        batches = MixedBatches([make_source()], stages, chunk=TINY.chunk, batch_size=4, seed=0)
+        return act.build(SIGNATURE, batches.moments(), TINY, seed=seed)
 
     return make
 

@@ -8,7 +8,8 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
-from gaploop.finetune.batches import Mixture, Source, check_signature
+from gaploop.datasets.mixture import Stage
+from gaploop.finetune.batches import MixedBatches, Source, check_signature
 
 type MakeSource = Callable[..., Source]
 
@@ -17,13 +18,16 @@ type MakeSource = Callable[..., Source]
 def test_shares_converge_to_what_was_asked(make_source: MakeSource, share: float) -> None:
     """Whatever the sizes of the sources: a large one doesn't crowd a small one out."""
     sources = [make_source(3), make_source(30, first=50)]
-    mixture = Mixture(sources, [share, 1 - share], chunk=4, batch_size=500, seed=3)
+    mixture = MixedBatches(sources, [Stage((share, 1 - share))], chunk=4, batch_size=500, seed=3)
     drawn = np.concatenate([mixture.batch(k).source for k in range(40)])
     assert abs((drawn == 0).mean() - share) < 0.01
 
 
 def test_a_batch_depends_on_seed_and_step_alone(make_source: MakeSource) -> None:
-    one, two = (Mixture([make_source()], [1], chunk=4, batch_size=8, seed=5) for _ in range(2))
+    one, two = (
+        MixedBatches([make_source()], [Stage((1.0,))], chunk=4, batch_size=8, seed=5)
+        for _ in range(2)
+    )
     for k in (7, 3, 7):
         assert np.array_equal(one.batch(k).action, two.batch(k).action)
     assert not np.array_equal(one.batch(7).action, one.batch(8).action)
@@ -34,7 +38,7 @@ def test_a_chunk_never_reaches_into_another_take_or_past_a_span(make_source: Mak
     usable = np.zeros(12, dtype=bool)
     usable[3:7] = True
     source = replace(source, episodes=tuple(replace(e, usable=usable) for e in source.episodes))
-    batch = Mixture([source], [1], chunk=6, batch_size=200, seed=0).batch(0)
+    batch = MixedBatches([source], [Stage((1.0,))], chunk=6, batch_size=200, seed=0).batch(0)
     for state, action, is_pad in zip(batch.state, batch.action, batch.is_pad, strict=True):
         home = next(e for e in source.episodes if (e.state == state).all(axis=1).any())
         first = int(np.flatnonzero((home.state == state).all(axis=1))[0])
@@ -47,7 +51,9 @@ def test_a_chunk_never_reaches_into_another_take_or_past_a_span(make_source: Mak
 def test_the_domain_entry_is_random_in_pretraining_and_has_a_scale(
     make_source: MakeSource,
 ) -> None:
-    mixture = Mixture([make_source()], [1], chunk=4, batch_size=400, seed=0, randomise_domain=True)
+    mixture = MixedBatches(
+        [make_source()], [Stage((1.0,))], chunk=4, batch_size=400, seed=0, randomise_domain=True
+    )
     assert abs(mixture.batch(0).environment[:, 2].mean() - 0.5) < 0.1
     scale = mixture.moments()["environment"]
     assert scale.mean[2] == scale.std[2] == 0.5
@@ -57,8 +63,8 @@ def test_the_domain_entry_is_random_in_pretraining_and_has_a_scale(
 def test_a_constant_entry_is_not_divided_by_zero(make_source: MakeSource) -> None:
     source = make_source()
     still = tuple(replace(e, state=np.full_like(e.state, 7.0)) for e in source.episodes)
-    moments = Mixture(
-        [replace(source, episodes=still)], [1], chunk=2, batch_size=2, seed=0
+    moments = MixedBatches(
+        [replace(source, episodes=still)], [Stage((1.0,))], chunk=2, batch_size=2, seed=0
     ).moments()
     assert (moments["state"].std == 1).all()
 
@@ -78,7 +84,7 @@ def test_sources_that_differ_are_not_mixed(
 ) -> None:
     other = make_source(first=9, **changes)
     with pytest.raises(UnusableInputError, match=word):
-        Mixture([make_source(), other], [1, 1], chunk=4, batch_size=4, seed=0)
+        MixedBatches([make_source(), other], [Stage((1.0, 1.0))], chunk=4, batch_size=4, seed=0)
 
 
 def test_units_that_one_side_does_not_state_are_no_difference(make_source: MakeSource) -> None:
@@ -91,4 +97,6 @@ def test_shares_that_make_no_sense_are_refused(
     make_source: MakeSource, shares: list[float]
 ) -> None:
     with pytest.raises(UnusableInputError):
-        Mixture([make_source(), make_source()], shares, chunk=4, batch_size=4, seed=0)
+        MixedBatches(
+            [make_source(), make_source()], [Stage(tuple(shares))], chunk=4, batch_size=4, seed=0
+        )

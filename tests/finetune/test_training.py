@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.datasets.mixture import Stage
 from gaploop.finetune import lerobot_act as act
-from gaploop.finetune.batches import Batch, Mixture, Source
+from gaploop.finetune.batches import Batch, MixedBatches, Source
 from gaploop.finetune.lerobot_learner import ActLearner
 from gaploop.finetune.training import (
     CHECKPOINT,
@@ -25,8 +26,8 @@ SPEC = TrainSpec(steps=6, batch_size=4, warmup_steps=2, log_every=2, checkpoint_
 
 
 @pytest.fixture
-def mixture(make_source: Callable[..., Source]) -> Mixture:
-    return Mixture([make_source()], [1], chunk=4, batch_size=4, seed=1)
+def batches(make_source: Callable[..., Source]) -> MixedBatches:
+    return MixedBatches([make_source()], [Stage((1.0,))], chunk=4, batch_size=4, seed=1)
 
 
 def weights(bundle: act.ActBundle) -> torch.Tensor:
@@ -37,7 +38,7 @@ def weights(bundle: act.ActBundle) -> torch.Tensor:
 @pytest.mark.parametrize("stopped_after", [1, 3])
 def test_resuming_equals_not_stopping(
     make_bundle: Callable[..., act.ActBundle],
-    mixture: Mixture,
+    batches: MixedBatches,
     tmp_path: Path,
     preset: str,
     stopped_after: int,
@@ -48,7 +49,7 @@ def test_resuming_equals_not_stopping(
     for folder in folders:
         folder.mkdir()
     whole = make_bundle()
-    train(ActLearner(whole, whole.policy), mixture, spec, folders[0])
+    train(ActLearner(whole, whole.policy), batches, spec, folders[0])
 
     def stop(step: int, *_: float) -> None:
         if step == stopped_after:
@@ -56,9 +57,9 @@ def test_resuming_equals_not_stopping(
 
     cut = make_bundle()
     with pytest.raises(KeyboardInterrupt):
-        train(ActLearner(cut, cut.policy), mixture, spec, folders[1], progress=stop)
+        train(ActLearner(cut, cut.policy), batches, spec, folders[1], progress=stop)
     again = make_bundle(seed=9)
-    train(ActLearner(again, again.policy), mixture, spec, folders[1], resume=True)
+    train(ActLearner(again, again.policy), batches, spec, folders[1], resume=True)
     assert torch.equal(weights(whole), weights(again))
     logs = [[json.loads(x) for x in (f / METRICS).read_text().splitlines()] for f in folders]
     assert logs[0] == logs[1]
@@ -68,11 +69,11 @@ def test_training_learns(
     make_bundle: Callable[..., act.ActBundle], make_source: Callable[..., Source], tmp_path: Path
 ) -> None:
     bundle, held_out = make_bundle(), make_source(2, first=90).episodes
-    mixture = Mixture([make_source()], [1], chunk=4, batch_size=32, seed=1)
+    batches = MixedBatches([make_source()], [Stage((1.0,))], chunk=4, batch_size=32, seed=1)
     spec = replace(SPEC, steps=60, lr=5e-3, eval_every=20, log_every=5)
     learner = ActLearner(bundle, bundle.policy, held_out)
     before = learner.held_out_error()
-    result = train(learner, mixture, spec, tmp_path)
+    result = train(learner, batches, spec, tmp_path)
     assert result.held_out[60] < before
     assert learner.held_out_error() == pytest.approx(result.held_out[60])
 
@@ -81,26 +82,28 @@ def test_the_best_weights_are_kept_where_asked(
     make_bundle: Callable[..., act.ActBundle], make_source: Callable[..., Source], tmp_path: Path
 ) -> None:
     bundle, held_out = make_bundle(), make_source(2, first=90).episodes
-    mixture = Mixture([make_source()], [1], chunk=4, batch_size=4, seed=1)
+    batches = MixedBatches([make_source()], [Stage((1.0,))], chunk=4, batch_size=4, seed=1)
     spec = replace(SPEC, steps=30, lr=3e-2, eval_every=3, keep_best=True)
     learner = ActLearner(bundle, bundle.policy, held_out)
-    result = train(learner, mixture, spec, tmp_path)
+    result = train(learner, batches, spec, tmp_path)
     assert learner.held_out_error() == pytest.approx(min(result.held_out.values()))
     assert result.held_out[result.best_step] == min(result.held_out.values())
 
 
 def test_a_checkpoint_of_other_settings_is_refused(
-    make_bundle: Callable[..., act.ActBundle], mixture: Mixture, tmp_path: Path
+    make_bundle: Callable[..., act.ActBundle], batches: MixedBatches, tmp_path: Path
 ) -> None:
     bundle = make_bundle()
-    train(ActLearner(bundle, bundle.policy), mixture, SPEC, tmp_path)
+    train(ActLearner(bundle, bundle.policy), batches, SPEC, tmp_path)
     other = replace(SPEC, lr=0.5)
     with pytest.raises(UnusableInputError, match="other settings"):
-        train(ActLearner(bundle, bundle.policy), mixture, other, tmp_path, resume=True)
+        train(ActLearner(bundle, bundle.policy), batches, other, tmp_path, resume=True)
     assert (tmp_path / CHECKPOINT).exists()
 
 
-def test_a_loss_that_is_not_finite_ends_training_in_words(mixture: Mixture, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_ends_training_in_words(
+    batches: MixedBatches, tmp_path: Path
+) -> None:
     class Broken:
         module: torch.nn.Module = torch.nn.Linear(1, 1)
 
@@ -111,7 +114,7 @@ def test_a_loss_that_is_not_finite_ends_training_in_words(mixture: Mixture, tmp_
             return 0.0
 
     with pytest.raises(UnusableInputError, match="nan at step 0"):
-        train(Broken(), mixture, SPEC, tmp_path)
+        train(Broken(), batches, SPEC, tmp_path)
 
 
 def test_the_learning_rate_warms_up_and_falls() -> None:

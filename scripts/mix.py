@@ -1,0 +1,121 @@
+"""The command `gaploop mix`: what a mixture draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.scripts.options import emit
+
+if TYPE_CHECKING:
+    from gaploop.datasets.mixture import Mixture
+    from gaploop.datasets.mixture_spec import MixtureSpec
+
+POSITIONAL: Final = "mixture"
+EXAMPLE: Final = """
+gaploop mix mixture.yaml --steps=20000 --batch_size=64
+gaploop mix mixture.yaml --steps=20000 --json | jq '.sources[].samples'
+"""
+REPORT: Final = "mixture.json"
+
+
+@dataclass
+class MixConfig:
+    """Show what a mixture of datasets would draw in a training, without training.
+
+    Opens the datasets that a mixture.yaml names, checks that they can be trained on together,
+    and prints for each source its takes, its frames and how many samples of it a run reads, in
+    all and per stage. docs/mixing.md describes the file. Train with: gaploop train.
+    """
+
+    mixture: Path | None = None
+    """The mixture (`gaploop mix FILE.yaml` is short for it)."""
+    steps: int = 10_000
+    """Training steps of the run."""
+    batch_size: int = 64
+    """Samples per step and rank."""
+    ranks: int = 1
+    """Processes that train together."""
+    output_dir: Path | None = None
+    """Write the answer to mixture.json in this folder, too."""
+    json: bool = False
+    """Print {"sources": [{"name", "takes", "frames", "samples", "share", …}], "stages": […]}."""
+
+
+def run(config: MixConfig) -> int:
+    """Open the mixture and print what it draws."""
+    from gaploop.core.files import writable_folder, write_json
+    from gaploop.datasets.mixture_sources import describe, open_mixture
+    from gaploop.datasets.mixture_spec import load_mixture
+
+    if config.mixture is None:
+        raise UnusableInputError("Which mixture? Name its file: gaploop mix FILE.yaml")
+    if config.steps < 1:
+        raise UnusableInputError(f"--steps={config.steps} must be at least 1.")
+    spec = load_mixture(config.mixture)
+    opened = open_mixture(spec)
+    mixture = opened.mixture(config.batch_size, config.ranks)
+    answer = {
+        "schema": "gaploop.mixture.v1",
+        "steps": config.steps,
+        "batch_size": config.batch_size,
+        "ranks": config.ranks,
+        "seed": spec.seed,
+        "sources": describe(opened, mixture, config.steps),
+        "stages": _stages(spec, mixture, config.steps),
+    }
+    if config.output_dir is not None:
+        write_json(writable_folder(config.output_dir) / REPORT, answer)
+    emit(config.json, answer)
+    if not config.json:
+        _show(answer)
+    return 0
+
+
+def _stages(spec: MixtureSpec, mixture: Mixture, steps: int) -> list[dict[str, Any]]:
+    """Return what each stage draws, as far as the run gets."""
+    result, first = [], 0
+    for number, stage in enumerate(spec.stages, 1):
+        last = number == len(spec.stages)
+        stop = steps if last or stage.steps is None else min(steps, first + stage.steps)
+        if stop <= first:
+            break
+        drawn = mixture.counts(stop) - mixture.counts(first)
+        samples = dict(zip(mixture.names, drawn.tolist(), strict=True))
+        name = stage.name or f"stage {number}"
+        result.append({"name": name, "first_step": first, "steps": stop - first, **_of(samples)})
+        first = stop
+    return result
+
+
+def _of(samples: Mapping[str, int]) -> dict[str, Any]:
+    return {"samples": dict(samples)}
+
+
+def _show(answer: Mapping[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    sources: Sequence[Mapping[str, Any]] = answer["sources"]
+    table = Table(title="What a run draws", title_justify="left")
+    for column in ("source", "domain", "takes", "frames", "samples", "share", "times each frame"):
+        table.add_column(column, justify="left" if column in ("source", "domain") else "right")
+    for s in sources:
+        cells = (s["takes"], s["frames"], s["samples"])
+        table.add_row(
+            s["name"],
+            ", ".join(s["domains"]),
+            *(f"{n:,}" for n in cells),
+            f"{s['share']:.1%}",
+            f"{s['epochs']:.1f}",
+        )
+    console = Console()
+    console.print(table)
+    for stage in answer["stages"]:
+        total = max(1, sum(stage["samples"].values()))
+        parts = ", ".join(f"{n} {k / total:.1%}" for n, k in stage["samples"].items() if k)
+        last = stage["first_step"] + stage["steps"] - 1
+        console.print(f"{stage['name']}, steps {stage['first_step']} to {last}: {parts}")

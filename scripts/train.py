@@ -1,0 +1,123 @@
+"""The command `gaploop train`: LeRobot's own training, on a mixture of datasets."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.scripts.options import emit
+
+POSITIONAL: Final = "mixture"
+PASSED_ON: Final = "lerobot"
+EXAMPLE: Final = """
+gaploop train mixture.yaml --output_dir=run -- \\
+    --policy.type=act --policy.push_to_hub=false --batch_size=64 --steps=20000
+gaploop train mixture.yaml -- --resume=true \\
+    --config_path=run/checkpoints/last/pretrained_model/train_config.json
+accelerate launch --num_processes=4 -m gaploop.scripts.cli train mixture.yaml -- --policy.type=…
+"""
+_MINE: Final = ("dataset.root", "dataset.repo_id")
+
+
+@dataclass
+class TrainConfig:
+    """Train any LeRobot policy with LeRobot's own training, on a mixture of datasets.
+
+    What stands behind `--` are lerobot-train's options, all of them; the mixture takes the place
+    of --dataset.repo_id. Resuming goes on with the very samples that would have come next, and
+    under accelerate no two ranks read the same one. OUT/mixture.json says what is drawn.
+    """
+
+    mixture: Path | None = None
+    """The mixture, see docs/mixing.md (`gaploop train FILE.yaml` is short for it)."""
+    output_dir: Path | None = None
+    """Run folder, as lerobot-train's option of that name."""
+    lerobot: list[str] = field(default_factory=list)
+    """Stands for what is written behind `--`."""
+    json: bool = False
+    """Print {"output_dir", "steps", "sources": […]} at the end."""
+
+
+def run(config: TrainConfig) -> int:
+    """Train; the work is LeRobot's."""
+    from gaploop.datasets.mixture_sources import open_mixture
+    from gaploop.datasets.mixture_spec import load_mixture
+
+    if config.mixture is None:
+        raise UnusableInputError("Which mixture? Name its file: gaploop train FILE.yaml -- …")
+    opened = open_mixture(load_mixture(config.mixture))
+    with _as_lerobot_train(_arguments(config)):
+        return _train(opened, config.json)
+
+
+def _arguments(config: TrainConfig) -> list[str]:
+    given = list(config.lerobot)
+    names = {word.removeprefix("--").partition("=")[0] for word in given if word.startswith("--")}
+    for name in _MINE:
+        if name in names:
+            raise UnusableInputError(
+                f"--{name} doesn't go with a mixture: name datasets in {config.mixture}."
+            )
+    if config.output_dir is not None:
+        given.append(f"--output_dir={config.output_dir}")
+    if "config_path" not in names:
+        given.append(f"--dataset.repo_id=local/{config.mixture.stem if config.mixture else ''}")
+    return given
+
+
+@contextlib.contextmanager
+def _as_lerobot_train(arguments: list[str]) -> Iterator[None]:
+    """Let LeRobot find its options where it looks for them."""
+    before, sys.argv = sys.argv, ["lerobot-train", *arguments]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+def _train(opened: Any, as_json: bool) -> int:
+    from accelerate import PartialState
+    from lerobot.scripts.lerobot_train import train
+
+    from gaploop.core.files import read_json
+    from gaploop.datasets.lerobot_mixture_train import REPORT, mixing
+
+    options = _options()
+    with mixing(opened):
+        train(options)
+    if PartialState().is_main_process:
+        drawn = read_json(options.output_dir / REPORT)
+        parts = ", ".join(f"{s['name']} {s['samples']:,}" for s in drawn["sources"])
+        text = f"{options.output_dir}: {options.steps} steps. Samples drawn: {parts}."
+        answer = {"output_dir": options.output_dir, "steps": options.steps}
+        emit(as_json, {**answer, "sources": drawn["sources"]}, text)
+    return 0
+
+
+def _options() -> Any:
+    """Return LeRobot's config, read by LeRobot.
+
+    Raises:
+        UnusableInputError: LeRobot can't make sense of it.
+    """
+    import lerobot.policies  # noqa: F401  registers the policies by name
+    from draccus.utils import DraccusException
+    from lerobot.configs import parser
+    from lerobot.configs.train import TrainPipelineConfig
+    from lerobot.utils.import_utils import register_third_party_plugins
+
+    def read(cfg: TrainPipelineConfig) -> TrainPipelineConfig:
+        cfg.validate()
+        return cfg
+
+    read.__annotations__["cfg"] = TrainPipelineConfig  # LeRobot looks for the class itself
+    register_third_party_plugins()
+    try:
+        return parser.wrap()(read)()
+    except (DraccusException, ValueError, NotImplementedError, FileExistsError) as error:
+        raise UnusableInputError(f"lerobot-train's options: {error}") from None
