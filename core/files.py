@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -12,7 +13,7 @@ import stat
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -62,19 +63,59 @@ def read_json(path: Path) -> Any:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append one line in a single write and sync it: concurrent appenders don't interleave.
+    """Append one line in a single write and sync it: concurrent appenders don't interleave."""
+    append_lines(path, [line])
+
+
+def append_lines(path: Path, lines: Sequence[str]) -> None:
+    """Append lines, all of them or none, and sync them; concurrent appenders don't interleave.
 
     What a kill left of a line before is cut off first: otherwise the two would run together
     and neither could be read.
+
+    Raises:
+        OSError: they can't be written, such as for want of room; the file is as it was.
     """
-    with _locked_stream(path) as stream:
-        length = stream.seek(0, os.SEEK_END)
-        stream.seek(max(length - 1, 0))
-        if stream.read(1) not in (b"", b"\n"):
+    if not lines:
+        return
+    data = "".join(line.rstrip("\n") + "\n" for line in lines).encode()
+    with locked_stream(path) as stream:
+        end = _mend_tail(stream)
+        if len(lines) > 1:  # a kill could cut a long write short between two lines
             stream.seek(0)
-            stream.truncate(stream.read().rfind(b"\n") + 1)
-        stream.write((line.rstrip("\n") + "\n").encode())
+            mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+            write_atomically(path, stream.read() + data, mode)
+            return
+        try:
+            if stream.write(data) != len(data):  # the disk is full: the system writes what fits
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        except OSError:
+            stream.truncate(end)
+            raise
         os.fsync(stream.fileno())
+
+
+def _mend_tail(stream: BinaryIO) -> int:
+    """End the last line of JSON that lacks its line break, cut off a torn one; return the size."""
+    length = stream.seek(0, os.SEEK_END)
+    stream.seek(max(length - 1, 0))
+    if stream.read(1) in (b"", b"\n"):
+        return length
+    stream.seek(0)
+    content = stream.read()
+    begun = content.rfind(b"\n") + 1
+    if _is_object(content[begun:]):  # written by hand, or by a tool that joins lines
+        stream.write(b"\n")
+        return length + 1
+    stream.truncate(begun)
+    return begun
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def json_lines[T](path: Path, what: str, read: Callable[[Any, str], T]) -> Iterator[T]:
@@ -91,14 +132,14 @@ def json_lines[T](path: Path, what: str, read: Callable[[Any, str], T]) -> Itera
     Raises:
         UnusableInputError: another line can't be read.
     """
-    lines = path.read_text().split("\n") if path.exists() else []
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
         try:
             yield read(json.loads(line), where)
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):
                 return
             raise UnusableInputError(
@@ -117,7 +158,7 @@ def remove_lines(path: Path, unwanted: Callable[[str], bool]) -> int:
     """
     if not path.exists():
         return 0
-    with _locked_stream(path) as stream:
+    with locked_stream(path) as stream:
         stream.seek(0)
         lines = stream.read().decode().splitlines()
         kept = [line for line in lines if not unwanted(line)]
@@ -136,7 +177,7 @@ def locked_file(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locked_stream(path: Path) -> Iterator[BinaryIO]:
+def locked_stream(path: Path) -> Iterator[BinaryIO]:
     """Open `path` for appending and hold its lock, also where it was replaced meanwhile."""
     while True:
         with path.open("a+b", buffering=0) as stream:

@@ -2,30 +2,46 @@
 
 The current value of a field is the newest event of its highest source: an engineer's word
 stands above an operator's, and that above an automatic suggestion, whenever each was said.
+Within one file, newer is what stands further down, whatever the clocks said; `merge` brings
+files together by time without changing the order of any.
 """
 
 from __future__ import annotations
 
+import heapq
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core import vocabulary
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import append_line, json_lines
+from gaploop.core.files import append_lines, json_lines
 
 SOURCES: Final = ("auto", "operator", "engineer")
 """Who says so, in rising order of precedence."""
 
 FIELDS: Final = ("outcome", "failure_mode", "phase", "dimensions", "discard_reason")
 
+NOTHING_SAID: Final[dict[str, Any]] = {
+    "outcome": vocabulary.Outcome.UNLABELLED.value,
+    "failure_mode": "",
+    "phase": "",
+    "dimensions": {},
+    "discard_reason": "",
+}
+"""What each field is while nobody has said anything."""
+
+type Key = tuple[str, str]
+"""A take's uid and a field."""
+
 
 @dataclass(frozen=True)
 class LabelEvent:
-    """One statement about one field of one take.
+    """One statement about one field of one take, or one taken back.
 
     Attributes:
         uid: the take's uid.
@@ -33,8 +49,14 @@ class LabelEvent:
         value: a name of the vocabulary; for `dimensions` a mapping of dimension to weight.
         author: who said it.
         source: one of `SOURCES`.
-        at: ISO 8601 time, UTC.
+        at: ISO 8601 time, UTC; now unless given. Events of one act share it.
         confidence: 0 to 1, as far as the source states one.
+        note: in the author's words.
+        retracts: `at` of an event of this uid, field, author and source that this one takes
+            back; "" for a statement.
+
+    Raises:
+        UnusableInputError: a word that doesn't exist, a number out of range, or no time.
     """
 
     uid: str
@@ -45,26 +67,77 @@ class LabelEvent:
     at: str = ""
     confidence: float = 1.0
     note: str = ""
+    retracts: str = ""
 
     def __post_init__(self) -> None:
         if self.source not in SOURCES:
             raise unknown_choice("label source", self.source, SOURCES)
         if self.field not in FIELDS:
             raise unknown_choice("label field", self.field, FIELDS)
+        if not isinstance(self.uid, str) or not isinstance(self.author, str):
+            raise UnusableInputError(f"uid {self.uid!r} and author {self.author!r} must be text.")
         _check_value(self.field, self.value)
+        if type(self.confidence) not in (int, float) or not 0 <= self.confidence <= 1:
+            raise UnusableInputError(f"Confidence {self.confidence!r} must be in [0, 1].")
         if not self.at:
-            object.__setattr__(self, "at", datetime.now(UTC).isoformat())
+            object.__setattr__(self, "at", now())
+        instant(self.at)
+
+    @property
+    def key(self) -> Key:
+        """What it is about."""
+        return self.uid, self.field
+
+    @property
+    def rank(self) -> int:
+        """Its source's precedence, 0 for the lowest."""
+        return SOURCES.index(self.source)
+
+    def to_line(self) -> str:
+        """Return its line in a `labels.jsonl`, without a line break."""
+        value = dict(vars(self))
+        if not self.retracts:
+            del value["retracts"]
+        return json.dumps(value)
+
+
+def now() -> str:
+    """Return the time as events carry it."""
+    return datetime.now(UTC).isoformat()
+
+
+def instant(at: str) -> datetime:
+    """Return an event's time; without a zone it is UTC.
+
+    Raises:
+        UnusableInputError: not an ISO 8601 time.
+    """
+    try:
+        value = datetime.fromisoformat(at)
+    except (TypeError, ValueError):
+        raise UnusableInputError(
+            f"Time {at!r} is not ISO 8601. Write it as 2026-11-22T08:15:00+00:00."
+        ) from None
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 def _check_value(name: str, value: Any) -> None:
+    if name == "dimensions":
+        check_dimensions(value, "label")
+    elif not isinstance(value, str):
+        raise UnusableInputError(f"label: {name} must be text, got {value!r}.")
+    elif name in ("outcome", "failure_mode", "phase"):
+        _check_word(name, value)
+
+
+@cache
+def _check_word(name: str, value: str) -> None:
     if name == "outcome":
         vocabulary.outcome(value, "label")
     elif name == "failure_mode" and value:
         vocabulary.failure_mode(value, "label")
     elif name == "phase" and value and value not in list(vocabulary.Phase):
         raise unknown_choice("phase", value, [p.value for p in vocabulary.Phase], "label")
-    elif name == "dimensions":
-        check_dimensions(value, "label")
 
 
 def check_dimensions(value: Mapping[str, float], where: str) -> None:
@@ -82,9 +155,13 @@ def check_dimensions(value: Mapping[str, float], where: str) -> None:
             raise UnusableInputError(f"{where}: weight {weight!r} of {name} must be in [0, 1].")
 
 
-def append(path: Path, event: LabelEvent) -> None:
-    """Append one event to a `labels.jsonl`, durably."""
-    append_line(path, json.dumps(asdict(event)))
+def append(path: Path, *events: LabelEvent) -> None:
+    """Append events to a `labels.jsonl`, durably, all of them or none.
+
+    Raises:
+        OSError: they can't be written.
+    """
+    append_lines(path, [event.to_line() for event in events])
 
 
 def read(path: Path) -> Iterator[LabelEvent]:
@@ -95,18 +172,72 @@ def read(path: Path) -> Iterator[LabelEvent]:
     Raises:
         UnusableInputError: another line can't be read.
     """
-    yield from json_lines(path, "a label event", lambda value, _where: LabelEvent(**value))
+    yield from json_lines(path, "a label event", _event)
+
+
+def _event(value: Any, where: str) -> LabelEvent:
+    try:
+        return LabelEvent(**value)
+    except UnusableInputError as error:
+        raise UnusableInputError(f"{where}: {error}") from None
+
+
+def standing(events: Iterable[LabelEvent]) -> dict[Key, LabelEvent]:
+    """Return the event that stands for each take and field, of events in the order of a file."""
+    events = list(events)
+    gone = _retracted(events)
+    best: dict[Key, LabelEvent] = {}
+    for event in events:
+        if event.retracts or (gone and _name(event) in gone):
+            continue
+        held = best.get(event.key)
+        if held is None or event.rank >= held.rank:
+            best[event.key] = event
+    return best
 
 
 def current(events: Iterable[LabelEvent]) -> dict[str, dict[str, Any]]:
-    """Return uid → field → value that stands now."""
-    best: dict[tuple[str, str], tuple[int, str, Any]] = {}
-    for event in events:
-        rank = (SOURCES.index(event.source), event.at)
-        key = (event.uid, event.field)
-        if key not in best or rank >= best[key][:2]:
-            best[key] = (*rank, event.value)
+    """Return uid → field → value that stands, of events in the order of a file."""
     result: dict[str, dict[str, Any]] = {}
-    for (uid, name), (_, _, value) in best.items():
-        result.setdefault(uid, {})[name] = value
+    for (uid, name), event in standing(events).items():
+        result.setdefault(uid, {})[name] = event.value
     return result
+
+
+def merge(*files: Sequence[LabelEvent]) -> list[LabelEvent]:
+    """Bring the events of several files into one order, each event once.
+
+    Files are interleaved by time, and none is reordered: where a clock stepped back, an event
+    counts as late as the latest before it in its file. So merging is associative, and as long
+    as no two events of different files have one time, it doesn't matter which file is first.
+    """
+    merged = heapq.merge(*(_timed(events) for events in files), key=lambda pair: pair[0])
+    return list({event.to_line(): event for _, event in merged}.values())
+
+
+def _timed(events: Iterable[LabelEvent]) -> Iterator[tuple[datetime, LabelEvent]]:
+    latest = datetime.min.replace(tzinfo=UTC)
+    for event in events:
+        latest = max(latest, instant(event.at))
+        yield latest, event
+
+
+def last_act(events: Sequence[LabelEvent], author: str) -> list[LabelEvent]:
+    """Return what an author said last, all of one act, unless it is taken back already."""
+    gone = _retracted(events)
+    said = [e for e in events if e.author == author and not e.retracts and _name(e) not in gone]
+    return [e for e in said if (e.source, e.at) == (said[-1].source, said[-1].at)]
+
+
+def retraction(event: LabelEvent, at: str = "", note: str = "") -> LabelEvent:
+    """Return the event that takes `event` back."""
+    return replace(event, at=at, note=note, retracts=event.at)
+
+
+def _name(event: LabelEvent) -> tuple[str, ...]:
+    """Return what names a statement: a retraction of it has the same."""
+    return event.uid, event.field, event.author, event.source, event.retracts or event.at
+
+
+def _retracted(events: Iterable[LabelEvent]) -> set[tuple[str, ...]]:
+    return {_name(event) for event in events if event.retracts}
