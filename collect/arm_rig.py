@@ -7,13 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from gaploop.collect.rig import Rig
+from gaploop.collect.take import STALE_CAMERA_S, stale_camera
 from gaploop.core.clock import Clock
-from gaploop.core.errors import DeviceError
+from gaploop.core.errors import DeviceError, LostError
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
 from gaploop.core.station import Station
-from gaploop.teleop.control import ControlThread
-from gaploop.teleop.loop import Rates
+from gaploop.core.types import SafetyReason
+from gaploop.core.vocabulary import Domain
+from gaploop.teleop.advice import GONE, say_reasons, say_to_do
+from gaploop.teleop.control import ControlThread, Mode
+from gaploop.teleop.loop import LoopEnd, Rates
 from gaploop.teleop.safety import make_safety
+from gaploop.teleop.stopping import one_line
 
 
 class ArmRig:
@@ -32,6 +37,9 @@ class ArmRig:
         tracker: reads the scene from the first camera's pictures, or None.
         calibration: id of the calibration in use, or "".
         conditions: what is set up for every take.
+        gone: after a trip by any of these the devices have to be connected anew.
+        is_watched: somebody is there to clear a trip. Where nobody is, a trip of an emulated arm
+            is cleared with the next take, as in the embedded cell; a real arm stays limp.
     """
 
     def __init__(
@@ -46,8 +54,11 @@ class ArmRig:
         tracker: SceneTracker | None = None,
         calibration: str = "",
         conditions: Mapping[str, Any] | None = None,
+        gone: SafetyReason = GONE,
+        is_watched: bool = True,
     ) -> None:
         self.leader = leader
+        self._gone, self._is_watched = gone, is_watched
         self._conditions = dict(conditions or {})
         safety = make_safety(station, follower, rates.period_s)
         self.control = ControlThread(
@@ -70,12 +81,13 @@ class ArmRig:
             fps=rates.fps,
             domain=station.domain,
             station=station,
-            reset=self._reset,
+            reset=lambda _seed: None,  # what lies where is for a person to put back
             judge=lambda: None,
             truth=lambda: None,
             close=lambda: None,
             calibration=calibration,
-            loop=self.control.take_loop,
+            loop=self._take_loop,
+            hurdle=self.hurdle,
         )
 
     def start(self, sinks: Iterable[TakeSink] = ()) -> None:
@@ -100,18 +112,58 @@ class ArmRig:
         """
         return self.control.close()
 
-    def _reset(self, _seed: int) -> None:
-        """See to it that a take can begin: what lies where is for a person to put back.
+    def hurdle(self) -> str:
+        """Return why no take can begin now, in one line; "" where one can.
 
         Raises:
-            DeviceError: the arm is limp, and nobody has cleared the trip.
+            LostError: a device is gone, and has to be connected anew.
+            DeviceError: the arm is limp after a trip, and nobody is there to clear it.
         """
-        if not self.control.alive:
-            self.control.finish()
+        self.require_contact()
         tripped = self.rig.safety.tripped
         if tripped:
-            name = str(tripped.name).lower().replace("|", ", ")
+            return self._after_trip(tripped)
+        if self.control.snapshot().mode is not Mode.RUNNING:
+            return "The arm takes torque."
+        for camera in self.rig.cameras:
+            if self.rig.clock.now_s() - camera.frame().t_capture_s > STALE_CAMERA_S:
+                return stale_camera(camera.name)
+        return ""
+
+    def require_contact(self) -> None:
+        """See to it that no device is gone.
+
+        Raises:
+            LostError: one is.
+        """
+        gone = self.rig.safety.tripped & self._gone
+        if gone:
+            raise LostError(f"Lost contact: {say_reasons(gone)}; {say_to_do(gone)}.")
+        if not self.control.alive:
+            try:
+                self.control.finish()
+            except (DeviceError, OSError) as error:
+                raise LostError(one_line(error)) from error
+            raise LostError("The control loop has ended.")
+
+    def _after_trip(self, tripped: SafetyReason) -> str:
+        words = f"The arm is limp after a safety trip ({say_reasons(tripped)})."
+        if not self._is_watched and self.rig.station.domain is Domain.REAL:
             raise DeviceError(
-                f"The arm is limp after a safety trip ({name}), and nobody cleared it. See to its "
-                "cause, then go on with the same command and --resume."
+                f"{words} Nobody is there to clear it: see to its cause, then go on with the same "
+                "command."
             )
+        if not self._is_watched:
+            self.control.clear()
+        return words
+
+    def _take_loop(self, *given: Any, **options: Any) -> LoopEnd:
+        """Run a take's turns.
+
+        Raises:
+            LostError: the loop couldn't go on with its devices.
+        """
+        try:
+            return self.control.take_loop(*given, **options)
+        except (DeviceError, OSError) as error:
+            raise LostError(one_line(error)) from error

@@ -33,7 +33,7 @@ from gaploop.collect.take_folder import make_folder, sync_file, synced_sha256, u
 from gaploop.collect.video_stream import check_sizes
 from gaploop.core import journal_format, telemetry
 from gaploop.core.clock import utc_ns
-from gaploop.core.errors import DeviceError
+from gaploop.core.errors import DeviceError, GaploopError
 from gaploop.core.files import sync_folder, write_json
 from gaploop.core.journal_format import TakeEnd, TakeHeader
 from gaploop.core.types import FloatArray
@@ -305,6 +305,8 @@ class JournalWriter:
         """Close the take, sealed only if `seal` was called; one handed over is sealed later."""
         if self.sealed or self._handed_over:
             return
+        if isinstance(error, GaploopError):
+            self.event(self._t_s, journal_format.INTERRUPTED, why=str(error))
         self.finish()
         with contextlib.suppress(DeviceError):  # what the videos hold stays readable
             self._encoding.wait()

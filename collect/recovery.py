@@ -276,9 +276,10 @@ def _seal(
     for path in folder.iterdir():
         sync_file(path)
     sync_folder(folder)
+    causes = [e["why"] for e in events if e.get("event") == journal_format.INTERRUPTED]
     end = TakeEnd(
         Outcome.INTERRUPTED,
-        f"cut off; recovered up to {kept_s:.2f} s",
+        f"{causes[-1] if causes else 'cut off;'} recovered up to {kept_s:.2f} s",
         *rows,
         {camera: dropped[camera] for camera in header.cameras},
         {path.name: sha256(path) for path in sorted(folder.iterdir())},

@@ -6,19 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from gaploop.collect.intervention import Driver, SharedLeader
+from gaploop.collect.intervention import SharedLeader
 from gaploop.collect.rig import Rig
 from gaploop.collect.speed_ramp import SpeedRamp
-from gaploop.collect.take import Attendant, TakeResult, run_take
+from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, overcome, run_take
 from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Leader, TakeSink
 from gaploop.core.types import Tick
 from gaploop.core.vocabulary import Outcome
 
-STALE_CAMERA_S: Final = 0.5
-"""A policy doesn't drive on pictures older than this [s]."""
 FAULTS_IN_A_ROW: Final = 3
-"""A session ends after this many takes in a row in which the policy failed or a camera stood."""
+"""A session ends after this many takes in a row in which the policy failed."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +58,17 @@ class Verdict:
 
 
 class _Watch:
-    """A sink that counts who drives and looks how old the pictures are."""
+    """A sink that counts who drives."""
 
     def __init__(self) -> None:
         self.person_turns = self.turns = 0
         self.duration_s = 0.0
-        self.stale = ""
 
     def tick(self, tick: Tick) -> None:
         """Look at one turn."""
         self.turns += 1
         self.duration_s = tick.t_s
         self.person_turns += tick.leader.intervention
-        for name, picture in tick.frames.items():
-            age_s = tick.state.t_s - picture.t_capture_s
-            if age_s > STALE_CAMERA_S:
-                self.stale = f"camera {name} is stale: its picture is {age_s:.1f} s old"
 
     @property
     def person_s(self) -> float:
@@ -95,24 +88,35 @@ class Rollouts(Attendant):
         poll: called every turn of a take, for keys; gets the leader and the operator's verdict.
         on_note: called after every take.
         ready: called before every take; False ends the session.
+        patience_s: how long to wait for what is in a take's way [s].
     """
 
     speed: SpeedRamp
     poll: Callable[[SharedLeader, Verdict], None] = lambda _leader, _verdict: None
     on_note: Callable[[RolloutNote, TakeResult], None] = lambda _note, _result: None
     ready: Callable[[], bool] = lambda: True
+    patience_s: float = PATIENCE_S
     notes: dict[str, RolloutNote] = field(default_factory=dict)
-    _faults: int = 0
+    _faults: tuple[str, ...] = ()
 
-    def begin(self) -> bool:
-        """Wait until the next take may begin; False ends the session."""
-        return self.ready()
+    def begin(self, hurdle: Callable[[], str], stop: Callable[[], bool]) -> bool:
+        """Wait until the next take may begin; False ends the session.
+
+        Raises:
+            DeviceError: the policy failed in too many takes in a row, or something stays in the way.
+        """
+        if len(self._faults) >= FAULTS_IN_A_ROW:
+            raise DeviceError(
+                f"{len(self._faults)} takes in a row ended in a fault; the last one: "
+                f"{self._faults[-1]}"
+            )
+        return self.ready() and overcome(hurdle, stop, self.patience_s)
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run one attempt, called as `run_take`.
 
         Raises:
-            DeviceError: a device failed, or one take too many in a row.
+            DeviceError: a device failed.
             TypeError: another leader than a `SharedLeader`.
         """
         if not isinstance(leader, SharedLeader):
@@ -128,22 +132,19 @@ class Rollouts(Attendant):
                 on_frame=(leader.observe,),
                 sinks=(watch, *_sinks(given)),
                 until_success=True,
-                ended=lambda: self._ended(leader, watch, verdict),
+                ended=lambda: self._ended(leader, verdict),
                 **given,
             )
         finally:
             leader.rest()
-        fault = leader.fault or watch.stale
         uid, times = given["writer"].header.info.uid, leader.interventions
-        self._told(RolloutNote(uid, scale, times, watch.person_s, fault), result)
+        self._told(RolloutNote(uid, scale, times, watch.person_s, leader.fault), result)
         return result
 
-    def _ended(self, leader: SharedLeader, watch: _Watch, verdict: Verdict) -> str:
+    def _ended(self, leader: SharedLeader, verdict: Verdict) -> str:
         self.poll(leader, verdict)
         if leader.fault:
             return f"the policy failed: {leader.fault}"
-        if watch.stale and leader.driver is Driver.POLICY:
-            return watch.stale
         return verdict.over
 
     def _told(self, note: RolloutNote, result: TakeResult) -> None:
@@ -151,11 +152,7 @@ class Rollouts(Attendant):
         self.on_note(note, result)
         if result.outcome is Outcome.SUCCESS and not note.interventions:
             self.speed.succeeded()
-        self._faults = self._faults + 1 if note.fault else 0
-        if self._faults >= FAULTS_IN_A_ROW:
-            raise DeviceError(
-                f"{self._faults} takes in a row ended in a fault; the last one: {note.fault}"
-            )
+        self._faults = (*self._faults, note.fault) if note.fault else ()
 
 
 def _sinks(given: dict[str, Any]) -> Sequence[TakeSink]:

@@ -63,7 +63,7 @@ class Sealer:
         Raises:
             DeviceError: it was one too many in a row.
         """
-        log.warning("take %s is not sealed: %s", result.uid, why)
+        log.warning("Take %s is interrupted: %s", result.uid, why)
         self._faults += 1
         if self._faults >= FAULTS_IN_A_ROW:
             raise DeviceError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +16,11 @@ from gaploop.collect.recovery import recover
 from gaploop.collect.rig import Rig
 from gaploop.collect.sealing import Sealer
 from gaploop.collect.take import Attendant, TakeResult, run_take
+from gaploop.collect.take_folder import no_room
 from gaploop.core import journal_format
 from gaploop.core.consent import Place, Use, refused
 from gaploop.core.consent_store import refusal_at
+from gaploop.core.errors import DeviceError, LostError
 from gaploop.core.files import uuid7
 from gaploop.core.protocols import Leader
 from gaploop.core.take import TakeInfo
@@ -137,7 +140,7 @@ class _Session:
                 self._settle(0)  # a seal that failed means one take more
             if self._sealed(first) >= missing or self.spent(quota) >= most:
                 break
-            if not self.attendant.begin():
+            if not self.attendant.begin(functools.partial(self._hurdle, rig), self.stop):
                 break
             if self._sealed(first) + self._expected() >= missing:
                 continue  # a take was labelled anew while the next one was waited for
@@ -198,19 +201,28 @@ class _Session:
         header = replace(header, info=replace(header.info, consent=self.spec.consent))
         self._require_consent(header.info)
         encoder, waits = self.sealer.encoder, not rig.is_real_time
-        with JournalWriter(self.spec.journal, header, encoder=encoder, waits=waits) as writer:
-            result = self.attendant.run(
-                rig,
-                leader,
-                seed=seed,
-                max_s=self.spec.max_s,
-                writer=writer,
-                stop=self.stop,
-                sealer=self.sealer.pool,
-            )
+        try:
+            with JournalWriter(self.spec.journal, header, encoder=encoder, waits=waits) as writer:
+                result = self.attendant.run(
+                    rig,
+                    leader,
+                    seed=seed,
+                    max_s=self.spec.max_s,
+                    writer=writer,
+                    stop=self.stop,
+                    sealer=self.sealer.pool,
+                )
+        except LostError:
+            raise
+        except DeviceError as error:
+            result = TakeResult(header.info.uid, Outcome.INTERRUPTED, str(error), 0.0, 0)
         if result.outcome is Outcome.INTERRUPTED and not self.stop():
             self.sealer.failed(result, result.reason)
         return result
+
+    def _hurdle(self, rig: Rig) -> str:
+        """Return why no take can begin now; "" where one can."""
+        return rig.hurdle() or no_room(self.spec.journal)
 
     def _require_consent(self, info: TakeInfo) -> None:
         """Refuse a take with people who don't agree: asked for each, they may have withdrawn."""
@@ -242,8 +254,8 @@ def record_takes(
 
     Each take is sealed while the next begins. A failed demonstration is kept, as a failure, and
     doesn't count. Takes left unsealed, by this session or one before, are recovered as
-    `interrupted`. A take that can't be recorded, because the encoder died or the disk is full,
-    ends; the session goes on with the next, until `FAULTS_IN_A_ROW`.
+    `interrupted`. A take that can't be recorded ends, because the encoder died, the disk is full,
+    a camera or another device failed; the session goes on with the next, until `FAULTS_IN_A_ROW`.
 
     Args:
         spec: what all takes share.
@@ -260,8 +272,8 @@ def record_takes(
 
     Raises:
         UnusableInputError: the journal can't be written, or people take part without consent.
-        DeviceError: a device failed, or takes can't be recorded; what was sealed is published
-            before this is raised.
+        LostError: a device is gone, and has to be connected anew.
+        DeviceError: takes can't be recorded. What was sealed is published before either is raised.
     """
     warm_up()
     recovered = len(recover(spec.journal).recovered) if spec.journal.exists() else 0

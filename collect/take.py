@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +15,14 @@ from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.recorder import Recorder
 from gaploop.collect.rig import Rig
 from gaploop.core import journal_format
+from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Leader, TakeSink
 from gaploop.core.types import SafetyReason, Tick
 from gaploop.core.vocabulary import Outcome
+from gaploop.teleop.advice import GONE, say_reasons, say_to_do
 from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, run_loop
+
+log = logging.getLogger(__name__)
 
 ATTEMPTS_PER_TAKE: Final = 3
 """A quota is given up after this many attempts per take that it asks for."""
@@ -24,6 +30,12 @@ SUCCESS_HELD_S: Final = 0.3
 """A rollout ends once success has held this long [s]: long enough for a thing to fall over."""
 TRIP_SHOWN_S: Final = 0.5
 """A take goes on this long [s] after a safety trip, so that the record shows what came of it."""
+STALE_CAMERA_S: Final = 0.5
+"""A take ends where a picture is older than this [s]: what it records isn't what was there."""
+PATIENCE_S: Final = 60.0
+"""Where nobody watches, what is in a take's way is waited for this long [s]."""
+LOOK_S: Final = 0.05
+"""… and looked at this often [s]."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +66,12 @@ class _Watch:
         self._judge = rig.judge if until_success else None
         self._success_since_s: float | None = None
         self._tripped_since_s: float | None = None
-        self.over = ""
+        self.over = self.stale = ""
 
     def tick(self, tick: Tick) -> None:
+        for name, picture in tick.frames.items():
+            if tick.state.t_s - picture.t_capture_s > STALE_CAMERA_S:
+                self.stale = stale_camera(name)
         if self._judge is not None and tick.policy_frame:
             success = self._judge() is Outcome.SUCCESS
             self._success_since_s = _since(self._success_since_s, success, tick.t_s)
@@ -66,6 +81,14 @@ class _Watch:
         self._tripped_since_s = _since(self._tripped_since_s, tripped, tick.t_s)
         if _held(self._tripped_since_s, tick.t_s, TRIP_SHOWN_S):
             self.over = "safety trip"
+
+
+def stale_camera(name: str) -> str:
+    """Return what to say of a camera whose pictures don't come any more."""
+    return (
+        f"Camera {name} is stale: its last picture is more than {STALE_CAMERA_S:g} s old. Check "
+        "its cable; it is connected again by itself."
+    )
 
 
 def _since(since_s: float | None, is_so: bool, now_s: float) -> float | None:
@@ -95,8 +118,9 @@ def run_take(
     """Run one take from a fresh scene and, with a writer, record and seal it.
 
     It ends when the leader is done, success has held for `SUCCESS_HELD_S`, the safety filter
-    tripped, `max_s` passed, `ended` or `stop` say so, or the recorder failed. In the last two cases
-    the take is `interrupted` and stays unsealed.
+    tripped, `max_s` passed, `ended` or `stop` say so, a camera is stale, or the recorder failed. In
+    the last three cases, and where the filter tripped because a device is gone, the take is
+    `interrupted`, with the cause as an event, and stays unsealed.
 
     Args:
         rig: the arm in its cell; reset here.
@@ -134,11 +158,18 @@ def run_take(
         tracker=rig.tracker,
         sinks=subscribers,
         on_frame=callbacks,
-        stop=lambda: bool(watch.over or ended()) or any(r.fault for r in recorders) or stop(),
+        stop=lambda: (
+            bool(watch.over or watch.stale or ended()) or any(r.fault for r in recorders) or stop()
+        ),
     )
-    outcome, reason = _verdict(rig, end, watch.over or ended(), recorders)
+    lost = [recorder.fault for recorder in recorders if recorder.fault]
+    lost += [fault for fault in end.faults if fault.startswith(Recorder.__name__)]
+    over = watch.over or ended()
+    outcome, reason = _cut_off(end, over, lost, watch.stale) or _verdict(rig, end, over)
     sealing = None
-    if writer is not None and outcome is not Outcome.INTERRUPTED:
+    if writer is not None and outcome is Outcome.INTERRUPTED:
+        writer.event(end.duration_s, journal_format.INTERRUPTED, why=reason)
+    elif writer is not None:
         sealing = _seal(rig, writer, outcome, reason, sealer)
     uid = writer.header.info.uid if writer is not None else ""
     return TakeResult(uid, outcome, reason, end.duration_s, end.frames, sealing)
@@ -150,16 +181,24 @@ def _recorder(rig: Rig, leader: Leader, writer: JournalWriter | None) -> tuple[R
     return (Recorder(writer, rig.follower, rig.sensors, leader),)
 
 
-def _verdict(
-    rig: Rig, end: LoopEnd, over: str, recorders: tuple[Recorder, ...]
-) -> tuple[Outcome, str]:
-    """Return how the take ended and why; `over` is the early end's reason, if any."""
-    lost = [recorder.fault for recorder in recorders if recorder.fault]
-    lost += [fault for fault in end.faults if fault.startswith(Recorder.__name__)]
+def _cut_off(
+    end: LoopEnd, over: str, lost: Sequence[str], stale: str
+) -> tuple[Outcome, str] | None:
+    """Return why the take isn't whole; None where it is. `lost` is what the recorder says."""
     if lost:
         return Outcome.INTERRUPTED, f"recording failed: {lost[0]}"
+    if stale:
+        return Outcome.INTERRUPTED, stale
+    if end.tripped & GONE:
+        to_do = say_to_do(end.tripped & GONE)
+        return Outcome.INTERRUPTED, f"{say_reasons(end.tripped & GONE)}: {to_do}."
     if end.reason is EndReason.STOPPED and not over:
         return Outcome.INTERRUPTED, "stopped by the user"
+    return None
+
+
+def _verdict(rig: Rig, end: LoopEnd, over: str) -> tuple[Outcome, str]:
+    """Return how the take ended and why; `over` is the early end's reason, if any."""
     if end.tripped:
         return Outcome.FAILURE, f"safety trip: {end.tripped.name}"
     judged = rig.judge()
@@ -181,15 +220,52 @@ def _seal(
     return None
 
 
+def overcome(
+    hurdle: Callable[[], str], stop: Callable[[], bool], patience_s: float = PATIENCE_S
+) -> bool:
+    """Wait until nothing is in the way of a take; False where `stop` says so meanwhile.
+
+    Raises:
+        DeviceError: something still is after `patience_s` [s].
+    """
+    said, until_s = "", time.monotonic() + patience_s
+    while why := hurdle():
+        if why != said:
+            log.warning("%s Waiting up to %g s.", why, patience_s)
+            said = why
+        if stop():
+            return False
+        if time.monotonic() >= until_s:
+            raise DeviceError(why)
+        time.sleep(LOOK_S)
+    return True
+
+
 class Attendant:
-    """Whoever looks after a session: nobody here; an operator in `attended`."""
+    """Whoever looks after a session: nobody here; an operator in `attended`.
+
+    Args:
+        patience_s: how long to wait for what is in a take's way [s].
+    """
+
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+        self.patience_s = patience_s
 
     attempts_per_take: int = ATTEMPTS_PER_TAKE
     """A quota is given up after this many attempts per take that it asks for."""
 
-    def begin(self) -> bool:
-        """Wait until the next take may begin; False ends the session."""
-        return True
+    def begin(self, hurdle: Callable[[], str], stop: Callable[[], bool]) -> bool:
+        """Wait until the next take may begin; False ends the session.
+
+        Args:
+            hurdle: why no take can begin now, in one line; "" where one can.
+            stop: whether the session is to end.
+
+        Raises:
+            LostError: a device has to be connected anew.
+            DeviceError: what is in the way doesn't go away.
+        """
+        return overcome(hurdle, stop, self.patience_s)
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run a take, called as `run_take`."""

@@ -24,15 +24,22 @@ def make_folder(journal: Path, folder: Path) -> None:
         raise UnusableInputError(f"{folder} exists already. Give every take a new uid.")
     try:
         journal.mkdir(parents=True, exist_ok=True)
-        left = shutil.disk_usage(journal).free
-        if left < ROOM_BYTES:
-            raise UnusableInputError(
-                f"Journal {journal} has {left / 1e6:.1f} MB of room left; a take is begun with "
-                f"{ROOM_BYTES / 1e6:.0f} MB or more. Make room or name another with --journal."
-            )
+        if full := no_room(journal):
+            raise UnusableInputError(full)
         folder.mkdir()
     except OSError as error:
         raise unusable(journal, error) from None
+
+
+def no_room(journal: Path) -> str:
+    """Return why no take can be begun in a journal, "" where its disk has room."""
+    left = shutil.disk_usage(journal).free if journal.exists() else ROOM_BYTES
+    if left >= ROOM_BYTES:
+        return ""
+    return (
+        f"Journal {journal} has {left / 1e6:.0f} MB of room left; a take is begun with "
+        f"{ROOM_BYTES / 1e6:.0f} MB or more. Make room or name another with --journal."
+    )
 
 
 def unusable(journal: Path, error: OSError) -> UnusableInputError:

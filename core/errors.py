@@ -24,6 +24,10 @@ class DeviceError(GaploopError):
     """A device didn't answer or answered nonsense. Exit code 2."""
 
 
+class LostError(DeviceError):
+    """A device is gone, such as by a pulled cable; whoever can connects it anew."""
+
+
 def unknown_choice(
     kind: str, value: object, valid: Iterable[str], where: str = ""
 ) -> UnknownChoiceError:

@@ -42,6 +42,8 @@ TRUTH: Final = "truth.jsonl"
 SCHEMA: Final = "gaploop.take.v1"
 DROPPED: Final = "dropped"
 """Event of a frame row that stands beside the picture before: {"camera": …, "frame": index}."""
+INTERRUPTED: Final = "interrupted"
+"""Event of a take that was cut off: {"why": …}."""
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ def connect(
         leader = leader_of(teleop, follower, station, clock, expert=expert, hands=hands)
         if callable(close := getattr(leader, "close", None)):
             undo.callback(close)
-        cameras = _cameras(robot, clock) if with_cameras else ()
+        cameras = cameras_of(robot, clock) if with_cameras else ()
         undo.pop_all()
     return Arms(follower, leader, cameras, clock, title)
 
@@ -280,7 +280,12 @@ def _pushing(leader: Leader, teleop: Any, force: ForceOptions) -> ForceLeader:
     return ForceLeader(leader, force)
 
 
-def _cameras(robot: Any, clock: Clock) -> tuple[CameraSource, ...]:
+def cameras_of(robot: Any, clock: Clock) -> tuple[CameraSource, ...]:
+    """Connect a robot's cameras; the embedded cell's is the rig's.
+
+    Raises:
+        DeviceError: one can't be opened, or gives no picture.
+    """
     if robot.type == EMBEDDED:
         return ()
     from gaploop.teleop.lerobot_devices import make_cameras

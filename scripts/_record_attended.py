@@ -21,13 +21,15 @@ from gaploop.collect.operator.state import Timing
 from gaploop.collect.operator.suggesting import Suggester
 from gaploop.collect.session import SessionEnd, TakeResult, record_takes
 from gaploop.collect.setup_words import change_words, words
+from gaploop.core.errors import LostError
 from gaploop.core.station import Station
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome
 from gaploop.scripts import _arms, _record_screen, record
 from gaploop.scripts._arms import EMBEDDED
 from gaploop.scripts._campaign import require_person
-from gaploop.scripts._record_casts import Cast, arm_cast, embedded_cast
+from gaploop.scripts._record_arm_cast import ArmOptions, arm_cast
+from gaploop.scripts._record_casts import Cast, embedded_cast
 from gaploop.scripts._record_checks import check_targets
 from gaploop.scripts._record_publish import Publisher
 from gaploop.scripts._signals import stoppable
@@ -87,7 +89,7 @@ def record_attended(
     )
     with contextlib.ExitStack() as cleanup:
         stopped = cleanup.enter_context(stoppable())
-        cast = cleanup.enter_context(_cast(job))
+        cast = cleanup.enter_context(_cast(job, display != "none"))
         check_targets(cast.make_rig, job.quotas, job.root, job.journal)
         player = cleanup.enter_context(Player(config.play_sounds and display != "none"))
         book = LabelBook(job.journal, config.operator)
@@ -118,7 +120,7 @@ def record_attended(
 
 
 @contextlib.contextmanager
-def _cast(job: record.Job) -> Iterator[Cast]:
+def _cast(job: record.Job, is_watched: bool) -> Iterator[Cast]:
     config = job.config
     hands = None
     if hasattr(config, "cartesian"):
@@ -131,9 +133,17 @@ def _cast(job: record.Job) -> Iterator[Cast]:
         return
     from gaploop.scripts._record_arms import FPS
 
-    fps = config.dataset.fps or FPS
-    given = (config.robot, config.teleop, job.station, config.station)
-    with arm_cast(*given, fps, hands) as cast:
+    options = ArmOptions(
+        config.robot,
+        config.teleop,
+        job.station,
+        config.station,
+        config.dataset.fps or FPS,
+        hands,
+        is_watched,
+        config.reconnect_s,
+    )
+    with arm_cast(options) as cast:
         yield cast
 
 
@@ -169,6 +179,7 @@ class _Session:
             console.on_label = self._count
         self._held = self._lacking = 0
         self._results: list[TakeResult] = []
+        self._recovered = 0
         self._end: SessionEnd | None = None
 
     def remember(self) -> None:
@@ -214,34 +225,56 @@ class _Session:
 
     def _record(self) -> SessionEnd:
         job, console, cast = self._job, self._console, self._cast
-        operator = Operator(console, cast.eyes, self._suggester, self._count, self._results.append)
-        quotas, recovered = job.quotas, 0
+        operator = Operator(
+            console,
+            cast.eyes,
+            self._suggester,
+            self._count,
+            self._results.append,
+            job.config.reconnect_s,
+        )
         while True:
-            end = record_takes(
-                job.spec,
-                quotas,
-                cast.make_rig,
-                cast.make_leader,
-                set_up=self._set_up,
-                stop=lambda: bool(self._stopped) or console.left,
-                publish=self.publisher.behind,
-                attendant=operator,
-            )
-            recovered += end.recovered
+            try:
+                self._record_with(operator)
+            except LostError as error:
+                if not cast.find_again(str(error), self._is_over):
+                    break
+                continue
             is_filled = self._count()
             if console.left or (is_filled and not console.finish(lambda: not self._count())):
                 break
-            if job.campaign is None and not job.spec.resume:
-                quotas = (replace(job.quotas[0], takes=self._lacking),)
         wanted = sum(quota.takes for quota in job.quotas)
-        return replace(
-            end,
+        return SessionEnd(
             takes=tuple(replace(r, outcome=operator.outcome(r)) for r in self._results),
             counted=wanted - self._lacking,
             wanted=wanted,
-            recovered=recovered,
+            recovered=self._recovered,
             interrupted=bool(self._stopped) or self._lacking > 0,
         )
+
+    def _record_with(self, operator: Operator) -> None:
+        """Record what lacks, with the devices as they are connected now.
+
+        Raises:
+            LostError: one is gone.
+        """
+        job, cast, quotas = self._job, self._cast, self._job.quotas
+        if self._results and job.campaign is None and not job.spec.resume:
+            quotas = (replace(quotas[0], takes=self._lacking),)
+        end = record_takes(
+            job.spec,
+            quotas,
+            cast.make_rig,
+            cast.make_leader,
+            set_up=self._set_up,
+            stop=self._is_over,
+            publish=self.publisher.behind,
+            attendant=operator,
+        )
+        self._recovered += end.recovered
+
+    def _is_over(self) -> bool:
+        return bool(self._stopped) or self._console.left
 
     def _set_up(self, quota: Quota, before: Quota | None) -> bool:
         job, grid = self._job, self._job.station.grid

@@ -1,4 +1,4 @@
-"""Who and what takes part in an attended session: rigs, leader, and how the operator stops them."""
+"""Who and what takes part in an attended session, and the embedded cell as such."""
 
 from __future__ import annotations
 
@@ -7,21 +7,15 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from gaploop.collect.arm_rig import ArmRig
 from gaploop.collect.operator.console import Safety
 from gaploop.collect.operator.eyes import Eyes
 from gaploop.collect.rig import EmbeddedRig, Rig
 from gaploop.collect.session import MakeLeader, MakeRig
 from gaploop.core.protocols import Follower, Leader
-from gaploop.core.station import Station
 from gaploop.core.types import FollowerState
 from gaploop.scripts import _arms
-from gaploop.scripts._window_keys import subscribers
-from gaploop.teleop.control import ControlThread
-from gaploop.teleop.loop import Rates
 from gaploop.teleop.realtime import SWITCH_INTERVAL_S
 
 log = logging.getLogger(__name__)
@@ -39,6 +33,8 @@ class Cast:
         leader: one that has a window, or None.
         start: begin to drive; called once everything else is ready.
         finish: torque off, disconnect; raises what went wrong.
+        find_again: called with what was lost, in words; lets go of all devices, waits until they
+            answer and drives again. False where the session ends meanwhile.
     """
 
     make_rig: MakeRig
@@ -48,6 +44,7 @@ class Cast:
     leader: Any = None
     start: Callable[[], None] = lambda: None
     finish: Callable[[], object] = lambda: None
+    find_again: Callable[[str, Callable[[], bool]], bool] = lambda _lost, _stop: False
 
 
 def in_window(leader: Leader) -> Any:
@@ -73,7 +70,7 @@ class _PacedClock:
         self.now_s, self.sleep_until = self._paced.now_s, self._paced.sleep_until
 
 
-class _Standing:
+class Standing:
     """The arm of whichever rig is set up: what a leader that outlives rigs is made for."""
 
     def __init__(self, follower: Follower) -> None:
@@ -116,7 +113,7 @@ def embedded_cast(
         if teleop is not None and _arms.kind(teleop) != _arms.EXPERT:
             first = make({})
             cleanup.callback(first.close)
-            standing = _Standing(first.follower)
+            standing = Standing(first.follower)
             leader = _arms.leader_of(teleop, standing, first.station, first.clock, hands=hands)
             if callable(close := getattr(leader, "close", None)):
                 cleanup.callback(close)
@@ -152,59 +149,3 @@ def embedded_cast(
             ),
             None if leader is None else in_window(leader),
         )
-
-
-# -- arms ---------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def arm_cast(
-    robot: Any, teleop: Any, station: Station, file: Path | None, fps: float, hands: Any
-) -> Iterator[Cast]:
-    """Yield connected arms, torque off until `start`; torque is off and all is closed afterwards.
-
-    Args:
-        robot: LeRobot's config of the arm.
-        teleop: LeRobot's config of the leader.
-        station: limits and domain.
-        file: the station's file, for its calibration, or None.
-        fps: policy frames per second [Hz].
-        hands: speeds and forces of a leader.
-
-    Raises:
-        DeviceError: a device doesn't answer.
-        UnusableInputError: options or a calibration that can't be used.
-    """
-    arms = _arms.connect(robot, teleop, station, with_cameras=True, hands=hands)
-    rates = Rates.near(fps)
-    with contextlib.ExitStack() as undo:
-        undo.callback(_arms.disconnect, arms.follower, arms.leader, *arms.cameras)
-        calibration = _arms.calibration_of(file, arms.follower)
-        rig = ArmRig(
-            arms.follower,
-            arms.leader,
-            arms.cameras,
-            arms.clock,
-            rates,
-            station,
-            calibration=calibration,
-        )
-        undo.pop_all()
-    limits = rig.rig.safety.limits
-    eyes = Eyes(arms.follower.joint_names, rates.period_s, fps, limits)
-    control = rig.control
-    with control:
-        yield Cast(
-            rig.with_conditions,
-            lambda _rig, _seed: arms.leader,
-            lambda: eyes,
-            Safety(control.estop, control.clear, lambda: _loop(control, eyes)),
-            in_window(arms.leader),
-            lambda: rig.start((eyes, *subscribers(arms.leader))),
-            control.finish,
-        )
-
-
-def _loop(control: ControlThread, eyes: Eyes) -> Any:
-    snapshot = control.snapshot()
-    return eyes.loop(snapshot.tripped, snapshot)

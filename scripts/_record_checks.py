@@ -47,6 +47,8 @@ def check_options(config: Any) -> None:
         raise UnusableInputError(
             f"--dataset.reset_time_s must be 0 or more, got {config.dataset.reset_time_s:g}."
         )
+    if not config.reconnect_s >= 0:
+        raise UnusableInputError(f"--reconnect_s must be 0 or more, got {config.reconnect_s:g}.")
     if config.publish_every < 1:
         raise UnusableInputError(f"--publish_every must be 1 or more, got {config.publish_every}.")
 

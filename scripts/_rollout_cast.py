@@ -13,13 +13,13 @@ from gaploop.collect.arm_rig import ArmRig
 from gaploop.collect.intervention import SharedLeader
 from gaploop.collect.rig import Rig, scripted_leader
 from gaploop.core.clock import Clock
-from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker
 from gaploop.core.station import SIM_STATION, Station
-from gaploop.core.types import FloatArray, SafetyReason
+from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import _arms, record
-from gaploop.scripts._window_keys import subscribers
+from gaploop.scripts._window_keys import gone_of, subscribers
 from gaploop.teleop.control import Mode
 from gaploop.teleop.loop import Rates
 
@@ -30,14 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.05
-GONE: Final = SafetyReason.LOST_SERVO | SafetyReason.STALE_LEADER
-"""After these the devices are connected anew: a port whose cable was pulled is another one."""
 
 type Lead = Callable[[Follower, Rates, Callable[[], FloatArray], Leader | None], SharedLeader]
-
-
-class LostError(DeviceError):
-    """A device is lost; the session goes on once it answers again."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,7 @@ class Cast:
         person: the leader that can take over, where it outlives a rig; or None.
         estop: the emergency stop.
         ready: called before every take with those sealed so far; False ends the session.
-        is_lost: whether the arms have to be connected anew.
+        start: begin to drive, between takes too.
     """
 
     make_rig: MakeRig
@@ -60,7 +54,7 @@ class Cast:
     person: Leader | None
     estop: Callable[[], None]
     ready: Callable[[Sequence[TakeResult]], bool]
-    is_lost: Callable[[], bool]
+    start: Callable[[], None] = lambda: None
 
 
 # -- the embedded cell --------------------------------------------------------------------------
@@ -98,8 +92,7 @@ def embedded_cast(
             rigs[0].safety.estop()
 
     def cast(make_rig: MakeRig, make_leader: MakeLeader | None, person: Leader | None) -> Cast:
-        station, done = SIM_STATION, lambda _takes: True
-        return Cast(make_rig, shared(make_leader), station, person, estop, done, lambda: False)
+        return Cast(make_rig, shared(make_leader), SIM_STATION, person, estop, lambda _takes: True)
 
     if config.take_over == "never":
         yield cast(make, None, None)
@@ -139,11 +132,12 @@ def arm_cast(config: Any, policy: Any, lead: Lead, pressed: RolloutKeys) -> Iter
             station,
             tracker=tracker,
             calibration=_arms.calibration_of(config.station, arms.follower),
+            gone=gone_of(arms.leader),
+            is_watched=pressed.works,
         )
         made.append(arm)
         undo.pop_all()
     with arm.control:
-        arm.start(subscribers(arms.leader))
         attempts = _Attempts(config, arm, leader, pressed)
         yield Cast(
             arm.with_conditions,
@@ -152,7 +146,7 @@ def arm_cast(config: Any, policy: Any, lead: Lead, pressed: RolloutKeys) -> Iter
             arms.leader,
             arm.control.estop,
             attempts.ready,
-            lambda: not arm.control.alive,
+            lambda: arm.start(subscribers(arms.leader)),
         )
 
 
@@ -169,12 +163,10 @@ def _connect(config: Any, station: Station) -> _Connected:
         hands = _arms.Hands(config.cartesian)
         arms = _arms.connect(config.robot, config.teleop, station, with_cameras=True, hands=hands)
         return _Connected(arms.follower, _movable(arms.leader), arms.cameras, arms.clock)
-    from gaploop.teleop.lerobot_devices import make_cameras
-
     follower, clock = _arms.follower_of(config.robot, station)
     with contextlib.ExitStack() as undo:
         undo.callback(follower.close)
-        cameras = tuple(make_cameras(config.robot, clock))
+        cameras = _arms.cameras_of(config.robot, clock)
         undo.pop_all()
     return _Connected(follower, None, cameras, clock)
 
@@ -218,7 +210,7 @@ class _Attempts:
         self, config: Any, arm: ArmRig, leader: SharedLeader, pressed: RolloutKeys
     ) -> None:
         self._reset_s = config.dataset.reset_time_s
-        self._control, self._safety, self._station = arm.control, arm.rig.safety, arm.rig.station
+        self._arm, self._control, self._safety = arm, arm.control, arm.rig.safety
         self._leader, self._pressed = leader, pressed
 
     def ready(self, takes: Sequence[TakeResult]) -> bool:
@@ -228,48 +220,21 @@ class _Attempts:
             LostError: the devices have to be connected anew.
             DeviceError: the arm is limp, and there is nobody to clear the trip.
         """
-        self._require_alive()
+        self._arm.hurdle()
         if self._safety.tripped and not self._cleared():
             return False
         return not takes or self._put_back()
 
-    def _require_alive(self) -> None:
-        if self._control.alive:
-            return
-        try:
-            self._control.finish()
-        except DeviceError as error:
-            raise LostError(str(error)) from error
-        raise LostError("The control loop has ended.")
-
     def _cleared(self) -> bool:
-        """Wait for the operator's word after a trip; an emulated cell that nobody watches needs
-        none, as the embedded one."""
-        words = str(self._safety.tripped.name).lower().replace("|", ", ")
-        is_watched = self._pressed.works
-        if not is_watched and self._station.domain is Domain.REAL:
-            raise DeviceError(
-                f"The arm is limp after a safety trip ({words}), and there is no terminal to clear "
-                "it in. See to its cause, then run the same command again."
-            )
-        if self._safety.tripped & GONE:
-            raise LostError(f"Lost contact ({words}); connecting anew.")
-        if is_watched:
-            log.info("The arm is limp after a safety trip (%s). See to it, then press c.", words)
+        """Wait for the operator's word after a trip, where there is an operator."""
+        if self._pressed.works:
+            log.info("%s See to it, then press c twice.", self._arm.hurdle())
         while not self._pressed.stops():
-            key = self._pressed.between(self._leader, LOOK_S)
-            if not is_watched or self._pressed.confirmed(key):
-                self._control.clear()
-                return self._drives_again()
-        return False
-
-    def _drives_again(self) -> bool:
-        """Wait until the loop runs after a cleared trip."""
-        while not self._pressed.stops():
+            self._arm.require_contact()
             if self._control.snapshot().mode is Mode.RUNNING:
                 return True
-            self._require_alive()
-            time.sleep(LOOK_S)
+            if self._pressed.confirmed(self._pressed.between(self._leader, LOOK_S)):
+                self._control.clear()
         return False
 
     def _put_back(self) -> bool:
@@ -278,6 +243,7 @@ class _Attempts:
         if self._pressed.works:
             log.info("Put things back (t lets you drive); n goes on, or in %g s.", self._reset_s)
         while not self._pressed.stops() and time.monotonic() < until_s:
+            self._arm.require_contact()
             if self._pressed.between(self._leader, LOOK_S) == "n":
                 break
         return not self._pressed.stops()

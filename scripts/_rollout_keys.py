@@ -90,6 +90,16 @@ class RolloutKeys:
         log.info("Press c again: the arm takes torque and holds where it is.")
         return False
 
+    def agreed(self) -> bool:
+        """Wait for the operator, where there is one, to say that the arm may move."""
+        if not self.works:
+            return not self.stops()
+        log.info("Everything answers again. Make sure that the arm may move, then press c twice.")
+        while not self.stops():
+            if self.confirmed(self._heed(self._keys.wait(LOOK_S))):
+                return True
+        return False
+
     def _heed(self, key: str) -> str:
         if key == "q":
             self.left = True

@@ -6,11 +6,10 @@ import contextlib
 import functools
 import logging
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from gaploop.collect.campaign import Quota
 from gaploop.collect.intervention import SharedLeader
@@ -20,7 +19,7 @@ from gaploop.collect.session import SessionEnd, SessionSpec, TakeResult, record_
 from gaploop.collect.smoothing import SmoothedPolicy
 from gaploop.collect.speed_ramp import SpeedRamp
 from gaploop.collect.take_over import OnMotion, OnRequest, OnStall, TakeOver
-from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.core.journal_format import END
 from gaploop.core.protocols import Follower, Leader, Policy
 from gaploop.core.types import FloatArray
@@ -28,17 +27,15 @@ from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.lerobot_publish import PublishReport, publish_takes
 from gaploop.scripts import _arms, options
 from gaploop.scripts._campaign import require_consents
+from gaploop.scripts._find_again import find_again
 from gaploop.scripts._keys import keys
 from gaploop.scripts._record_checks import check_targets
-from gaploop.scripts._rollout_cast import Cast, LostError, arm_cast, embedded_cast
+from gaploop.scripts._rollout_cast import Cast, arm_cast, embedded_cast
 from gaploop.scripts._rollout_keys import RolloutKeys
 from gaploop.scripts._signals import stoppable
 from gaploop.teleop.loop import Rates
 
 log = logging.getLogger(__name__)
-
-RETRY_S: Final = 0.5
-"""A lost arm is looked for this often [s]."""
 
 
 @dataclass
@@ -68,16 +65,20 @@ def roll_out(config: Any) -> int:
     with contextlib.ExitStack() as stack:
         stopped = stack.enter_context(stoppable())
         pressed = RolloutKeys(stack.enter_context(keys()), stopped)
-        connect = functools.partial(embedded_cast if is_embedded else arm_cast, config, policy)
+        cast_of = embedded_cast if is_embedded else arm_cast
+        connect = functools.partial(cast_of, config, policy, lead, pressed)
         while not _is_over(config, told, stopped, pressed):
             try:
-                with connect(lead, pressed) as cast:
+                with contextlib.ExitStack() as devices:
+                    cast = _connected(config, devices, connect, pressed, told)
+                    if cast is None:
+                        break
                     _check_before(config, cast, root, journal)
+                    _start(cast, told)
                     _roll(config, cast, speed, spec, root, pressed, told)
             except LostError as error:
                 told.lost.append(str(error))
                 log.warning("%s", error)
-                connect = functools.partial(_again, config, connect, stopped, told)
             else:
                 break
     return _tell(config, root, journal, told, stopped)
@@ -87,23 +88,47 @@ def _is_over(config: Any, told: _Told, stopped: list[int], pressed: RolloutKeys)
     return bool(stopped) or pressed.left or len(told.results) >= config.dataset.num_episodes
 
 
-@contextlib.contextmanager
-def _again(config: Any, connect: Any, stopped: list[int], told: _Told, *given: Any) -> Any:
-    """Connect once more; wait for what was lost."""
-    while isinstance(connect, functools.partial) and connect.func is _again:
-        connect = connect.args[1]
-    until_s = time.monotonic() + config.reconnect_s
-    with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                cast = stack.enter_context(connect(*given))
-                break
-            except DeviceError:
-                if stopped or time.monotonic() >= until_s:
-                    raise
-                time.sleep(RETRY_S)
-        told.reconnected += 1
-        yield cast
+def _connected(
+    config: Any,
+    devices: contextlib.ExitStack,
+    connect: Callable[[], contextlib.AbstractContextManager[Cast]],
+    pressed: RolloutKeys,
+    told: _Told,
+) -> Cast | None:
+    """Connect; where something was lost, wait for it. None where the session ends meanwhile.
+
+    Raises:
+        DeviceError: a device doesn't answer; after a loss, not within `reconnect_s` either.
+    """
+    if not told.lost:
+        cast = devices.enter_context(connect())
+        pressed.drives(cast)
+        return cast
+    found = find_again(
+        lambda: devices.enter_context(connect()),
+        stop=pressed.stops,
+        patience_s=math.inf if pressed.works else config.reconnect_s,
+        tell=lambda why: log.info("Waiting for it to return: %s", why),
+    )
+    if found is None:
+        return None
+    told.reconnected += 1
+    pressed.drives(found)
+    return found if pressed.agreed() else None
+
+
+def _start(cast: Cast, told: _Told) -> None:
+    """Drive.
+
+    Raises:
+        LostError: what was found again doesn't take it.
+    """
+    try:
+        cast.start()
+    except DeviceError as error:
+        if not told.lost:
+            raise
+        raise LostError(str(error)) from error
 
 
 def _roll(
@@ -128,8 +153,8 @@ def _roll(
         told.notes.append(said)
         log.info("%s", _line(said, result))
 
-    pressed.drives(cast)
     attendant = Rollouts(speed, pressed.poll, note, functools.partial(cast.ready, told.results))
+    attendant.patience_s = math.inf if pressed.works else config.reconnect_s
     wanted = config.dataset.num_episodes - len(told.results)
     with options.progress("Rolling out", wanted) as advance:
 
@@ -137,21 +162,16 @@ def _roll(
             told.results.append(result)
             advance(int(counts))
 
-        try:
-            end = record_takes(
-                spec,
-                [Quota(wanted)],
-                cast.make_rig,
-                cast.make_leader,
-                stop=pressed.stops,
-                on_take=on_take,
-                publish=publish,
-                attendant=attendant,
-            )
-        except (DeviceError, OSError) as error:
-            if isinstance(error, LostError) or not cast.is_lost():
-                raise
-            raise LostError(str(error)) from error
+        end = record_takes(
+            spec,
+            [Quota(wanted)],
+            cast.make_rig,
+            cast.make_leader,
+            stop=pressed.stops,
+            on_take=on_take,
+            publish=publish,
+            attendant=attendant,
+        )
     told.recovered += end.recovered
     return end
 

@@ -14,10 +14,12 @@ from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.core.types import SafetyReason
 from gaploop.scripts._arms import Arms, disconnect
+from gaploop.scripts._find_again import Finder
 from gaploop.scripts._keys import Keys
 from gaploop.scripts._teleop_screen import LINE_S, Show
 from gaploop.scripts._teleop_view import Mode, Picture, say_trip
 from gaploop.scripts._window_keys import WindowKeys, subscribers
+from gaploop.teleop.advice import GONE
 from gaploop.teleop.control import ControlThread
 from gaploop.teleop.control import Mode as ControlMode
 from gaploop.teleop.loop import Rates
@@ -31,16 +33,10 @@ FRAME_S: Final = 0.1
 """The view is drawn this often [s]."""
 AGAIN_S: Final = 3.0
 """The second press of c must follow the first within this [s]."""
-RETRY_S: Final = 0.5
-"""A lost device is looked for this often [s]."""
-
 STUCK: Final = (
     "The workspace box is in the way to the leader's pose. Lead another way round; or press q, "
     "lift the arm into the box by hand, and start again."
 )
-GONE: Final = SafetyReason.LOST_SERVO | SafetyReason.STALE_LEADER
-"""After these the devices are connected anew: a port whose cable was pulled is another one when
-it is back, and a servo that lost power has forgotten its settings."""
 UNWELL: Final = SafetyReason.HARDWARE_ERROR
 """After this, too, but the operator says when: the view shows how the servo is until then."""
 
@@ -253,18 +249,13 @@ class Session:
         if not self._keys.works:  # a leader's window went with it
             self._why = "trip"
             return None
-        found: Arms | None = None
-        tried_s, why = -RETRY_S, lost
+        finder = Finder(self._connect)
         self._asked_s = -AGAIN_S
         with contextlib.ExitStack() as held:
+            held.callback(lambda: _let_go(finder.found))
             while not self._stopped:
-                if found is None and time.monotonic() - tried_s >= RETRY_S:
-                    try:
-                        found = self._connect()
-                        held.callback(disconnect, found.follower, found.leader, *found.cameras)
-                    except DeviceError as error:
-                        why = str(error)
-                    tried_s = time.monotonic()
+                found = finder.look()
+                why = finder.why or lost
                 self._show(self._lost_picture(arms, lost, why, found is not None))
                 key = self._keys.wait(FRAME_S)
                 if key == "q":
@@ -327,6 +318,11 @@ class Session:
             state=state,
             **more,
         )
+
+
+def _let_go(arms: Arms | None) -> None:
+    if arms is not None:
+        disconnect(arms.follower, arms.leader, *arms.cameras)
 
 
 _NOTHING: Final = LoopStatistics((), 1.0, Station(name="none").safety).figures()

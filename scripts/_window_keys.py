@@ -9,6 +9,7 @@ from typing import Any, Final
 from gaploop.core.protocols import Leader, TakeSink
 from gaploop.core.types import SafetyReason
 from gaploop.scripts._keys import Keys
+from gaploop.teleop.advice import GONE
 
 PUMP_S: Final = 0.02
 """The window's events are handled this often [s]; an input of 0.1 s counts as let go of."""
@@ -56,11 +57,8 @@ class WindowKeys(Keys):
         self._trip = trip.replace("; then c, c", "; then Enter or Start, twice")
 
     def gone(self, reasons: SafetyReason) -> SafetyReason:
-        """Return after which of `reasons` the devices must be connected anew.
-
-        An input that was old, such as a gamepad's that was pulled out, recovers by itself.
-        """
-        return reasons & ~SafetyReason.STALE_LEADER
+        """Return after which of `reasons` the devices must be connected anew."""
+        return reasons & gone_of(self._leader)
 
     @property
     def works(self) -> bool:
@@ -75,6 +73,14 @@ class WindowKeys(Keys):
 
     def _clear(self) -> None:
         self._cleared = True
+
+
+def gone_of(leader: Leader | None) -> SafetyReason:
+    """Return after a trip by what the devices must be connected anew.
+
+    A window's input that was old, such as a gamepad's that was pulled out, recovers by itself.
+    """
+    return GONE & ~SafetyReason.STALE_LEADER if hasattr(leader, "pump") else GONE
 
 
 def subscribers(leader: Leader | None) -> tuple[TakeSink, ...]:

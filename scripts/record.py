@@ -124,6 +124,9 @@ class RecordConfig:
     """The consent register; see gaploop consent --help."""
     resume: bool = False
     """Count the takes that the journal holds already."""
+    reconnect_s: float = 60.0
+    """How long to wait for an arm that was lost, a camera or room on the disk, where nobody is
+    there to end the session [s]."""
     seed: int = 0
     """Draws the scenes."""
     operator: str = ""
@@ -307,7 +310,7 @@ def _record(
     spec: SessionSpec,
     stopped: list[int],
 ) -> tuple[SessionEnd, list[PublishReport]]:
-    from gaploop.collect.session import record_takes
+    from gaploop.collect.session import Attendant, record_takes
     from gaploop.core.journal_format import END
     from gaploop.datasets.lerobot_publish import publish_takes
 
@@ -333,6 +336,7 @@ def _record(
             stop=lambda: bool(stopped),
             on_take=on_take,
             publish=publish_sealed,
+            attendant=Attendant(config.reconnect_s),
         )
     return end, published
 

@@ -31,6 +31,9 @@ TO_DO: Final[dict[SafetyReason, str]] = {
     SafetyReason.LOST_SERVO: "check that servo's cable and the power supply",
 }
 """What to do after a trip before it is cleared."""
+GONE: Final = SafetyReason.LOST_SERVO | SafetyReason.STALE_LEADER
+"""After a trip by these the devices are connected anew: a port whose cable was pulled is another
+one when it is back, and a servo that lost power has forgotten its settings."""
 
 
 def say_reasons(reasons: SafetyReason) -> str:

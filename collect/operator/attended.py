@@ -12,7 +12,8 @@ from gaploop.collect.operator.eyes import Eyes
 from gaploop.collect.operator.inquiry import Suggestion
 from gaploop.collect.operator.suggesting import Suggester
 from gaploop.collect.rig import Rig
-from gaploop.collect.take import Attendant, TakeResult, run_take
+from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, overcome, run_take
+from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Leader, TakeSink
 from gaploop.core.types import Tick
 from gaploop.core.vocabulary import Outcome
@@ -34,6 +35,7 @@ class Operator(Attendant):
         suggester: proposes labels for failed takes, or None.
         told: called before and after every take, such as to count quotas anew.
         on_result: called with every take that has a verdict.
+        patience_s: where nobody is asked, how long to wait for what is in a take's way [s].
     """
 
     attempts_per_take = PATIENCE
@@ -45,14 +47,18 @@ class Operator(Attendant):
         suggester: Suggester | None = None,
         told: Callable[[], object] = lambda: None,
         on_result: Callable[[TakeResult], None] = lambda _result: None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
+        super().__init__(patience_s)
         self._console, self._eyes, self._suggester = console, eyes, suggester
         self._told, self._on_result = told, on_result
 
-    def begin(self) -> bool:
-        """Wait until the reset is over and the operator wants the next take."""
+    def begin(self, hurdle: Callable[[], str], stop: Callable[[], bool]) -> bool:
+        """Wait until the reset is over, nothing is in the way, and the operator wants the take."""
         self._told()
-        return self._console.await_start()
+        if not self._console.asks and not overcome(hurdle, stop, self.patience_s):
+            return False
+        return self._console.await_start(hurdle)
 
     def outcome(self, result: TakeResult) -> Outcome:
         """Return what the operator says of a take now."""
@@ -67,19 +73,26 @@ class Operator(Attendant):
             eyes.watch(writer)
             if rig.loop is run_loop:  # else they watch the running loop, between takes, too
                 sinks.append(eyes)
-        result = run_take(
-            replace(rig, judge=lambda: None),  # the judge proposes, the operator decides
-            leader,
-            sinks=sinks,
-            stop=lambda: bool(stop()) or self._console.left,
-            ended=self._console.over,
-            **given,
-        )
+        try:
+            result = run_take(
+                replace(rig, judge=lambda: None),  # the judge proposes, the operator decides
+                leader,
+                sinks=sinks,
+                stop=lambda: bool(stop()) or self._console.left,
+                ended=self._console.over,
+                **given,
+            )
+        except DeviceError as error:
+            self._cut_off(str(error))
+            raise
         if result.outcome is Outcome.INTERRUPTED:
-            self._console.note(f"The take is lost: {result.reason}")
-            self._console.await_verdict("", result.outcome)
+            self._cut_off(result.reason)
             return result
         return self._judged(rig, writer, result)
+
+    def _cut_off(self, why: str) -> None:
+        self._console.note(f"The take is interrupted: {why}")
+        self._console.await_verdict("", Outcome.INTERRUPTED)
 
     def _judged(self, rig: Rig, writer: JournalWriter, result: TakeResult) -> TakeResult:
         tripped = result.outcome is Outcome.FAILURE

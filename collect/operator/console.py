@@ -88,7 +88,9 @@ class Console:
         self.on_label: Callable[[], object] = lambda: None
         """Called when a label was given or taken back; must not wait."""
         self._book, self._task, self._play = book, task, play
-        self._now_s, self._hand_held, self._asks = now_s, hand_held, asks
+        self._now_s, self._hand_held = now_s, hand_held
+        self.asks = asks
+        """Whether there is somebody to ask."""
         self._changed = threading.Condition(threading.RLock())
         self._state = State(timing, since_s=now_s())
         self._numbers: dict[str, int] = {}
@@ -96,6 +98,7 @@ class Console:
         self._note, self._note_s = "", 0.0
         self._cleared_s = -AGAIN_S
         self._ends = self._tripped = False
+        self._hurdle = ""
 
     # -- the thread that has the window -----------------------------------------------------
 
@@ -174,7 +177,7 @@ class Console:
         """Say how far the quotas are filled."""
         with self._changed:
             self._quotas = quotas
-            if self._filled and self._state.stage is Stage.RESET and self._asks:
+            if self._filled and self._state.stage is Stage.RESET and self.asks:
                 self._fill()
             elif not self._filled:
                 self._set(machine.unfilled(self._state, self._now_s()))
@@ -199,16 +202,28 @@ class Console:
     def await_set_up(self, setup: SetUp, *, ask: bool = True) -> bool:
         """Show what to set up and, with `ask`, wait until it is; False where the session ends."""
         self.show(setup)
-        if ask and self._asks:
+        if ask and self.asks:
             with self._changed:
                 self._set(machine.set_up(self._state, self._now_s()))
                 self._play(Sound.READY)
             self._wait(lambda s: s.stage is not Stage.SET_UP)
         return not self.left
 
-    def await_start(self) -> bool:
-        """Wait until the operator wants the next take; False where the session ends."""
-        self._wait(lambda s: s.stage in (Stage.STARTING, Stage.ENDED))
+    def await_start(self, hurdle: Callable[[], str] = lambda: "") -> bool:
+        """Wait until the operator wants the next take; False where the session ends.
+
+        Args:
+            hurdle: why no take can begin now; shown, and no take begins until it is "". What it
+                raises ends the waiting.
+        """
+
+        def look() -> None:
+            why = hurdle()
+            with self._changed:
+                self._hurdle = why
+                self._heed(self.safety.loop())
+
+        self._wait(lambda s: s.stage in (Stage.STARTING, Stage.ENDED), look)
         self._ends = False
         return not self.left
 
@@ -246,7 +261,7 @@ class Console:
                 self._numbers[uid] = len(self._numbers) + 1
             self._play(Sound.END if uid else Sound.ALARM)
             self._step(machine.ended(self._state, uid, self._now_s(), suggestion, purpose))
-            if not self._asks and self._state.inquiry is not None:
+            if not self.asks and self._state.inquiry is not None:
                 self._step(machine.skipped(self._state, self._now_s()))
         self._wait(lambda s: s.stage is not Stage.VERDICT)
         return self._book.outcome(uid, outcome)
@@ -270,7 +285,7 @@ class Console:
         Returns:
             Whether there is more to record.
         """
-        if self._state.timing.auto_start or self.left or not self._asks:
+        if self._state.timing.auto_start or self.left or not self.asks:
             return False
         with self._changed:
             self._fill()
@@ -281,9 +296,12 @@ class Console:
 
     # -- both -------------------------------------------------------------------------------
 
-    def _wait(self, is_so: Callable[[State], bool]) -> None:
-        with self._changed:
-            while not is_so(self._state) and not self.left:
+    def _wait(
+        self, is_so: Callable[[State], bool], look: Callable[[], object] = lambda: None
+    ) -> None:
+        while not is_so(self._state) and not self.left:
+            look()
+            with self._changed:
                 self._step(machine.tick(self._state, self._now_s()))
                 if not is_so(self._state):
                     self._changed.wait(LOOK_S)
@@ -294,7 +312,7 @@ class Console:
         if tripped and not self._tripped:
             self._play(Sound.ALARM)
         self._tripped = tripped
-        why = "No take starts before this is cleared." if tripped and self._asks else ""
+        why = "No take starts before this is cleared." if tripped and self.asks else self._hurdle
         if why != self._state.blocked:
             self._set(machine.block(self._state, why))
 

@@ -160,6 +160,8 @@ def _sign(seen: Seen) -> tuple[str, Tone, str]:
         return "TRIPPED", Tone.ALARM, loop.trip
     if state.inquiry is not None:
         return _QUESTIONS[state.inquiry.question], Tone.ASK, _about(seen, state.inquiry)
+    if state.blocked and state.stage in BETWEEN:
+        return "WAITING", Tone.ALARM, state.blocked
     if state.paused and state.stage in BETWEEN:
         return "PAUSED", Tone.IDLE, f"{seen.keys.name(Command.PAUSE)} goes on."
     word, tone = _SIGNS[state.stage]
@@ -168,8 +170,6 @@ def _sign(seen: Seen) -> tuple[str, Tone, str]:
 
 def _below(seen: Seen) -> str:
     state, key = seen.state, seen.keys.name(Command.NEXT)
-    if state.blocked:
-        return state.blocked
     return {
         Stage.READY: f"{key} starts the take.",
         Stage.STARTING: "The take is about to begin.",

@@ -15,7 +15,7 @@ from gaploop.collect.rollout import RolloutNote, Rollouts, Verdict, spans
 from gaploop.collect.session import Quota, SessionEnd, SessionSpec, TakeResult, record_takes
 from gaploop.collect.speed_ramp import FILE, SUCCESSES, SpeedRamp
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.core.journal_format import read_journal
+from gaploop.core.journal_format import read_end, read_journal, read_take, take_folders
 from gaploop.core.types import CameraFrame, FloatArray, Observation
 from gaploop.core.vocabulary import Outcome, TakeKind
 
@@ -88,9 +88,14 @@ def test_a_policy_that_always_raises_ends_the_session_in_one_line(tmp_path: Path
 
 def test_a_policy_does_not_drive_on_a_stale_picture(tmp_path: Path) -> None:
     attendant = Rollouts(SpeedRamp(tmp_path, "p", 1.0))
-    end = roll(tmp_path, Still(), 1, frozen=True, attendant=attendant)
-    assert "camera overhead is stale" in end.takes[0].reason
-    assert end.takes[0].duration_s == pytest.approx(0.7, abs=0.1)
+    with pytest.raises(DeviceError, match=r"3 takes in a row .* Camera overhead is stale"):
+        roll(tmp_path, Still(), 1, frozen=True, attendant=attendant)
+    for folder in take_folders(tmp_path):
+        end = read_end(folder)
+        assert end is not None
+        assert end.outcome is Outcome.INTERRUPTED
+        assert "Camera overhead is stale" in end.reason
+    assert len(read_take(folder).frames) == pytest.approx(36, abs=3)
 
 
 def test_the_operators_word_ends_an_attempt_and_stands(tmp_path: Path) -> None:

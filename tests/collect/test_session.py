@@ -56,8 +56,13 @@ class Idle:
 
 
 class Unplugged(Idle):
+    def __init__(self, times: int = 99) -> None:
+        super().__init__()
+        self.times = times
+
     def read(self, t_s: float) -> LeaderSample:
-        if self.reads == 30:
+        if self.reads == 30 and self.times:
+            self.times -= 1
             raise DeviceError("The leader doesn't answer. Check its cable.")
         return super().read(t_s)
 
@@ -220,24 +225,28 @@ def test_a_stopped_session_leaves_one_interrupted_take_and_goes_on_later(tmp_pat
     assert end.counted == 3
 
 
-def test_a_device_fault_interrupts_the_take_publishes_the_rest_and_is_raised(
-    tmp_path: Path,
-) -> None:
+def test_a_device_fault_interrupts_its_take_and_the_session_goes_on(tmp_path: Path) -> None:
+    leader = Unplugged(times=1)
+    end = record(tmp_path, Quota(2), lambda _r, _s: leader, kind=TakeKind.ROLLOUT, max_s=0.5)
+    assert end.counted == 2
+    cut, *whole = (read_end(folder) for folder in take_folders(tmp_path))
+    assert cut is not None
+    assert cut.outcome is Outcome.INTERRUPTED
+    assert "cable" in cut.reason
+    assert [end.outcome for end in whole if end] == [Outcome.FAILURE] * 2
+
+
+def test_a_fault_of_every_take_ends_the_session_and_the_rest_is_published(tmp_path: Path) -> None:
     published: list[int] = []
-    leaders = iter([Unplugged()])
-    with pytest.raises(DeviceError, match="cable"):
+    with pytest.raises(DeviceError, match=r"3 takes in a row .* cable"):
         record_takes(
             SessionSpec(tmp_path, "t", TakeKind.ROLLOUT),
             [Quota(1)],
             lambda _conditions: embedded_rig(),
-            lambda _rig, _seed: next(leaders),
+            lambda _rig, _seed: Unplugged(),
             publish=lambda: published.append(1),
         )
-    (folder,) = take_folders(tmp_path)
-    end = read_end(folder)
-    assert end is not None
-    assert end.outcome is Outcome.INTERRUPTED
-    assert len(read_take(folder).telemetry) == 30
+    assert [len(read_take(f).telemetry) for f in take_folders(tmp_path)] == [30] * 3
     assert published == [1]
 
 

@@ -16,11 +16,12 @@ from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rollout import Rollouts, Verdict, spans
 from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.collect.speed_ramp import SpeedRamp
-from gaploop.core.journal_format import read_journal
+from gaploop.core.errors import LostError
+from gaploop.core.journal_format import read_end, read_journal, take_folders
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts._keys import Keys
-from gaploop.scripts._rollout_cast import Cast, LostError, arm_cast
+from gaploop.scripts._rollout_cast import Cast, arm_cast
 from gaploop.scripts._rollout_keys import RolloutKeys
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 
@@ -100,6 +101,7 @@ def test_the_leader_comes_the_person_drives_and_all_is_limp_afterwards(
                 verdict.say(Outcome.SUCCESS)
 
     with arm_cast(config, Still(), lead, RolloutKeys(Keys(None), [])) as cast:
+        cast.start()
         assert not limp(follower)
         roll(cast, tmp_path / "journal", poll)
     assert limp(follower)
@@ -124,6 +126,10 @@ def test_a_lost_cable_ends_the_attempt_and_asks_for_a_new_connection(
 
     pressed = RolloutKeys(Keys(None), [])
     with pytest.raises(LostError), arm_cast(config, Still(), lead, pressed) as cast:
+        cast.start()
         roll(cast, tmp_path / "journal", poll, takes=2)
     (take,) = read_journal(tmp_path / "journal")
-    assert take.outcome in (Outcome.FAILURE, Outcome.INTERRUPTED)
+    assert take.outcome is Outcome.INTERRUPTED
+    (end,) = map(read_end, take_folders(tmp_path / "journal"))
+    assert end is not None
+    assert "cable" in end.reason

@@ -1,0 +1,239 @@
+"""Arms in an attended session: connected, lost, found again, without the session's end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.collect.arm_rig import ArmRig
+from gaploop.collect.operator.console import Safety
+from gaploop.collect.operator.eyes import Eyes
+from gaploop.collect.operator.seen import Loop
+from gaploop.core.errors import DeviceError
+from gaploop.core.protocols import Leader
+from gaploop.core.station import Station
+from gaploop.scripts import _arms
+from gaploop.scripts._find_again import LOOK_S, find_again
+from gaploop.scripts._record_casts import Cast, Standing
+from gaploop.scripts._window_keys import gone_of, subscribers
+from gaploop.teleop.loop import Rates
+
+log = logging.getLogger(__name__)
+
+IS_BACK: Final = (
+    "Everything answers again. Make sure that the arm may move, then clear this as a trip."
+)
+
+
+@dataclass(frozen=True)
+class ArmOptions:
+    """Which arms, and how they are driven.
+
+    Attributes:
+        robot: LeRobot's config of the arm.
+        teleop: LeRobot's config of the leader.
+        station: limits and domain.
+        file: the station's file, for its calibration, or None.
+        fps: policy frames per second [Hz].
+        hands: speeds and forces of a leader.
+        is_watched: an operator is asked, and clears trips.
+        patience_s: how long to wait for what was lost where none is [s].
+    """
+
+    robot: Any
+    teleop: Any
+    station: Station
+    file: Path | None
+    fps: float
+    hands: Any
+    is_watched: bool
+    patience_s: float
+
+
+@dataclass(frozen=True)
+class _Driven:
+    """One connection."""
+
+    rig: ArmRig
+    eyes: Eyes
+
+
+class _Kept:
+    """A leader with a window, which belongs to a thread: it outlives the arm that it drives."""
+
+    def __init__(self, leader: Leader, standing: Standing) -> None:
+        self.leader, self.standing = leader, standing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.leader, name)
+
+    def close(self) -> None:
+        """Do nothing; `end` closes it."""
+
+    def end(self) -> None:
+        """Close the leader."""
+        if callable(close := getattr(self.leader, "close", None)):
+            close()
+
+
+class _Line:
+    """The arms of a session, over all their connections."""
+
+    def __init__(self, options: ArmOptions) -> None:
+        self._options = options
+        self._kept: _Kept | None = None
+        self.rates = Rates.near(options.fps)
+        self._lost = ""
+        self._agreed = threading.Event()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._end)
+            self.now = self._connect()
+            undo.pop_all()
+
+    def _connect(self) -> _Driven:
+        o = self._options
+        with contextlib.ExitStack() as undo:
+            follower, clock = _arms.follower_of(o.robot, o.station)
+            undo.callback(_arms.disconnect, follower)
+            leader = self._leader(follower, clock)
+            undo.callback(_arms.disconnect, leader)
+            cameras = _arms.cameras_of(o.robot, clock)
+            undo.callback(_arms.disconnect, *cameras)
+            rig = ArmRig(
+                follower,
+                leader,
+                cameras,
+                clock,
+                self.rates,
+                o.station,
+                calibration=_arms.calibration_of(o.file, follower),
+                gone=gone_of(leader),
+                is_watched=o.is_watched,
+            )
+            undo.pop_all()
+        limits = rig.rig.safety.limits
+        return _Driven(rig, Eyes(follower.joint_names, self.rates.period_s, o.fps, limits))
+
+    def _leader(self, follower: Any, clock: Any) -> Leader:
+        o = self._options
+        if self._kept is not None:
+            self._kept.standing.now = follower
+            return self._kept
+        if _arms.kind(o.teleop) not in (_arms.KEYBOARD, _arms.GAMEPAD):
+            return _arms.leader_of(o.teleop, follower, o.station, clock, hands=o.hands)
+        standing = Standing(follower)
+        leader = _arms.leader_of(o.teleop, standing, o.station, clock, hands=o.hands)
+        self._kept = _Kept(leader, standing)
+        return self._kept
+
+    @property
+    def window(self) -> Any:
+        """The leader, where it is driven by a window's keys or a gamepad, else None."""
+        return None if self._kept is None else self._kept.leader
+
+    def start(self) -> None:
+        """Drive."""
+        self.now.rig.start((self.now.eyes, *subscribers(self.now.rig.leader)))
+
+    def estop(self) -> None:
+        """Stop the arm, at once."""
+        self.now.rig.control.estop()
+
+    def clear(self) -> None:
+        """Let the arm go on after a trip, or drive one that was found again."""
+        self._agreed.set()
+        self.now.rig.control.clear()
+
+    def loop(self) -> Loop:
+        """Return how the control loop does, or what is lost."""
+        if self._lost:
+            return Loop(lost=self._lost, limp=True)
+        snapshot = self.now.rig.control.snapshot()
+        return self.now.eyes.loop(snapshot.tripped, snapshot)
+
+    def find_again(self, lost: str, stop: Callable[[], bool]) -> bool:
+        """Let go of everything, wait until all of it answers, and drive; False where it ends.
+
+        Raises:
+            DeviceError: nobody watches, and it doesn't answer in time.
+        """
+        self._lost = lost
+        log.warning("%s", lost)
+        try:
+            while not stop():
+                self.now.rig.close()
+                if not self._found(lost, stop):
+                    return False
+                try:
+                    self.start()
+                except DeviceError as error:
+                    lost = str(error)
+                else:
+                    return True
+            return False
+        finally:
+            self._lost = ""
+
+    def _found(self, lost: str, stop: Callable[[], bool]) -> bool:
+        """Wait until everything answers and may move."""
+        o = self._options
+        found = find_again(
+            self._connect,
+            stop=stop,
+            patience_s=math.inf if o.is_watched else o.patience_s,
+            tell=lambda why: self._tell(f"{lost} Now: {why}"),
+        )
+        if found is None:
+            return False
+        self.now = found
+        return self._may_move(stop)
+
+    def _tell(self, why: str) -> None:
+        self._lost = why
+        log.info("%s", why)
+
+    def _may_move(self, stop: Callable[[], bool]) -> bool:
+        """Wait for the operator's word, where there is an operator."""
+        self._tell(IS_BACK)
+        self._agreed.clear()
+        while self._options.is_watched and not self._agreed.wait(LOOK_S):
+            if stop():
+                return False
+        return True
+
+    def close(self) -> None:
+        """Torque off, and everything disconnected; safe to call twice."""
+        for fault in self.now.rig.close():
+            log.error("%s", fault)
+        self._end()
+
+    def _end(self) -> None:
+        if self._kept is not None:
+            self._kept.end()
+
+
+@contextlib.contextmanager
+def arm_cast(options: ArmOptions) -> Iterator[Cast]:
+    """Yield connected arms, torque off until `start`; torque is off and all is closed afterwards.
+
+    Raises:
+        DeviceError: a device doesn't answer.
+        UnusableInputError: options or a calibration that can't be used.
+    """
+    with contextlib.closing(_Line(options)) as line:
+        yield Cast(
+            lambda conditions: line.now.rig.with_conditions(conditions),
+            lambda _rig, _seed: line.now.rig.leader,
+            lambda: line.now.eyes,
+            Safety(line.estop, line.clear, line.loop),
+            line.window,
+            line.start,
+            lambda: line.now.rig.control.finish(),
+            line.find_again,
+        )
