@@ -1,0 +1,253 @@
+"""Pictures on disk, fast to read at random: an append-only pack per source video, and its index.
+
+A line of the index is written after the pictures it names, so a reader sees whole episodes only,
+and a killed writer goes on after the last one. Every picture carries a checksum that is compared
+at every read: a disk that lost or changed bytes is found out before training sees them, which is
+also why nothing here waits for fsync.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal
+
+import cv2
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from gaploop.core.files import append_line
+from gaploop.core.types import Image
+
+type Codec = Literal["raw", "jpeg"]
+type Int64Array = NDArray[np.int64]
+
+PACK: Final = ".pack"
+INDEX: Final = ".index"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One episode's pictures in a pack, in order of frame.
+
+    Attributes:
+        key: names the pictures by what they were made from.
+        shape: height and width of each [px].
+        offset: where the first begins in the pack [bytes].
+        sizes: length of each [bytes], shape (n,).
+        sums: XXH3-64 of each, shape (n,).
+    """
+
+    key: str
+    shape: tuple[int, int]
+    offset: int
+    sizes: Int64Array
+    sums: NDArray[np.uint64]
+
+    @property
+    def end(self) -> int:
+        """Where the last one ends in the pack [bytes]."""
+        return self.offset + int(self.sizes.sum())
+
+
+def encode(picture: Image, codec: Codec, quality: int) -> NDArray[np.uint8]:
+    """Return the bytes that are stored for an RGB picture (height, width, 3).
+
+    Raw bytes are in the order in which a policy wants them: channel, row, column.
+    """
+    if codec == "raw":
+        return np.ascontiguousarray(picture.transpose(2, 0, 1)).reshape(-1)
+    flags = [cv2.IMWRITE_JPEG_QUALITY, quality]
+    data = cv2.imencode(".jpg", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), flags)[1]
+    return np.asarray(data, dtype=np.uint8)
+
+
+def read_index(pack: Path) -> dict[str, Entry]:
+    """Return the episodes that a pack holds whole, by key; none where there is no pack.
+
+    Lines that don't match their checksum are passed over, and so are pictures that lie beyond
+    the end of the file.
+    """
+    index = pack.with_suffix(INDEX)
+    if not index.exists() or not pack.exists():
+        return {}
+    size = pack.stat().st_size
+    entries: dict[str, Entry] = {}
+    for line in index.read_bytes().splitlines():
+        value = _line_value(line)
+        if value is not None and "drop" in value:
+            entries.pop(value["drop"], None)
+        elif value is not None:
+            entry = _entry(value)
+            if entry.end <= size:
+                entries[entry.key] = entry
+    return entries
+
+
+def drop(pack: Path, key: str) -> None:
+    """Mark an episode's pictures as unusable; they are made anew when the cache is next built."""
+    _append(pack, {"drop": key})
+
+
+def _append(pack: Path, value: Mapping[str, Any]) -> None:
+    body = json.dumps(value)
+    append_line(pack.with_suffix(INDEX), f"{xxhash.xxh3_64_hexdigest(body.encode())} {body}")
+
+
+def _line_value(line: bytes) -> Mapping[str, Any] | None:
+    digest, _, body = line.partition(b" ")
+    if xxhash.xxh3_64_hexdigest(body).encode() != digest:
+        return None
+    value: Mapping[str, Any] = json.loads(body)
+    return value
+
+
+def _entry(value: Mapping[str, Any]) -> Entry:
+    height, width = value["shape"]
+    sizes = np.frombuffer(base64.b64decode(value["sizes"]), dtype="<u4").astype(np.int64)
+    sums = np.frombuffer(base64.b64decode(value["sums"]), dtype="<u8").astype(np.uint64)
+    return Entry(value["key"], (height, width), value["offset"], sizes, sums)
+
+
+class PackWriter:
+    """Appends episodes to a pack; one writer at a time, under the cache's lock."""
+
+    def __init__(self, pack: Path, codec: Codec, quality: int) -> None:
+        self.pack, self._codec, self._quality = pack, codec, quality
+        self._stack = ExitStack()
+
+    def __enter__(self) -> PackWriter:
+        self.pack.parent.mkdir(parents=True, exist_ok=True)
+        end = max((e.end for e in read_index(self.pack).values()), default=0)
+        self._stream = self._stack.enter_context(self.pack.open("ab"))
+        self._stream.truncate(end)  # what a kill left of an episode
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def append(self, key: str, pictures: Iterable[Image]) -> int:
+        """Append one episode's RGB pictures (height, width, 3); return its size [bytes]."""
+        offset = self._stream.seek(0, os.SEEK_END)
+        sizes, sums, height, width = [], [], 0, 0
+        for picture in pictures:
+            data = encode(picture, self._codec, self._quality)
+            self._stream.write(data.data)
+            sizes.append(len(data))
+            sums.append(xxhash.xxh3_64_intdigest(data))
+            height, width = picture.shape[:2]
+        self._stream.flush()
+        _append(
+            self.pack,
+            {
+                "key": key,
+                "shape": [height, width],
+                "offset": offset,
+                "sizes": base64.b64encode(np.array(sizes, dtype="<u4").tobytes()).decode(),
+                "sums": base64.b64encode(np.array(sums, dtype="<u8").tobytes()).decode(),
+            },
+        )
+        return sum(sizes)
+
+
+class PictureStore:
+    """One camera's pictures, by row of a dataset; may be pickled into worker processes.
+
+    Args:
+        codec: how they are stored.
+        packs: the packs they are in.
+        entries: per episode, the pack's number, the pictures, and the rows that they belong to.
+        rows: how many rows the dataset has.
+    """
+
+    def __init__(
+        self,
+        codec: Codec,
+        packs: Sequence[Path],
+        entries: Iterable[tuple[int, Entry, Int64Array]],
+        rows: int,
+    ) -> None:
+        self.codec, self._packs = codec, tuple(packs)
+        self._keys: list[tuple[int, str]] = []
+        self._episode = np.full(rows, -1, dtype=np.int32)
+        self._offset = np.zeros(rows, dtype=np.int64)
+        self._size = np.zeros(rows, dtype=np.int64)
+        self._sum = np.zeros(rows, dtype=np.uint64)
+        self.shape = (0, 0)
+        for number, (pack, entry, at) in enumerate(entries):
+            self._keys.append((pack, entry.key))
+            self._episode[at] = number
+            self._offset[at] = entry.offset + np.cumsum(entry.sizes) - entry.sizes
+            self._size[at], self._sum[at] = entry.sizes, entry.sums
+            self.shape = entry.shape
+        self._open: dict[int, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}}
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the pictures on disk [bytes]."""
+        return int(self._size.sum())
+
+    def layout(self, n: int) -> tuple[int, int, int, int]:
+        """Return the shape of the array that `read` fills with `n` pictures."""
+        height, width = self.shape
+        return (n, 3, height, width) if self.codec == "raw" else (n, height, width, 3)
+
+    def read(
+        self, rows: Int64Array, out: NDArray[np.uint8], threads: ThreadPoolExecutor | None = None
+    ) -> Int64Array:
+        """Read the pictures of some rows into `out`, of the shape that `layout` gives.
+
+        Returns:
+            positions in `rows` whose picture is damaged or gone; `out` holds anything there.
+        """
+
+        def one(position: int) -> bool:
+            return self._read(int(rows[position]), out[position])
+
+        positions = range(len(rows))
+        good = list(threads.map(one, positions) if threads else map(one, positions))
+        return np.flatnonzero(~np.array(good, dtype=bool))
+
+    def forget(self, row: int) -> None:
+        """Have the episode of `row` made anew when the cache is next built."""
+        pack, key = self._keys[int(self._episode[row])]
+        drop(self._packs[pack], key)
+
+    def _read(self, row: int, out: NDArray[np.uint8]) -> bool:
+        size = int(self._size[row])
+        data = out.reshape(-1) if self.codec == "raw" else np.empty(size, dtype=np.uint8)
+        if not size or len(data) != size:
+            return False
+        try:
+            # Not a memory map: page faults cost more than the copy that they save.
+            read = os.preadv(self._file(row), [data.data], int(self._offset[row]))
+        except OSError:
+            return False
+        if read != size or xxhash.xxh3_64_intdigest(data) != int(self._sum[row]):
+            return False
+        if self.codec == "jpeg":
+            out[:] = np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR_RGB))
+        return True
+
+    def _file(self, row: int) -> int:
+        pack = self._keys[int(self._episode[row])][0]
+        stream = self._open.get(pack)
+        if stream is None:
+            stream = self._open.setdefault(pack, self._packs[pack].open("rb", buffering=0))
+        return int(stream.fileno())

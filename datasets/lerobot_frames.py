@@ -1,0 +1,355 @@
+"""A dataset's pictures into the frame cache: each video decoded once, from front to back.
+
+What is kept for a row is the very picture that LeRobot's reader would return for it: the same
+decoder, the same choice of the nearest frame in single precision, the same tolerance.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+import av
+import cv2
+import numpy as np
+import xxhash
+from lerobot.datasets.video_utils import FrameTimestampError, decode_video_frames
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.types import Image
+from gaploop.datasets.frame_cache import CacheFolder, CacheOptions, Progress, form_name, remove
+from gaploop.datasets.frame_packs import (
+    Codec,
+    Entry,
+    Int64Array,
+    PackWriter,
+    PictureStore,
+    encode,
+    read_index,
+)
+from gaploop.datasets.video import open_video, sample_pictures
+
+log = logging.getLogger(__name__)
+
+JUMP_S: Final = 5.0
+"""Pictures that nobody wants are decoded up to this long a stretch [s], and jumped over beyond."""
+AT_ONCE: Final = 32
+"""Pictures asked of a decoder other than PyAV in one call."""
+MARGIN: Final = 1.3
+"""JPEG sizes are guessed from a few key frames; this is added for what they don't show."""
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+
+
+@dataclass(frozen=True)
+class Clip:
+    """The pictures of one episode and camera in a video file.
+
+    Attributes:
+        episode: episode index.
+        camera: feature.
+        video: name of the file, relative to the dataset.
+        times_s: when each row's picture is shown in the file [s], shape (n,).
+        rows: rows of the loaded table, shape (n,).
+        shape: height and width as `meta/info.json` says [px].
+    """
+
+    episode: int
+    camera: str
+    video: str
+    times_s: NDArray[np.float64]
+    rows: Int64Array
+    shape: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How videos are read; as in `LeRobotDataset`.
+
+    Attributes:
+        root: dataset folder.
+        backend: LeRobot's name of the decoder.
+        tolerance_s: how far a picture may be from the time of its row [s].
+        size: height and width that pictures are scaled to, or None.
+    """
+
+    root: Path
+    backend: str
+    tolerance_s: float
+    size: tuple[int, int] | None
+
+
+class NoRoomError(Exception):
+    """The pictures don't fit; the message says what they take and what there is."""
+
+
+def cache_pictures(
+    clips: Sequence[Clip],
+    rows: int,
+    decoding: Decoding,
+    options: CacheOptions,
+    progress: Progress,
+) -> tuple[CacheFolder, dict[str, PictureStore]]:
+    """Return the stores of all cameras, after decoding what isn't cached yet.
+
+    Args:
+        clips: what is wanted.
+        rows: rows of the loaded table.
+
+    Raises:
+        NoRoomError: neither form fits the bound and the disk.
+        UnusableInputError: a video can't be read, or lacks a picture for some row.
+    """
+    try:
+        folder = CacheFolder(decoding.root, options)
+        ids = folder.video_ids(list(dict.fromkeys(c.video for c in clips)))
+        cache = _Cache(folder, ids, decoding, options)
+        codec = cache.fitting(clips)
+        if cache.missing(clips, codec):
+            with folder.building():
+                cache.build(cache.missing(clips, codec), codec, progress)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise NoRoomError(f"{error.filename or options.folder}: {error.strerror}") from None
+    return folder, cache.stores(clips, rows, codec)
+
+
+class _Cache:
+    """One dataset's packs, as far as the wanted clips go."""
+
+    def __init__(
+        self, folder: CacheFolder, ids: dict[str, str], decoding: Decoding, options: CacheOptions
+    ) -> None:
+        self.folder, self.ids, self.decoding, self.options = folder, ids, decoding, options
+
+    def fitting(self, clips: Sequence[Clip]) -> Codec:
+        """Return the form to keep pictures in: the first allowed one that fits."""
+        allowed: tuple[Codec, ...] = ("raw", "jpeg")
+        needs = []
+        for codec in allowed:
+            if self.options.mode in ("auto", codec):
+                missing = self.missing(clips, codec)
+                needed = self._raw_bytes(missing) if codec == "raw" else self._jpeg_bytes(missing)
+                room = self.folder.room(needed) if missing else 0
+                if needed <= room or not missing:
+                    return codec
+                needs.append(f"{needed / 1e9:.2f} GB as {codec}")
+        raise NoRoomError(
+            f"its pictures would take {' or '.join(needs)}, and {max(room, 0) / 1e9:.2f} GB of "
+            f"{self.folder.base} may be used (--cache.max_gb={self.options.max_gb:g})"
+        )
+
+    def missing(self, clips: Sequence[Clip], codec: Codec) -> list[Clip]:
+        """Return the clips that aren't cached."""
+        held = {video: read_index(self._pack(video, codec)) for video in {c.video for c in clips}}
+        return [c for c in clips if self._key(c) not in held[c.video]]
+
+    def build(self, clips: Sequence[Clip], codec: Codec, progress: Progress) -> None:
+        """Decode clips into their packs, several videos at once; call with the lock held."""
+        if not clips:
+            return
+        by_video = sorted(clips, key=lambda c: (c.video, c.times_s[0]))
+        jobs = [list(group) for _, group in groupby(by_video, key=lambda c: c.video)]
+        log.info("Decoding the videos of %s once, into %s.", self.decoding.root, self.folder.path)
+        stop = threading.Event()
+        with (
+            progress("Caching pictures", sum(len(c.rows) for c in clips)) as advance,
+            ThreadPoolExecutor(max_workers=min(len(jobs), os.cpu_count() or 1)) as pool,
+        ):
+            running = [pool.submit(self._decode, job, codec, advance, stop) for job in jobs]
+            try:
+                for job in running:
+                    job.result()
+            except BaseException as error:
+                stop.set()
+                pool.shutdown(cancel_futures=True)
+                if isinstance(error, NoRoomError | OSError):
+                    for clip in clips:  # a cache that can't be used takes no room either
+                        remove(self._pack(clip.video, codec))
+                raise
+
+    def stores(self, clips: Sequence[Clip], rows: int, codec: Codec) -> dict[str, PictureStore]:
+        """Return each camera's pictures.
+
+        Raises:
+            UnusableInputError: a camera's pictures are of several sizes.
+        """
+        result = {}
+        held = {video: read_index(self._pack(video, codec)) for video in {c.video for c in clips}}
+        for camera in dict.fromkeys(c.camera for c in clips):
+            mine = [c for c in clips if c.camera == camera]
+            videos = list(dict.fromkeys(c.video for c in mine))
+            entries: list[tuple[int, Entry, Int64Array]] = [
+                (videos.index(c.video), held[c.video][self._key(c)], c.rows) for c in mine
+            ]
+            sizes = {f"{e.shape[1]}x{e.shape[0]}" for _, e, _ in entries}
+            if len(sizes) > 1:
+                raise UnusableInputError(
+                    f"{self.decoding.root}: pictures of {camera} have sizes {', '.join(sizes)}. "
+                    "Give them one with --cache.size=WIDTHxHEIGHT."
+                )
+            packs = [self._pack(v, codec) for v in videos]
+            result[camera] = PictureStore(codec, packs, entries, rows)
+        return result
+
+    def _decode(
+        self,
+        clips: Sequence[Clip],
+        codec: Codec,
+        advance: Callable[[int], None],
+        stop: threading.Event,
+    ) -> None:
+        pack = self._pack(clips[0].video, codec)
+        with PackWriter(pack, codec, self.options.quality) as writer:
+            for clip, pictures in decoded(clips, self.decoding):
+                if stop.is_set():
+                    return
+                writer.append(self._key(clip), pictures)
+                advance(len(clip.rows))
+                if codec == "jpeg" and self.folder.room(0) < 0:
+                    raise NoRoomError(
+                        "its pictures turned out larger than guessed and exceed "
+                        f"--cache.max_gb={self.options.max_gb:g}"
+                    )
+
+    def _pack(self, video: str, codec: Codec) -> Path:
+        form = form_name(codec, self.options, self.decoding.backend)
+        return self.folder.pack(form, video, self.ids[video])
+
+    def _key(self, clip: Clip) -> str:
+        digest = xxhash.xxh3_128(clip.times_s.tobytes())
+        digest.update(repr((clip.camera, self.decoding.tolerance_s)).encode())
+        return digest.hexdigest()
+
+    def _raw_bytes(self, clips: Sequence[Clip]) -> int:
+        shapes = ((self.decoding.size or c.shape, len(c.rows)) for c in clips)
+        return sum(3 * height * width * n for (height, width), n in shapes)
+
+    def _jpeg_bytes(self, clips: Sequence[Clip]) -> int:
+        per_picture = {}
+        for camera in {c.camera for c in clips}:
+            video = next(c.video for c in clips if c.camera == camera)
+            shown = sample_pictures(self.decoding.root / video, 4).transpose(0, 2, 3, 1)
+            sizes = [
+                len(encode(scaled(p, self.decoding.size), "jpeg", self.options.quality))
+                for p in shown
+            ]
+            per_picture[camera] = MARGIN * float(np.mean(sizes))
+        return int(sum(per_picture[c.camera] * len(c.rows) for c in clips))
+
+
+def scaled(picture: Image, size: tuple[int, int] | None) -> Image:
+    """Return an RGB picture (height, width, 3) scaled to a size, by averaging over areas."""
+    if size is None or picture.shape[:2] == size:
+        return picture
+    height, width = size
+    result = cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
+    return np.asarray(result, dtype=np.uint8)
+
+
+def decoded(clips: Sequence[Clip], decoding: Decoding) -> Iterator[tuple[Clip, Iterator[Image]]]:
+    """Yield each clip of one video file with its pictures, to be taken in that order.
+
+    Args:
+        clips: in order of time.
+
+    Raises:
+        UnusableInputError: the file can't be read, or lacks a picture for some row.
+    """
+    path = decoding.root / clips[0].video
+    if decoding.backend not in ("pyav", "video_reader"):
+        yield from ((c, _through_lerobot(path, c, decoding)) for c in clips)
+        return
+    with open_video(path) as container:
+        stream = _Frames(container)
+        for clip in clips:
+            yield clip, _in_order(path, stream, clip, decoding)
+
+
+class _Frames:
+    """The frames of an open video in order of time, around a moving point in time."""
+
+    def __init__(self, container: Any) -> None:
+        self._container, self._stream = container, container.streams.video[0]
+        self._stream.thread_type = "AUTO"
+        self._frames: Iterator[Any] = iter(())
+        self.before: Any = None
+        self.after: Any = None
+        self._at_s = -np.inf
+
+    def go_to(self, time_s: float) -> None:
+        """Make `before` and `after` the neighbours of a time; they show None past either end."""
+        if not self._at_s <= time_s <= self._at_s + JUMP_S:
+            self._seek(time_s)
+        self._at_s = time_s
+        while self.after is not None and self.time_s(self.after) < time_s:
+            self.before, self.after = self.after, self._next()
+
+    def time_s(self, frame: Any) -> float:
+        """Return when a frame is shown [s]."""
+        return float(frame.pts * self._stream.time_base)
+
+    def _seek(self, time_s: float) -> None:
+        # As LeRobot: to the key frame before, with a margin of one tick.
+        tick = round(time_s / self._stream.time_base) - 1
+        self._container.seek(tick, backward=True, any_frame=False, stream=self._stream)
+        self._frames = iter(self._container.decode(self._stream))
+        self.before, self.after = None, self._next()
+
+    def _next(self) -> Any:
+        return next((f for f in self._frames if f.pts is not None), None)
+
+
+def _in_order(path: Path, frames: _Frames, clip: Clip, decoding: Decoding) -> Iterator[Image]:
+    shown, picture = None, None
+    try:
+        for k, time_s in enumerate(clip.times_s.tolist()):
+            frames.go_to(time_s)
+            near = [f for f in (frames.before, frames.after) if f is not None]
+            # In single precision, as LeRobot compares; the earlier one wins a tie.
+            away = [abs(np.float32(time_s) - np.float32(frames.time_s(f))) for f in near]
+            best = int(np.argmin(away)) if away else -1
+            if not away or not away[best] < np.float32(decoding.tolerance_s):
+                raise _no_picture(path, clip, k, away)
+            if near[best] is not shown or picture is None:
+                shown = near[best]
+                picture = scaled(shown.to_ndarray(format="rgb24"), decoding.size)
+            yield picture
+    except av.FFmpegError as error:
+        raise UnusableInputError(
+            f"{path} can't be decoded ({error}). Restore it, or leave episode {clip.episode} out."
+        ) from None
+
+
+def _no_picture(path: Path, clip: Clip, k: int, away: Sequence[Any]) -> UnusableInputError:
+    nearest = f"the nearest is {min(away):.4f} s off" if away else "the video ends before"
+    return UnusableInputError(
+        f"{path} has no picture for frame {k} of episode {clip.episode} at "
+        f"{clip.times_s[k]:.4f} s; {nearest}. See gaploop check, or leave the episode out with "
+        "--dataset.episodes."
+    )
+
+
+def _through_lerobot(path: Path, clip: Clip, decoding: Decoding) -> Iterator[Image]:
+    for first in range(0, len(clip.times_s), AT_ONCE):
+        times_s = clip.times_s[first : first + AT_ONCE].tolist()
+        try:
+            found = decode_video_frames(
+                path, times_s, decoding.tolerance_s, decoding.backend, return_uint8=True
+            )
+        except (FrameTimestampError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise UnusableInputError(
+                f"{path}: episode {clip.episode} can't be decoded ({reason}). See gaploop check."
+            ) from None
+        for picture in found.permute(0, 2, 3, 1).numpy():
+            yield scaled(picture, decoding.size)
