@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gaploop.core.vocabulary import Outcome
 from gaploop.scripts._campaign import Campaign
@@ -27,6 +27,7 @@ def tell_end(
     reports: Sequence[PublishReport],
     campaign: Campaign | None,
     evidence: str,
+    pushed: Mapping[str, Any] | None = None,
 ) -> None:
     """Say how a session went.
 
@@ -38,6 +39,7 @@ def tell_end(
         reports: of every publication.
         campaign: the plan that was followed, if any.
         evidence: what the takes are evidence of, such as sim-to-sim.
+        pushed: what became of `--dataset.push_to_hub`, if that was asked for.
     """
     for line in end.gave_up:
         log.info("%s", line)
@@ -65,6 +67,7 @@ def tell_end(
         "interrupted": end.interrupted,
         "gave_up": end.gave_up,
         "uids": [take.uid for take in end.takes],
+        "push": pushed,
     }
     words = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
     text = f"{len(end.takes)} takes ({words}) in {journal}; {published} published to {root}."

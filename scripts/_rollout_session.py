@@ -29,6 +29,7 @@ from gaploop.scripts import _arms, options
 from gaploop.scripts._campaign import require_consents
 from gaploop.scripts._find_again import find_again
 from gaploop.scripts._keys import keys
+from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_targets
 from gaploop.scripts._rollout_cast import Cast, arm_cast, embedded_cast
 from gaploop.scripts._rollout_keys import RolloutKeys
@@ -297,6 +298,7 @@ def _tell(config: Any, root: Path, journal: Path, told: _Told, stopped: list[int
         "interrupted": bool(stopped),
         "evidence": _evidence(config),
         "uids": [result.uid for result in told.results],
+        "push": push_after(config.dataset, root, config.consents, stopped),
     }
     words = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
     text = (

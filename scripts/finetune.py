@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.datasets.hub_target import check_repo_id
 from gaploop.scripts import options
+from gaploop.scripts._pushing import MODEL, push_folder
 
 EXAMPLE: Final = """\
 gaploop finetune --policy.path=base --real='[real_takes]' --sim='[sim_takes]' --mix.real=0.5 \\
@@ -37,6 +39,26 @@ class LoraFlags:
 
 
 @dataclass
+class TunedPolicyOptions(options.PolicyOptions):
+    """Which policy to start from, and what becomes of the adapted one."""
+
+    push_to_hub: bool = False
+    """Push the adapter afterwards; see gaploop push --help. A Hub that is down is tried later."""
+    repo_id: str = ""
+    """With push_to_hub: owner and name on the Hub, such as me/pick_place_adapter."""
+    private: bool | None = None
+    """With push_to_hub: make a new repository private."""
+    license: str = ""
+    """With push_to_hub: licence for the card; apache-2.0 unless given, as LeRobot."""
+    tags: list[str] | None = None
+    """With push_to_hub: more tags for the card."""
+
+    def __post_init__(self) -> None:
+        if self.push_to_hub:
+            check_repo_id(self.repo_id, "--policy.repo_id")
+
+
+@dataclass
 class FinetuneConfig:
     """Adapt a policy to real takes with LoRA, mixed with simulated takes so that it forgets little.
 
@@ -45,7 +67,7 @@ class FinetuneConfig:
     command with --resume goes on from it.
     """
 
-    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+    policy: TunedPolicyOptions = field(default_factory=TunedPolicyOptions)
     real: list[Path] = field(default_factory=list)
     """Datasets of real takes, or of a simulated target cell."""
     sim: list[Path] = field(default_factory=list)
@@ -113,6 +135,9 @@ def run(config: FinetuneConfig) -> int:
         done = adapt(what, lambda *_: advance())
     mixed = config.sim or config.sim_takes
     warning = "" if mixed else " No simulated takes were mixed in: check what it forgot."
+    pushed = None
+    if config.policy.push_to_hub:
+        pushed = push_folder(done.folder, MODEL, config.policy, None).as_json()
     options.emit(
         config.json,
         {
@@ -124,6 +149,7 @@ def run(config: FinetuneConfig) -> int:
             "steps": done.result.steps,
             "loss": done.result.loss,
             "held_out_action_error": done.result.held_out,
+            "push": pushed,
         },
         f"{done.folder} ({done.id}): {done.result.steps} steps, loss {done.result.loss:.4f}."
         f"{warning} Try it: gaploop evaluate --policy.path={done.folder} --n=100",

@@ -22,6 +22,7 @@ from typing import Any, Final, TextIO
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.labels import check_dimensions
 from gaploop.core.station import SIM_STATION
+from gaploop.datasets.hub_target import check_repo_id
 
 QUIET_LOGGERS: Final = ("lerobot", "torchcodec", "torch", "datasets", "huggingface_hub", "fsspec")
 """Libraries whose logs below ERROR say nothing that a user of gaploop can act on."""
@@ -67,14 +68,15 @@ class DatasetTarget(DatasetFolder):
     repo_id: str = "local/gaploop"
     """Name on the Hub, such as me/pick_place."""
     push_to_hub: bool = False
-    """Pushing isn't built in yet: true is refused, with the command that uploads."""
+    """Push to the Hub afterwards; see gaploop push --help. A Hub that is down is tried later."""
+    private: bool | None = None
+    """With push_to_hub: make a new repository private."""
+    tags: list[str] | None = None
+    """With push_to_hub: more tags for the card, such as '[so101, kitchen]'."""
 
     def __post_init__(self) -> None:
         if self.push_to_hub:
-            raise UnusableInputError(
-                "--dataset.push_to_hub=true: gaploop can't push yet. Publish without it, then: "
-                f"hf upload {self.repo_id} DIR --repo-type=dataset"
-            )
+            check_repo_id(self.repo_id, "--dataset.repo_id")
 
 
 @dataclass

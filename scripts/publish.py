@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.scripts._pushing import push_after
 from gaploop.scripts.options import DatasetTarget, emit, progress
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class PublishConfig:
     consents: Path | None = None
     """The consent register; see gaploop consent --help."""
     json: bool = False
-    """Print {"published", "present", "skipped", "refused", "labels", "withheld"}."""
+    """Print {"published", "present", "skipped", "refused", "labels", "withheld", "push"}."""
 
 
 EXAMPLE = """
@@ -55,7 +56,8 @@ def run(config: PublishConfig) -> int:
             on_take=lambda _done, _total: advance(),
             consents=config.consents,
         )
-    emit(config.json, report, _words(report, root))
+    pushed = push_after(config.dataset, root, config.consents)
+    emit(config.json, {**asdict(report), "push": pushed}, _words(report, root))
     return int(bool(report.refused))
 
 

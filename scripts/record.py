@@ -16,6 +16,7 @@ from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts import options
 from gaploop.scripts._arms import EMBEDDED, EXPERT, station_for
 from gaploop.scripts._campaign import Campaign, require_consents, setting_up
+from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_options, check_targets
 from gaploop.scripts._record_report import tell_end
 from gaploop.scripts._signals import stoppable
@@ -178,7 +179,8 @@ def run(config: Any) -> int:
         with stoppable() as stopped:
             end, published = _record(config, root, quotas, make_rig, make_leader, spec, stopped)
     evidence = _evidence(config, station, plan)
-    tell_end(config.json, root, journal, end, published, campaign, evidence)
+    pushed = push_after(config.dataset, root, config.consents, stopped)
+    tell_end(config.json, root, journal, end, published, campaign, evidence, pushed)
     return 128 + stopped[0] if stopped else int(bool(end.gave_up))
 
 

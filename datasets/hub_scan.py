@@ -1,0 +1,162 @@
+"""Secrets and absolute paths in what is about to be pushed: neither can be called back."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import av
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SECRETS: Final[dict[str, re.Pattern[str]]] = {
+    "a Hugging Face token": re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}\b"),
+    "an AWS key": re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
+    "a GitHub token": re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,})"),
+    "a GitLab token": re.compile(r"\bglpat-[\w-]{20,}"),
+    "an API key": re.compile(r"\b(?:sk-[\w-]{20,}|AIza[\w-]{35}|xox[abprs]-[\w-]{10,})"),
+    "a JSON web token": re.compile(r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}"),
+    "a private key": re.compile(r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY"),
+    "a password in an address": re.compile(r"\b[a-z][a-z0-9+.-]*://[^/\s:@\"']+:[^/\s:@\"']+@"),
+    "a password or key": re.compile(
+        r"(?i)\b\w*(?:passw(?:or)?d|api_?key|secret(?:_?key)?|(?:access|auth|hf|hub)_?token)"
+        r"[\"']?\s*[:=]\s*[\"']?(?!null\b|none\b|true\b|false\b)[^\s\"',{}\[\]]{8,}"
+    ),
+}
+"""What it is to how it looks: prefixes that their issuers publish, and assignments to names."""
+
+PATHS: Final = re.compile(
+    r"(?<![\w./:~-])(?:/(?:home|Users|root|mnt|media|tmp|var|opt|srv|data|scratch|Volumes|private)"
+    r"(?:/[\w.@+-]+)+|~/[\w.@+-]+)"
+    r"|\bfile://[^\s\"']+|(?<![\w\\])[A-Za-z]:\\{1,2}\w[^\s\"',:]*"
+)
+"""A path on somebody's computer, in running text."""
+QUOTED_PATH: Final = re.compile(r"\"(/(?!dev/)[\w.@+ -]+(?:/[\w.@+ -]+)+)/?\"")
+"""A JSON or YAML string that is an absolute path from its first letter to its last."""
+TEXT: Final = frozenset(
+    {".json", ".jsonl", ".yaml", ".yml", ".md", ".txt", ".csv", ".toml", ".cfg", ".ini", ".py", ""}
+)
+_BINARY: Final = b"\0"
+_VIDEO: Final = frozenset({".mp4", ".mkv"})
+_HEADER_LIMIT: Final = 100 << 20
+
+
+@dataclass(frozen=True)
+class Hit:
+    """Something that must not leave.
+
+    Attributes:
+        where: file, and the part of it.
+        what: what it is, in words.
+        shown: enough of it to find it, never all of a secret.
+        secret: whether it is a secret rather than a path.
+    """
+
+    where: str
+    what: str
+    shown: str
+    secret: bool
+
+
+def scan(files: Iterable[tuple[str, Path | bytes]]) -> Iterator[Hit]:
+    """Yield what is found in files, the first of each kind in each part of each file.
+
+    Text is read whole; Parquet's string columns and metadata, the JSON in zip archives and in
+    safetensors headers, and the metadata of videos too. Numbers and pictures aren't text.
+
+    Args:
+        files: name and source of each.
+    """
+    for name, source in files:
+        for part, text in _texts(name, source):
+            where = f"{name}{part}"
+            for what, pattern in SECRETS.items():
+                found = pattern.search(text)
+                if found:
+                    yield Hit(where + _line(text, found), what, f"{found[0][:6]}…", True)
+            found = PATHS.search(text) or QUOTED_PATH.search(text)
+            if found:
+                shown = found[found.lastindex or 0][:60]
+                yield Hit(where + _line(text, found), "an absolute path", shown, False)
+
+
+def _line(text: str, found: re.Match[str]) -> str:
+    lines = text.count("\n", 0, found.start())
+    return f", line {lines + 1}" if "\n" in text.strip() else ""
+
+
+def _texts(name: str, source: Path | bytes) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a file that hold text, each with its name."""
+    if isinstance(source, bytes):
+        if _BINARY not in source[:1024]:
+            yield "", source.decode(errors="replace")
+        return
+    suffix = Path(name).suffix.lower()
+    if suffix == ".parquet":
+        yield from _parquet(source)
+    elif suffix == ".zip":
+        yield from _archive(source)
+    elif suffix == ".safetensors":
+        yield from _safetensors(source)
+    elif suffix in _VIDEO:
+        yield from _video(source)
+    elif suffix in TEXT:
+        content = source.read_bytes()
+        if _BINARY not in content[:1024]:
+            yield "", content.decode(errors="replace")
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, str]]:
+    with pq.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        for key, value in (schema.metadata or {}).items():
+            yield f" ({key.decode()})", value.decode(errors="replace")
+        names = [field.name for field in schema if _holds_text(field.type)]
+        for group in range(file.num_row_groups if names else 0):
+            table = file.read_row_group(group, columns=names)
+            for name in names:
+                yield f" (column {name})", "\n".join(_strings(table[name]))
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _holds_text(kind.value_type)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _strings(column: pa.ChunkedArray) -> list[str]:
+    values = column.combine_chunks()
+    while pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        values = values.flatten()
+    return [str(v) for v in values.unique().to_pylist() if v]
+
+
+def _archive(path: Path) -> Iterator[tuple[str, str]]:
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            if Path(entry.filename).suffix in TEXT - {""} or entry.filename.startswith(".z"):
+                yield f" ({entry.filename})", archive.read(entry).decode(errors="replace")
+
+
+def _safetensors(path: Path) -> Iterator[tuple[str, str]]:
+    """Read the header: eight bytes of length, then JSON (the format's specification)."""
+    with path.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8).ljust(8, b"\0"))
+        header = stream.read(min(length, _HEADER_LIMIT)).decode(errors="replace")
+    try:
+        yield " (header)", json.dumps(json.loads(header).get("__metadata__", {}))
+    except (json.JSONDecodeError, AttributeError):
+        yield " (header)", header
+
+
+def _video(path: Path) -> Iterator[tuple[str, str]]:
+    with av.open(str(path)) as container:
+        parts: list[Any] = [container, *container.streams]
+        text = "\n".join(f"{k}={v}" for part in parts for k, v in part.metadata.items())
+    yield " (metadata)", text

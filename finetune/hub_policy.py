@@ -1,0 +1,207 @@
+"""An adapter or policy onto a Hub: with its base, its lineage, and nothing of this computer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.collect.withdrawal import report_path
+from gaploop.core.consent import Use, require_consent
+from gaploop.core.consent_store import default_register, load_register
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json
+from gaploop.core.take import TakeInfo
+from gaploop.core.vocabulary import Domain
+from gaploop.datasets import hub, hub_card, layout
+from gaploop.datasets.hub_client import README
+from gaploop.datasets.hub_dataset import NOTICES, PushOptions, require_clean
+from gaploop.datasets.hub_target import ChangedError, Contents, HubFile, HubTarget, Pushed
+from gaploop.finetune import lerobot_adapter as adapter
+from gaploop.finetune.lerobot_policy import load_policy, policy_id, resolve
+
+LINEAGE: Final = "lineage.json"
+SCHEMA: Final = "gaploop.lineage.v1"
+PARTS: Final = frozenset({".safetensors", ".json", ".yaml", ".yml"})
+"""What policies consist of, as LeRobot's own push has it."""
+TEMPLATES: Final = Path(__file__).parent
+TEMPLATE: Final = "hub_policy_card.md"
+_CONFIG: Final = ("share_real", "lora", "full", "spec", "select", "sim_takes")
+_INPUT: Final = ("sha256", "domain", "share", "takes", "frames", "uids", "plans")
+_RESULT: Final = ("steps", "loss", "held_out")
+
+
+@dataclass(frozen=True)
+class PolicyParcel:
+    """What would be pushed.
+
+    Attributes:
+        contents: files, with the card.
+        card: README.md.
+        warnings: what the user should know and may ignore.
+    """
+
+    contents: Contents
+    card: str
+    warnings: tuple[str, ...]
+
+
+def push_policy(
+    folder: Path,
+    target: HubTarget,
+    options: PushOptions | None = None,
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> tuple[Pushed, PolicyParcel]:
+    """Push a policy, an adapter or the adapter of a run.
+
+    Raises:
+        UnusableInputError: it must not be pushed, or the Hub refuses; why, and how to mend it.
+        HubUnreachableError: the Hub can't be reached or goes on failing; try again later.
+    """
+    options = options or PushOptions()
+    folder = resolve(folder)
+    pack_policy(folder, target, options)  # before anything is asked of the Hub
+    before = hub.read_remote(target, README, options.patience)
+    parcel = pack_policy(folder, target, options, before)
+    try:
+        return hub.push(target, parcel.contents, options.patience, on_progress), parcel
+    except ChangedError:
+        raise UnusableInputError(
+            f"{folder} is being written by another process. Push it when that is done."
+        ) from None
+
+
+def pack_policy(
+    folder: Path, target: HubTarget, options: PushOptions, before: str = ""
+) -> PolicyParcel:
+    """Return what would be pushed. `before` is the card that the Hub has, or "".
+
+    Raises:
+        UnusableInputError: it doesn't load, a consent is missing, or it holds a secret or a path.
+    """
+    load_policy(folder)
+    identity = policy_id(folder)
+    lineage, roots, warnings = _lineage(folder, identity)
+    files = _files(folder)
+    require_clean(folder, files, options.allow_paths)
+
+    def still_allowed() -> None:
+        if policy_id(folder) != identity:
+            raise ChangedError(f"{folder} was changed while it was pushed.")
+        _require_consent(folder, lineage, roots, options.consents)
+
+    _require_consent(folder, lineage, roots, options.consents)
+    card = _card(folder, identity, lineage, target, options, before)
+    contents = [HubFile(name, path) for name, path in files.items()]
+    contents.append(HubFile(README, card.encode()))
+    if lineage:
+        contents.append(HubFile(LINEAGE, hub_card.json_bytes(lineage)))
+    message = f"gaploop push: policy {identity}"
+    packed = Contents(tuple(contents), message, _owns, check=still_allowed)
+    return PolicyParcel(packed, card, tuple(warnings))
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    found = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {
+        p.relative_to(folder).as_posix(): p
+        for p in found
+        if (p.suffix in PARTS or p.stem.upper() in NOTICES)
+        and not any(part.startswith(".") for part in p.relative_to(folder).parts)
+    }
+
+
+def _owns(name: str) -> bool:
+    """Say whether a file on the Hub belongs to a policy: an old adapter's must not stay beside."""
+    path = Path(name)
+    return path.suffix in PARTS and (len(path.parts) == 1 or path.parts[0] == adapter.BASE)
+
+
+def _lineage(folder: Path, identity: str) -> tuple[dict[str, Any], list[Path], list[str]]:
+    """Return what went into a policy without a word about this computer, and where that lies."""
+    run = folder.parent / "run.json"
+    value = read_json(run) if run.exists() else {}
+    result = value.get("result", {}) if isinstance(value, dict) else {}
+    if identity not in (result.get("policy"), result.get("merged")):
+        return {}, [], ["No run.json beside it: the card can't say what it was trained on."]
+    inputs = [entry for entry in value.get("inputs", ()) if isinstance(entry, dict)]
+    lineage = {
+        "schema": SCHEMA,
+        "policy": identity,
+        **{key: value.get(key) for key in ("id", "command", "at", "versions", "seed")},
+        "base": value.get("lineage", {}).get("base", ""),
+        "config": {k: v for k, v in value.get("config", {}).items() if k in _CONFIG},
+        "datasets": [{k: entry.get(k) for k in _INPUT} for entry in inputs],
+        "result": {key: result.get(key) for key in _RESULT},
+    }
+    roots = [Path(str(entry.get("root", ""))) for entry in inputs]
+    lost = [str(root) for root in roots if not layout.is_dataset(root) and root.is_absolute()]
+    warnings = [f"Consent can't be asked again for takes of {', '.join(lost)}."] if lost else []
+    return lineage, roots, warnings
+
+
+def _require_consent(
+    folder: Path, lineage: Mapping[str, Any], roots: list[Path], consents: Path | None
+) -> None:
+    """Refuse a policy that learned from somebody who doesn't agree to a push, or not any more.
+
+    Raises:
+        UnusableInputError: which take, and why.
+    """
+    uids = {uid for entry in lineage.get("datasets", ()) for uid in entry.get("uids") or ()}
+    if not uids:
+        return
+    register = load_register(consents)
+    for id_, consent in register.consents.items():
+        if consent.withdrawn and uids & _withdrawn(consents or default_register(), id_):
+            raise UnusableInputError(
+                f"{folder} can't be pushed: it learned from takes of {id_}, whose consent was "
+                f"withdrawn on {consent.withdrawn[:10]}. Train it again without them."
+            )
+    infos: list[TakeInfo] = []
+    for root in filter(layout.is_dataset, roots):
+        infos += [e.info for e in layout.read_episodes(layout.read_info(root))]
+    used = [info for info in infos if info.uid in uids]
+    require_consent(register, used, Use.PUSH, f"{folder}, which learned from it,")
+
+
+def _withdrawn(register: Path, id_: str) -> set[str]:
+    """Return the takes that a withdrawal removed."""
+    path = report_path(register, id_)
+    value = read_json(path) if path.exists() else {}
+    return {str(uid) for uid in value.get("uids", ())}
+
+
+def _card(
+    folder: Path,
+    identity: str,
+    lineage: Mapping[str, Any],
+    target: HubTarget,
+    options: PushOptions,
+    before: str,
+) -> str:
+    config = read_json(folder / "config.json")
+    datasets = lineage.get("datasets", [])
+    domains = {entry["domain"] for entry in datasets}
+    is_adapter = adapter.is_adapter(folder)
+    kind = str(config.get("type", "policy"))
+    facts = {
+        "adapter": is_adapter,
+        "kind": kind.upper() if len(kind) < 5 else kind,
+        "identity": identity,
+        "simulated": bool(domains & {Domain.SIM_TARGET, Domain.SIM}) and "real" not in domains,
+        "datasets": datasets,
+        "base": lineage.get("base", ""),
+        "result": lineage.get("result", {}),
+        "lora": lineage.get("config", {}).get("lora") if is_adapter else None,
+        "repo_id": target.repo_id,
+        "name": target.repo_id.partition("/")[2],
+        "licence": hub_card.licence_of(before, options.license),
+        "lineage": LINEAGE if lineage else "",
+    }
+    tags = ["robotics", "lerobot", "gaploop", kind, *(["lora"] if is_adapter else [])]
+    tags += ["sim-to-sim"] if Domain.SIM_TARGET in domains else []
+    metadata = {"library_name": "lerobot", "pipeline_tag": "robotics", "tags": tags}
+    body = hub_card.render(TEMPLATES / TEMPLATE, facts)
+    return hub_card.card(before, facts["name"], body, metadata, options.license, options.tags)

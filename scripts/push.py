@@ -1,0 +1,206 @@
+"""The command `gaploop push`."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.scripts._pushing import DATASET, Sent, kind_of, send
+from gaploop.scripts.options import emit
+
+if TYPE_CHECKING:
+    from gaploop.datasets.push_queue import QueuedPush
+
+log = logging.getLogger(__name__)
+
+POSITIONAL: Final = "folder"
+EXAMPLE: Final = """
+gaploop push recordings/pick_place --repo_id=me/pick_place --private
+gaploop push outputs/run/adapter --repo_id=me/pick_place_adapter --license=cc-by-4.0
+gaploop push                 # send what waits since the Hub couldn't be reached
+HF_ENDPOINT=https://hub.example.org gaploop push recordings/pick_place --repo_id=lab/pick_place
+"""
+
+
+@dataclass
+class PushConfig:
+    """Push a dataset or an adapter to a Hub, or send what waits.
+
+    Looks at it first: it must load, every participant must have agreed to pushing, and no file
+    may hold a secret or a path on this computer. Then what the Hub doesn't have yet goes up in
+    one commit with a card, and LeRobot's version tag is moved to it. Run again after a fault or a
+    kill it goes on where it was. A push that the Hub can't be reached for waits on disk (exit
+    code 1): gaploop push without a folder sends what waits, and so does the next push.
+
+    HF_ENDPOINT names another Hub, HF_TOKEN or `hf auth login` who you are. Repositories that don't
+    exist yet are made as LeRobot makes them: public, unless --private or the owner's account says
+    otherwise.
+    """
+
+    folder: Path | None = None
+    """Dataset, adapter, policy, or run folder of gaploop finetune."""
+    repo_id: str = ""
+    """Owner and name on the Hub, such as me/pick_place."""
+    private: bool | None = None
+    """Make a new repository private; refuse one that is public already."""
+    license: str = ""
+    """Licence for the card, such as cc-by-4.0; the card's own, or else apache-2.0 as LeRobot."""
+    tags: list[str] = field(default_factory=list)
+    """More tags for the card, such as '[so101, kitchen]'."""
+    allow_paths: bool = False
+    """Push although a file names a path on this computer. Secrets are never pushed."""
+    consents: Path | None = None
+    """The consent register; see gaploop consent --help."""
+    dry_run: bool = False
+    """Look and say what would be pushed; ask no Hub. With --output_dir the card is written."""
+    output_dir: Path | None = None
+    """With --dry_run: where to write the card and its picture."""
+    waiting: bool = False
+    """Say what waits and why, and send nothing."""
+    forget: str = ""
+    """Take the push of this repo_id out of the queue."""
+    retries: int = 5
+    """How often each step is tried again, after waits that grow to half a minute."""
+    timeout_s: float = 60.0
+    """Without a byte from the Hub for this long, a request has failed [s]."""
+    json: bool = False
+    """Print {"pushed", "queued", "refused"}, each a list of {"repo_id", "url", "commit", …}."""
+
+
+def run(config: PushConfig) -> int:
+    """Push; 1 where something waits because a Hub can't be reached, 2 where it was refused."""
+    from gaploop.datasets import push_queue
+    from gaploop.datasets.hub_errors import Patience
+
+    if config.retries < 0 or not config.timeout_s > 0:
+        raise UnusableInputError("--retries must be 0 or more and --timeout_s above 0.")
+    if config.forget:
+        return _forget(config)
+    if config.waiting:
+        return _list(config)
+    asked = _asked(config)
+    if config.dry_run:
+        return _dry_run(config, asked)
+    patience = Patience(config.retries, timeout_s=config.timeout_s)
+    sent = [] if asked is None else [send(asked, patience)]
+    if asked is not None and sent[0].state == "refused":
+        raise UnusableInputError(sent[0].reason)
+    if asked is None or sent[0].state == "pushed":
+        sent += [send(p, patience, keep=True) for p in push_queue.waiting() if _is_for_here(p)]
+    return _tell(config, sent)
+
+
+def _asked(config: PushConfig) -> QueuedPush | None:
+    """Return the push that the options describe, or None where they name no folder."""
+    from gaploop.datasets.hub_client import endpoint
+    from gaploop.datasets.hub_target import check_repo_id
+    from gaploop.datasets.push_queue import QueuedPush
+
+    if config.folder is None:
+        if config.repo_id or config.dry_run:
+            raise UnusableInputError("Which folder? Name it: gaploop push DIR --repo_id=me/name")
+        return None
+    kind = kind_of(config.folder)
+    return QueuedPush(
+        str(config.folder.absolute()),
+        check_repo_id(config.repo_id),
+        kind,
+        endpoint(),
+        config.private,
+        config.license,
+        tuple(config.tags),
+        str(config.consents.absolute()) if config.consents is not None else "",
+        config.allow_paths,
+    )
+
+
+def _is_for_here(push: QueuedPush) -> bool:
+    """Say whether a push goes to the Hub that is set; never send it to another one."""
+    from gaploop.datasets.hub_client import endpoint
+
+    if push.endpoint == endpoint():
+        return True
+    log.info(
+        "%s waits for another Hub. Send it with: HF_ENDPOINT=%s gaploop push",
+        push.repo_id,
+        push.endpoint,
+    )
+    return False
+
+
+def _tell(config: PushConfig, sent: list[Sent]) -> int:
+    states = ("pushed", "queued", "refused")
+    answer = {state: [s.as_json() for s in sent if s.state == state] for state in states}
+    for one in sent:
+        for line in one.warnings:
+            log.info("%s", line)
+    text = "\n".join(one.as_text() for one in sent) or "Nothing waits."
+    emit(config.json, answer, text)
+    return 2 if answer["refused"] else int(bool(answer["queued"]))
+
+
+def _dry_run(config: PushConfig, asked: QueuedPush | None) -> int:
+    from gaploop.core.files import writable_folder, write_atomically
+    from gaploop.datasets import hub_dataset
+    from gaploop.datasets.hub_facts import PICTURE
+
+    if asked is None:
+        raise UnusableInputError("Which folder? Name it: gaploop push DIR --repo_id=me/name")
+    consents = config.consents
+    options = hub_dataset.PushOptions(asked.license, asked.tags, consents, asked.allow_paths)
+    folder = Path(asked.folder)
+    written: dict[str, bytes] = {}
+    if asked.kind == DATASET:
+        parcel = hub_dataset.pack(hub_dataset.inspect(folder, options), asked.target, options, "")
+        contents, warnings, written[PICTURE] = parcel.contents, parcel.warnings, parcel.picture
+        card = parcel.card
+    else:
+        from gaploop.finetune.hub_policy import pack_policy
+        from gaploop.finetune.lerobot_policy import resolve
+
+        packed = pack_policy(resolve(folder), asked.target, options)
+        contents, warnings, card = packed.contents, packed.warnings, packed.card
+    written["README.md"] = card.encode()
+    for name, content in written.items() if config.output_dir is not None else ():
+        path = config.output_dir / name  # type: ignore[operator]  # not None: see above
+        writable_folder(path.parent)
+        if content:
+            write_atomically(path, content)
+    files = {f.name: f.size for f in contents.files}
+    answer: dict[str, Any] = {"repo_id": asked.repo_id, "kind": asked.kind, "files": files}
+    answer |= {"bytes": sum(files.values()), "warnings": warnings, "card": card}
+    lines = [*warnings, f"Would push {len(files)} files, {answer['bytes'] / 1e6:.1f} MB, to "]
+    lines[-1] += f"{asked.target.url}."
+    emit(config.json, answer, "\n".join(lines))
+    return 0
+
+
+def _list(config: PushConfig) -> int:
+    from gaploop.datasets import push_queue
+
+    waiting = push_queue.waiting()
+    lines = [
+        f"{p.repo_id} ({p.kind}) from {p.folder} to {p.endpoint}, since {p.at[:16]} UTC: "
+        f"{p.error or 'interrupted'}"
+        for p in waiting
+    ]
+    emit(config.json, {"waiting": waiting}, "\n".join(lines) or "Nothing waits.")
+    return 0
+
+
+def _forget(config: PushConfig) -> int:
+    from gaploop.core.errors import unknown_choice
+    from gaploop.datasets import push_queue
+
+    waiting = push_queue.waiting()
+    found = [p for p in waiting if p.repo_id == config.forget]
+    if not found:
+        known = [p.repo_id for p in waiting] or ["(nothing waits)"]
+        raise unknown_choice("waiting push", config.forget, known, "--forget")
+    for push in found:
+        push_queue.drop(push)
+    emit(config.json, {"forgotten": [p.repo_id for p in found]}, f"{config.forget} waits no more.")
+    return 0
