@@ -37,12 +37,12 @@ def read_barcode(picture: np.ndarray) -> int:
     return sum(1 << i for i, mean in enumerate(means) if mean > 120)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def barcodes() -> tuple[Callable[[int], np.ndarray], Callable[[np.ndarray], int]]:
     return barcode, read_barcode
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def write_take() -> Callable[..., str]:
     """Return a function that writes a sealed take and returns its uid."""
 
