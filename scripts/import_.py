@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,24 +11,28 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.scripts.options import emit, progress
 
 POSITIONAL: Final = "source"
-FORMATS: Final = ("csv", "lerobot", "uci_failures")
+LAYOUTS: Final = ("aloha", "diffusion_policy", "mcap", "robomimic", "umi")
+FORMATS: Final = ("csv", "lerobot", "uci_failures", *LAYOUTS)
 
 
 @dataclass
 class ImportConfig:
-    """Bring foreign logs in as takes, or a foreign LeRobot dataset as one of ours.
+    """Bring foreign logs in as takes, or foreign recordings in as a dataset of ours.
 
     csv and uci_failures write journal takes to --output_dir; what the source says about its
     events goes to truth.jsonl there and nowhere else. lerobot checks the dataset, writes it to
     --output_dir and adds gap columns. Takes that are there already are not written again.
+    diffusion_policy, umi, aloha, robomimic and mcap become a LeRobot v3 dataset with gap columns;
+    what gaploop itself exported comes back as it was (docs/formats.md).
     """
 
     source: Path | None = None
     """File or folder to import (`gaploop import SRC` is short for it)."""
     format: str = ""
-    """csv, uci_failures or lerobot."""
+    """aloha, csv, diffusion_policy, lerobot, mcap, robomimic, uci_failures or umi; seen from the
+    content unless given (csv and uci_failures have to be given)."""
     output_dir: Path | None = None
-    """The journal, or for lerobot the new dataset."""
+    """The journal for csv and uci_failures, else the new dataset."""
     mapping: Path | None = None
     """csv: the YAML that says which column is what; see docs/files.md."""
     drop_videos: bool = False
@@ -36,11 +40,26 @@ class ImportConfig:
     episodes: str = ""
     """lerobot: only these, such as '0:30' or '[0, 3]'."""
     kind: str = ""
-    """lerobot: demonstration, rollout or import; import unless the source says."""
+    """Datasets: demonstration, rollout or import; import unless the source says."""
     domain: str = ""
-    """lerobot: real, sim or sim_target; real unless the source says."""
+    """Datasets: real, sim or sim_target; real unless the source says."""
     outcome: str = ""
-    """lerobot: success, failure, …; unlabelled unless the source says."""
+    """Datasets: success, failure, …; unlabelled unless the source says."""
+    fps: float | None = None
+    """Foreign layouts: frames per second, where the source doesn't say [Hz]."""
+    units: str = ""
+    """Foreign layouts: units of action and state, such as deg or rad; unknown goes on without."""
+    task: str = ""
+    """Foreign layouts: the instruction, in words, where the source doesn't say."""
+    robot_type: str = ""
+    """Foreign layouts: name of the robot, such as so101_follower."""
+    keys: dict[str, Any] = field(default_factory=dict)
+    """Foreign layouts: feature to key or MCAP topic, such as '{"observation.state": "qpos"}';
+    several keys in brackets are joined end to end."""
+    video: str = "lossless"
+    """Foreign layouts: lossless keeps every pixel; small is H.264 as in recordings."""
+    swap_red_blue: bool = False
+    """Foreign layouts: the source's pictures are BGR."""
     json: bool = False
     """Print what was written as one JSON object."""
 
@@ -50,6 +69,10 @@ gaploop import lp1.data --format=uci_failures --output_dir=uci_journal
 gaploop import ur3.csv --format=csv --mapping=examples/ur3_cobotops.yaml --output_dir=ur3_journal
 gaploop import teleop --format=lerobot --drop_videos=true --episodes='0:30' \\
                --kind=demonstration --outcome=success --output_dir=teleop_joints
+gaploop import pick_place.zarr --output_dir=pick_place
+gaploop import aloha_static_coffee --fps=50 --units=rad --task="Make coffee" --output_dir=coffee
+gaploop import bag.mcap --fps=30 --output_dir=bag \\
+               --keys='{"action": "/leader/joint_states", "observation.state": "/joint_states"}'
 """
 
 
@@ -59,11 +82,78 @@ def run(config: ImportConfig) -> int:
         raise UnusableInputError("Import what? Name it: gaploop import SRC --format=…")
     if config.output_dir is None:
         raise UnusableInputError("Import where to? Name a folder with --output_dir=DIR.")
-    if config.format not in FORMATS:
+    if config.format and config.format not in FORMATS:
         raise unknown_choice("format", config.format, FORMATS, "--format")
+    name = config.format or _guessed(config.source)
     run_format: Callable[[ImportConfig, Path, Path], int]
-    run_format = _lerobot if config.format == "lerobot" else _takes
+    if name in LAYOUTS:
+        return _layout(config, name, config.source, config.output_dir)
+    run_format = _lerobot if name == "lerobot" else _takes
     return run_format(config, config.source, config.output_dir)
+
+
+def _guessed(source: Path) -> str:
+    from gaploop.datasets.formats.registry import guess
+
+    name = guess(source)
+    if name is None:
+        raise UnusableInputError(
+            f"{source}: its content doesn't show what it is. Say it with --format=…, one of: "
+            f"{', '.join(sorted(FORMATS))}."
+        )
+    return name
+
+
+def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
+    from gaploop.datasets.formats.model import ImportSettings
+    from gaploop.datasets.formats.registry import LAYOUTS as KNOWN
+    from gaploop.datasets.formats.registry import guess
+    from gaploop.datasets.formats.sink import write_dataset
+
+    guess(source)  # it exists
+    settings = ImportSettings(
+        config.fps,
+        config.units,
+        config.task,
+        config.robot_type,
+        _keys(config.keys),
+        **_words(config),
+        swap_red_blue=config.swap_red_blue,
+    )
+    incoming = KNOWN[name].read(source, settings)
+    with progress("Importing", incoming.count) as advance:
+        count = write_dataset(incoming, target, config.video, advance)
+    seen = [] if config.format else [f"{source}: {KNOWN[name].says}."]
+    came = [f"Exported by gaploop: uids and {len(incoming.labels)} label events came along."]
+    notes = [*seen, *incoming.notes, *(came if incoming.exact else [])]
+    answer = {"dataset": str(target), "format": name, "episodes": count, "notes": notes}
+    answer |= {"labels": len(incoming.labels), "exact": incoming.exact}
+    emit(config.json, answer, "\n".join([*notes, f"{count} episodes written to {target}."]))
+    return 0
+
+
+def _keys(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {
+        str(feature): (keys,) if isinstance(keys, str) else tuple(map(str, keys))
+        for feature, keys in given.items()
+    }
+
+
+def _words(config: ImportConfig) -> dict[str, Any]:
+    """Return kind, domain and outcome as words of the vocabulary, None where nobody said one.
+
+    Raises:
+        UnknownChoiceError: another word.
+    """
+    from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+
+    found: dict[str, Any] = {}
+    for name, enum in (("kind", TakeKind), ("domain", Domain), ("outcome", Outcome)):
+        word = getattr(config, name)
+        if word and word not in list(enum):
+            raise unknown_choice(name, word, [m.value for m in enum], f"--{name}")
+        found[name] = enum(word) if word else None
+    return found
 
 
 def _takes(config: ImportConfig, source: Path, journal: Path) -> int:
@@ -91,25 +181,12 @@ def _takes(config: ImportConfig, source: Path, journal: Path) -> int:
 
 
 def _lerobot(config: ImportConfig, source: Path, target: Path) -> int:
-    from gaploop.core.vocabulary import Domain, Outcome, TakeKind
     from gaploop.datasets.layout import read_info
     from gaploop.datasets.lerobot_import import ImportOptions, import_dataset, parse_episodes
 
-    def choice(enum: Any, name: str) -> Any:
-        word = getattr(config, name)
-        if word and word not in list(enum):
-            raise unknown_choice(name, word, [m.value for m in enum], f"--{name}")
-        return enum(word) if word else None
-
     total = read_info(source).total_episodes
     episodes = parse_episodes(config.episodes, total) if config.episodes else None
-    options = ImportOptions(
-        episodes,
-        config.drop_videos,
-        choice(TakeKind, "kind"),
-        choice(Domain, "domain"),
-        choice(Outcome, "outcome"),
-    )
+    options = ImportOptions(episodes, config.drop_videos, **_words(config))
     with progress("Importing", len(episodes) if episodes else total) as advance:
         count = import_dataset(source, target, options, advance)
     answer = {"dataset": str(target), "episodes": count}

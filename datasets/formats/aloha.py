@@ -1,0 +1,255 @@
+"""ALOHA's layout: one `episode_<i>.hdf5` per episode.
+
+As tonyzhaozh/act and MarkFzp/act-plus-plus read it (`utils.py`, `EpisodicDataset`): `/action`,
+`/observations/qpos`, `/observations/qvel`, `/observations/images/<camera>`, attribute `sim`; with
+attribute `compress`, pictures are JPEG, padded to equal length, and `/compress_len` (cameras,
+frames) has their lengths. Those projects hand RGB to cv2.imencode and take what cv2.imdecode
+returns as RGB, so that is done here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import cv2
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.vocabulary import Domain
+from gaploop.datasets import columns
+from gaploop.datasets.columns import IMAGES
+from gaploop.datasets.formats.carried import Carried, carry
+from gaploop.datasets.formats.foreign import as_float32, named, natural
+from gaploop.datasets.formats.hdf5 import (
+    Hdf5Pictures,
+    carried_in,
+    keep_carried,
+    keep_telemetry,
+    new_pictures,
+    open_hdf5,
+    telemetry_of,
+)
+from gaploop.datasets.formats.model import (
+    About,
+    Advance,
+    ImportSettings,
+    Incoming,
+    Outgoing,
+    Recording,
+    picture_feature,
+)
+from gaploop.datasets.formats.sink import (
+    each_camera,
+    foreign_recording,
+    number_feature,
+    picture_spec,
+    with_gap_features,
+)
+
+QPOS: Final = "observations/qpos"
+QVEL: Final = "observations/qvel"
+EFFORT: Final = "observations/effort"
+PICTURES: Final = "observations/images"
+VELOCITY: Final = "observation.velocity"
+JPEG_QUALITY: Final = 95
+"""act-plus-plus compresses to 50; this keeps more."""
+SUFFIXES: Final = (".hdf5", ".h5")
+_STANDARD: Final = {
+    columns.ACTION: "action",
+    columns.STATE: QPOS,
+    VELOCITY: QVEL,
+    "observation.effort": EFFORT,
+}
+
+
+def write_aloha(out: Outgoing, path: Path, advance: Advance, *, compress: bool = False) -> None:
+    """Write a dataset as a folder of episodes.
+
+    Where the dataset has no joint velocities, `qvel` is the gradient of `qpos` [its units / s]:
+    ALOHA's readers open it.
+
+    Raises:
+        UnusableInputError: there is no `observation.state` to be `qpos`.
+    """
+    if columns.STATE not in out.about.features:
+        raise UnusableInputError(
+            f"{out.root} has no {columns.STATE}; ALOHA's readers need it as qpos. Export it with "
+            "--format=diffusion_policy."
+        )
+    keys = {n: _STANDARD.get(n, f"lerobot/{n}") for n in out.about.numbers}
+    keys |= {picture_feature(out.about, c): f"{PICTURES}/{c}" for c in out.about.cameras}
+    path.mkdir()
+    for index, episode in enumerate(out.episodes()):
+        with h5py.File(path / f"episode_{index}.hdf5", "w", rdcc_nbytes=2 * 1024**2) as file:
+            file.attrs["sim"] = episode.row["gap_domain"] != Domain.REAL.value
+            file.attrs["fps"], file.attrs["units"] = out.about.fps, episode.row["gap_units"]
+            keep_carried(file, carry(out, keys, [index]))
+            for name, values in episode.columns.items():
+                file[keys[name]] = values
+            if QVEL not in file:
+                file[QVEL] = _gradient(episode.columns[columns.STATE], out.about.fps)
+                file[QVEL].attrs["made_from"] = "gradient of qpos"
+            _write_pictures(file, out.about, episode, compress)
+            keep_telemetry(file, episode)
+        advance()
+
+
+def _gradient(state: NDArray[Any], fps: float) -> NDArray[np.float32]:
+    if len(state) < 2:
+        return np.zeros_like(state, dtype=np.float32)
+    return as_float32(np.gradient(state.astype(np.float64), 1 / fps, axis=0))
+
+
+def _write_pictures(file: Any, about: About, episode: Recording, compress: bool) -> None:
+    group = file.create_group(PICTURES)
+    if not compress:
+        for camera, images in episode.pictures.items():
+            stored = new_pictures(group, camera, episode.length, about.size(camera))
+            for k, picture in enumerate(images()):
+                stored[k] = picture
+        return
+    file.attrs["compress"] = True
+    lengths = []
+    for camera in sorted(episode.pictures):  # HDF5 lists them in this order, and so do readers
+        packed = [_jpeg(picture) for picture in episode.pictures[camera]()]
+        widest = max(map(len, packed), default=1)
+        stored = group.create_dataset(
+            camera, (len(packed), widest), dtype="uint8", chunks=(1, widest)
+        )
+        for k, content in enumerate(packed):
+            stored[k, : len(content)] = content
+        lengths.append([len(content) for content in packed])
+    file["compress_len"] = np.array(lengths, dtype=np.float32).reshape(len(lengths), episode.length)
+
+
+def _jpeg(picture: NDArray[Any]) -> NDArray[np.uint8]:
+    _, content = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    return np.asarray(content, dtype=np.uint8).reshape(-1)
+
+
+def episode_paths(path: Path) -> list[Path]:
+    """Return the episodes of a folder in the order of their numbers, or a single file."""
+    if path.is_file():
+        return [path]
+    return sorted((p for p in path.iterdir() if p.suffix in SUFFIXES), key=natural)
+
+
+def read_aloha(path: Path, settings: ImportSettings) -> Incoming:
+    """Open a folder of ALOHA episodes, or one of them.
+
+    Raises:
+        UnusableInputError: not ALOHA's layout, or fps or units that nobody said.
+    """
+    files = episode_paths(path)
+    if not files:
+        raise UnusableInputError(f"{path} holds no .hdf5 file. Name the folder of the episodes.")
+    with open_hdf5(files[0]) as file:
+        carried = carried_in(file, files[0])
+        _require(file, files[0])
+        about = carried.about if carried else _about(file, files[0], settings)
+        sim = bool(file.attrs.get("sim", False))
+    if carried is not None:
+        lines = [line for f in files for line in _carried(f, about).labels]
+        return Incoming(
+            about, len(files), lambda: _exact_episodes(files, about), tuple(lines), exact=True
+        )
+    notes = [] if settings.domain else [f"domain is {'sim' if sim else 'real'}: attribute sim."]
+    return Incoming(
+        about, len(files), lambda: _foreign_episodes(files, about, settings), notes=tuple(notes)
+    )
+
+
+def _require(file: Any, path: Path) -> None:
+    found: list[str] = []
+    file.visititems(lambda n, v: found.append(n) if isinstance(v, h5py.Dataset) else None)
+    for key in ("action", QPOS):
+        if key not in found:
+            raise UnusableInputError(
+                f"{path} has no /{key}: not ALOHA's layout. It holds "
+                f"{', '.join(found[:12]) or 'nothing'}."
+            )
+
+
+def _carried(path: Path, about: About) -> Carried:
+    with open_hdf5(path) as file:
+        found = carried_in(file, path)
+    if found is None or found.about.features != about.features:
+        raise UnusableInputError(
+            f"{path} was not exported together with the other files beside it. Import it alone."
+        )
+    return found
+
+
+def _exact_episodes(files: list[Path], about: About) -> Iterator[Recording]:
+    for path in files:
+        carried = _carried(path, about)
+        with open_hdf5(path) as file:
+            values = {name: np.asarray(file[about.keys[name]][()]) for name in about.numbers}
+            yield Recording(
+                carried.tasks[0],
+                len(values[columns.ACTION]),
+                values,
+                {camera: Hdf5Pictures(path, key) for camera, key in each_camera(about)},
+                carried.rows[0],
+                telemetry_of(file, str(carried.rows[0]["gap_uid"])),
+            )
+
+
+def _about(file: Any, path: Path, settings: ImportSettings) -> About:
+    settings.required_units(path, " (ALOHA's own recorder: rad, grippers normalised)")
+    fps = settings.required_fps(path, " (ALOHA's own recorder: 50)")
+    features: dict[str, Any] = {}
+    for name, key in _numbers(file).items():
+        stored = file[key]
+        width = int(stored.shape[1]) if stored.ndim > 1 else 1
+        features[name] = number_feature(named({key.rsplit("/", 1)[-1]: width}))
+    cameras = {f"{IMAGES}{c}": f"{PICTURES}/{c}" for c in _cameras(file)}
+    for feature, key in cameras.items():
+        features[feature] = picture_spec(*Hdf5Pictures(path, key).size())
+    return About(fps, settings.robot_type or "aloha", with_gap_features(features), cameras)
+
+
+def _cameras(file: Any) -> list[str]:
+    group = file.get(PICTURES, {})
+    return [name for name in group if not name.endswith("_depth")]
+
+
+def _numbers(file: Any) -> Mapping[str, str]:
+    found = {feature: key for feature, key in _STANDARD.items() if key in file}
+    return found | ({"extra.base_action": "base_action"} if "base_action" in file else {})
+
+
+def _foreign_episodes(
+    files: list[Path], about: About, settings: ImportSettings
+) -> Iterator[Recording]:
+    units = settings.required_units(files[0])
+    for index, path in enumerate(files):
+        with open_hdf5(path) as file:
+            _require(file, path)
+            numbers = _numbers(file)
+            lacking = [n for n in about.numbers if not n.startswith("gap.") and n not in numbers]
+            if lacking or set(_cameras(file)) != set(about.cameras):
+                raise UnusableInputError(
+                    f"{path} has other cameras or columns than {files[0].name}. Import it alone."
+                )
+            values = {n: _rows(file[numbers[n]]) for n in about.numbers if n in numbers}
+            sim = bool(file.attrs.get("sim", False))
+        swap = settings.swap_red_blue
+        yield foreign_recording(
+            about,
+            settings,
+            values,
+            {camera: Hdf5Pictures(path, key, swap) for camera, key in each_camera(about)},
+            f"{path.name} {index}",
+            units=units,
+            domain=Domain.SIM if sim else Domain.REAL,
+        )
+
+
+def _rows(stored: Any) -> NDArray[np.float32]:
+    rows = as_float32(stored[()])
+    return rows.reshape(len(rows), -1)

@@ -1,0 +1,113 @@
+"""What the two HDF5 layouts share: opening, pictures, and what gaploop carries along."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import cv2
+import h5py
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.types import Image
+from gaploop.datasets.formats.carried import NAME, Carried, read_carried
+from gaploop.datasets.formats.model import Recording
+
+TELEMETRY: Final = "telemetry"
+"""Group at the top of a file: uid to the bytes of a take's control-rate record."""
+
+
+@contextlib.contextmanager
+def open_hdf5(path: Path) -> Iterator[Any]:
+    """Open an HDF5 file for reading.
+
+    Raises:
+        UnusableInputError: it is missing or damaged.
+    """
+    try:
+        with h5py.File(path, "r") as file:
+            yield file
+    except OSError as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UnusableInputError(
+            f"{path} can't be read as HDF5 ({reason}). Restore it from a copy."
+        ) from None
+
+
+def carried_in(file: Any, path: Path) -> Carried | None:
+    """Return what gaploop noted in a file that it exported; None in any other."""
+    if NAME not in file:
+        return None
+    try:
+        value = json.loads(file[NAME].asstr()[()])
+    except (json.JSONDecodeError, TypeError) as error:
+        raise UnusableInputError(
+            f"{path}: what gaploop noted in it is damaged ({error}). Export it again."
+        ) from None
+    return read_carried(value, path)
+
+
+def keep_carried(file: Any, value: Any) -> None:
+    """Note what comes along as one string at the top of the file: attributes end at 64 KiB."""
+    file[NAME] = json.dumps(value)
+
+
+def keep_telemetry(file: Any, episode: Recording) -> None:
+    """Keep a take's control-rate record in the file."""
+    if episode.telemetry is not None:
+        content = np.frombuffer(episode.telemetry, dtype=np.uint8)
+        file.create_dataset(f"{TELEMETRY}/{episode.uid}", data=content)
+
+
+def telemetry_of(file: Any, uid: str) -> bytes | None:
+    """Return what `keep_telemetry` kept."""
+    name = f"{TELEMETRY}/{uid}"
+    return np.asarray(file[name][()]).tobytes() if name in file else None
+
+
+def new_pictures(group: Any, name: str, frames: int, size: tuple[int, int]) -> Any:
+    """Return a new data set of raw pictures, one picture a chunk, as ALOHA's recorder makes it."""
+    shape = (frames, *size, 3)
+    return group.create_dataset(name, shape, dtype="uint8", chunks=(1, *size, 3))
+
+
+@dataclass(frozen=True)
+class Hdf5Pictures:
+    """Pictures of one HDF5 data set: raw (n, height, width, 3), or JPEG, (n, bytes) or ragged."""
+
+    path: Path
+    name: str
+    swap_red_blue: bool = False
+
+    def __call__(self) -> Iterator[Image]:
+        """Yield the pictures in order, uint8, shape (height, width, 3).
+
+        Raises:
+            UnusableInputError: one can't be decoded.
+        """
+        with open_hdf5(self.path) as file:
+            stored = file[self.name]
+            for k in range(len(stored)):
+                picture = self._picture(stored[k], k)
+                yield picture[..., ::-1] if self.swap_red_blue else picture
+
+    def _picture(self, row: Any, k: int) -> Image:
+        if np.ndim(row) == 3:
+            return np.asarray(row)
+        packed = np.frombuffer(row, np.uint8) if isinstance(row, bytes) else np.asarray(row)
+        picture = cv2.imdecode(packed.astype(np.uint8).reshape(-1), cv2.IMREAD_COLOR)
+        if picture is None:
+            raise UnusableInputError(
+                f"{self.path}: {self.name}[{k}] is neither raw pixels nor a JPEG or PNG. Mend it."
+            )
+        return np.asarray(picture)
+
+    def size(self) -> tuple[int, int]:
+        """Return height and width [pixels], from the first picture."""
+        height, width, _ = next(self()).shape
+        return int(height), int(width)

@@ -1,0 +1,188 @@
+"""What every layout is written from and read into: one description, and episodes one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.take import Images
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.datasets.columns import IMAGES
+
+PICTURES: Final = ("video", "image")
+"""LeRobot's dtypes of features that hold pictures."""
+
+type Advance = Callable[[], None]
+"""Called after every episode."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What is the same for all episodes of a recording.
+
+    Attributes:
+        fps: frames per second [Hz].
+        features: LeRobot's feature table, without the columns that LeRobot makes itself; numbers
+            are vectors, pictures have shape (height, width, 3).
+        keys: feature to what it is called in the foreign layout.
+    """
+
+    fps: float
+    robot_type: str
+    features: Mapping[str, Mapping[str, Any]]
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Features that hold numbers, in order."""
+        return tuple(n for n, f in self.features.items() if f["dtype"] not in PICTURES)
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """Cameras, in order: picture features without `observation.images.`."""
+        pictures = (n for n, f in self.features.items() if f["dtype"] in PICTURES)
+        return tuple(n.removeprefix(IMAGES) for n in pictures)
+
+    def size(self, camera: str) -> tuple[int, int]:
+        """Return height and width of a camera's pictures [pixels]."""
+        height, width, _ = self.features[picture_feature(self, camera)]["shape"]
+        return int(height), int(width)
+
+
+def picture_feature(about: About, camera: str) -> str:
+    """Return the feature that holds a camera's pictures."""
+    return camera if camera in about.features else f"{IMAGES}{camera}"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One episode on its way from one layout to another.
+
+    Attributes:
+        task: the instruction, in words.
+        length: number of frames.
+        columns: feature to values, one row per frame, shape (n,) or (n, width).
+        pictures: camera to its pictures, decoded one at a time.
+        row: the gap columns of `meta/episodes`; `gap_uid` among them.
+        telemetry: the file of its control-rate record as bytes, or None where there is none.
+    """
+
+    task: str
+    length: int
+    columns: Mapping[str, NDArray[Any]]
+    pictures: Mapping[str, Images]
+    row: Mapping[str, Any]
+    telemetry: bytes | None = None
+
+    @property
+    def uid(self) -> str:
+        """The take's uid."""
+        return str(self.row["gap_uid"])
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A dataset that is being exported.
+
+    Attributes:
+        root: its folder.
+        lengths: frames of each episode, in order.
+        rows: gap columns of each episode, in order.
+        tasks: instruction of each episode, in order.
+        labels: label events, one line of JSON each, oldest first.
+        episodes: opens the episodes anew; at most one is in memory at a time.
+        numbers: the same without telemetry and pictures.
+        notes: what can't be exported, in words.
+    """
+
+    root: Path
+    about: About
+    lengths: tuple[int, ...]
+    rows: tuple[Mapping[str, Any], ...]
+    tasks: tuple[str, ...]
+    labels: tuple[str, ...]
+    episodes: Callable[[], Iterator[Recording]]
+    numbers: Callable[[], Iterator[Recording]]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def total_frames(self) -> int:
+        """Frames of all episodes."""
+        return sum(self.lengths)
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A foreign recording that is being imported.
+
+    Attributes:
+        count: number of episodes.
+        episodes: opens the episodes anew; at most one is in memory at a time.
+        labels: label events that came along, one line of JSON each.
+        exact: it was exported by gaploop: uids, labels, units and names are the ones it had.
+        notes: what was left out or decided, in words.
+    """
+
+    about: About
+    count: int
+    episodes: Callable[[], Iterator[Recording]]
+    labels: tuple[str, ...] = ()
+    exact: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ImportSettings:
+    """What a foreign layout doesn't say about itself.
+
+    Attributes:
+        fps: frames per second [Hz]; None where the source has to say it.
+        units: of action and state, such as `rad`; "" where nobody said.
+        keys: feature to the key, or keys joined end to end, that it is read from.
+        swap_red_blue: the source's pictures are BGR.
+    """
+
+    fps: float | None = None
+    units: str = ""
+    task: str = ""
+    robot_type: str = ""
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kind: TakeKind | None = None
+    domain: Domain | None = None
+    outcome: Outcome | None = None
+    swap_red_blue: bool = False
+
+    def required_fps(self, where: Path, hint: str = "") -> float:
+        """Return the rate.
+
+        Raises:
+            UnusableInputError: nobody said it, or it isn't a whole number above 0.
+        """
+        if self.fps is None:
+            raise UnusableInputError(
+                f"{where} doesn't say how many frames a second it has. Say it with --fps=…{hint}."
+            )
+        if self.fps <= 0 or self.fps != int(self.fps):
+            raise UnusableInputError(
+                f"--fps={self.fps:g}: LeRobot needs a whole number above 0. Resample first."
+            )
+        return float(self.fps)
+
+    def required_units(self, where: Path, hint: str = "") -> str:
+        """Return the units of action and state; "" where they were said to be unknown.
+
+        Raises:
+            UnusableInputError: nobody said anything.
+        """
+        if not self.units:
+            raise UnusableInputError(
+                f"{where} doesn't say the units of action and state, and gaploop doesn't guess. "
+                f"Say them: --units=deg, rad, m or another word; --units=unknown goes on without"
+                f"{hint}."
+            )
+        return "" if self.units == "unknown" else self.units

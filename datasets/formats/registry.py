@@ -1,0 +1,181 @@
+"""The layouts by name: which there are, which one a path holds, writing and reading them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import h5py
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import sync_folder, writable_folder
+from gaploop.datasets.formats.aloha import QPOS, SUFFIXES, episode_paths, read_aloha, write_aloha
+from gaploop.datasets.formats.mcap_read import read_mcap
+from gaploop.datasets.formats.model import Advance, ImportSettings, Incoming, Outgoing
+from gaploop.datasets.formats.replay_buffer import write_diffusion_policy, write_umi
+from gaploop.datasets.formats.replay_read import open_buffer, read_diffusion_policy, read_umi
+from gaploop.datasets.formats.robomimic import read_robomimic, write_robomimic
+from gaploop.datasets.formats.source import open_dataset
+
+type Write = Callable[[Outgoing, Path, Advance], None]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One foreign layout.
+
+    Attributes:
+        says: what it is, in words.
+        read: opens it.
+        write: writes it; None where gaploop only reads it.
+        ending: what its output's name ends with; "" for a folder of any name.
+    """
+
+    says: str
+    read: Callable[[Path, ImportSettings], Incoming]
+    write: Write | None = None
+    ending: str = ""
+
+
+LAYOUTS: Final[dict[str, Layout]] = {
+    "diffusion_policy": Layout(
+        "replay buffer of Diffusion Policy, a Zarr v2 folder",
+        read_diffusion_policy,
+        write_diffusion_policy,
+        ".zarr",
+    ),
+    "umi": Layout("replay buffer of UMI, .zarr.zip", read_umi, write_umi, ".zarr.zip"),
+    "aloha": Layout("ALOHA, a folder of episode_<i>.hdf5", read_aloha, write_aloha),
+    "robomimic": Layout("robomimic, one .hdf5", read_robomimic, write_robomimic, ".hdf5"),
+    "mcap": Layout("ROS 2 recordings, .mcap files", read_mcap),
+}
+WRITTEN: Final = tuple(name for name, one in LAYOUTS.items() if one.write is not None)
+
+
+def export_dataset(
+    root: Path,
+    name: str,
+    output: Path,
+    *,
+    episodes: Sequence[int] | None = None,
+    compress: bool = False,
+    advance: Advance = lambda: None,
+    consents: Path | None = None,
+) -> Outgoing:
+    """Export a dataset; the output's name appears only when it is whole.
+
+    Args:
+        root: dataset folder.
+        name: one of `WRITTEN`.
+        output: the new folder or file.
+        episodes: episode indices; all if None.
+        compress: ALOHA: pictures as JPEG.
+        advance: called after every episode.
+        consents: the consent register; the default one where None.
+
+    Raises:
+        UnusableInputError: an unknown layout, an output that exists, or a dataset that can't be
+            written that way. Nothing is left at the output then.
+    """
+    if name not in WRITTEN:
+        raise unknown_choice("format", name, WRITTEN, "--format")
+    write: Write | None = LAYOUTS[name].write
+    if compress and name != "aloha":
+        raise UnusableInputError(f"--compress is for --format=aloha, not {name}. Leave it out.")
+    if name == "aloha":
+        write = partial(write_aloha, compress=compress)
+    assert write is not None
+    _check_output(root, output, LAYOUTS[name].ending)
+    out = open_dataset(root, output, episodes, consents)
+    part = output.parent / f".{output.name}.part"
+    _remove(part)
+    try:
+        write(out, part, advance)
+        os.replace(part, output)
+        sync_folder(output.parent)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UnusableInputError(f"{output} can't be written ({reason}). Make room.") from None
+    finally:
+        _remove(part)
+    return out
+
+
+def _check_output(root: Path, output: Path, ending: str) -> None:
+    if output.exists():
+        raise UnusableInputError(f"{output} exists. Name another with --output, or remove it.")
+    if ending and not output.name.endswith(ending):
+        raise UnusableInputError(
+            f"{output}: readers of this layout expect a name that ends with {ending}. "
+            f"Use --output={output}{ending}"
+        )
+    if output.absolute().is_relative_to(root.absolute()):
+        raise UnusableInputError(f"{output} lies inside the dataset. Name another with --output.")
+    writable_folder(output.absolute().parent, "Folder of the output", "--output")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def guess(path: Path) -> str | None:
+    """Return the layout that a path's content shows, None where it shows none.
+
+    LeRobot datasets are `lerobot`.
+
+    Raises:
+        UnusableInputError: the path doesn't exist.
+    """
+    if not path.exists():
+        raise UnusableInputError(f"{path} not found. Check the path.")
+    if path.is_dir():
+        return _guess_folder(path)
+    if path.suffix == ".mcap":
+        return "mcap"
+    if path.suffix in SUFFIXES:
+        return _guess_hdf5(path)
+    return _guess_buffer(path) if zipfile.is_zipfile(path) else None
+
+
+def _guess_folder(path: Path) -> str | None:
+    if (path / "meta" / "info.json").is_file():
+        return "lerobot"
+    if (path / "meta").is_dir() and (path / "data").is_dir():
+        return _guess_buffer(path)
+    found = {p.suffix for p in path.iterdir()}
+    if ".mcap" in found and not found & set(SUFFIXES):
+        return "mcap"
+    if found & set(SUFFIXES) and ".mcap" not in found:
+        files = episode_paths(path)
+        return "aloha" if _guess_hdf5(files[0]) == "aloha" else None
+    return None
+
+
+def _guess_hdf5(path: Path) -> str | None:
+    try:
+        with h5py.File(path, "r") as file:
+            if QPOS in file and "action" in file:
+                return "aloha"
+            demos = file.get("data")
+            known = isinstance(demos, h5py.Group) and any(n.startswith("demo_") for n in demos)
+            return "robomimic" if known else None
+    except OSError:
+        return None
+
+
+def _guess_buffer(path: Path) -> str | None:
+    try:
+        with open_buffer(path) as root:
+            return "umi" if "robot0_eef_pos" in root["data"] else "diffusion_policy"
+    except (UnusableInputError, json.JSONDecodeError):
+        return None

@@ -1,0 +1,306 @@
+"""robomimic's layout: one HDF5 file with a group per demonstration.
+
+As ARISE-Initiative/robomimic reads it (`utils/dataset.py`, docs/datasets/overview.md):
+`data` has attributes `total` and `env_args`; `data/demo_<i>` has attribute `num_samples` and holds
+`actions`, `rewards`, `dones`, `states`, `obs/*`, `next_obs/*`; `mask/<name>` lists demonstrations.
+Actions must lie in [-1, 1].
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.datasets import columns
+from gaploop.datasets.columns import IMAGES
+from gaploop.datasets.formats.carried import Carried, carry
+from gaploop.datasets.formats.foreign import as_float32, chosen_key, named, taken
+from gaploop.datasets.formats.hdf5 import (
+    Hdf5Pictures,
+    carried_in,
+    keep_carried,
+    keep_telemetry,
+    new_pictures,
+    open_hdf5,
+    telemetry_of,
+)
+from gaploop.datasets.formats.model import (
+    About,
+    Advance,
+    ImportSettings,
+    Incoming,
+    Outgoing,
+    Recording,
+    picture_feature,
+)
+from gaploop.datasets.formats.sink import (
+    each_camera,
+    foreign_recording,
+    number_feature,
+    picture_spec,
+    with_gap_features,
+)
+
+RAW: Final = "actions_raw"
+"""Actions in the robot's units; `actions` beside them are scaled to [-1, 1]."""
+GYM_TYPE: Final = 2
+"""`EnvType.GYM_TYPE` of robomimic; roll-outs in an environment need one of your own."""
+DEFAULT_STATE: Final = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
+"""What robomimic's own default config observes beside `object`."""
+
+
+def write_robomimic(out: Outgoing, path: Path, advance: Advance) -> None:
+    """Write a dataset as one file.
+
+    `actions` are scaled to [-1, 1] by their range over the dataset wherever they leave it;
+    `data` then has attributes `action_min` and `action_max`, and `actions_raw` keeps the units.
+    Rewards are 1 in the last row of a success, `mask` has a list per outcome, domain and gap
+    dimension. `next_obs` costs no space: it is a view of `obs`.
+    """
+    keys = {columns.ACTION: RAW} | {
+        n: f"obs/{_plain(n)}" for n in out.about.features if n.startswith("observation.")
+    }
+    keys |= {n: f"lerobot/{n}" for n in out.about.features if n not in keys}
+    low, high = _range(out)
+    with h5py.File(path, "w") as file:
+        keep_carried(file, carry(out, keys))
+        data = file.create_group("data")
+        data.attrs["total"] = out.total_frames
+        data.attrs["env_args"] = json.dumps(_env_args(out))
+        data.attrs["action_min"], data.attrs["action_max"] = low, high
+        for index, episode in enumerate(out.episodes()):
+            demo = data.create_group(f"demo_{index}")
+            _write_demo(demo, out.about, episode, keys, low, high)
+            keep_telemetry(file, episode)
+            advance()
+        for name, demos in _masks(out).items():
+            file[f"mask/{name}"] = np.array(demos, dtype="S")
+
+
+def _plain(feature: str) -> str:
+    return feature.removeprefix(IMAGES).removeprefix("observation.")
+
+
+def _range(out: Outgoing) -> tuple[FloatArray, FloatArray]:
+    """Return what maps to -1 and to 1; the range is left alone where it is inside already."""
+    parts = [episode.columns[columns.ACTION] for episode in out.numbers()]
+    parts = [part.reshape(len(part), -1).astype(np.float64) for part in parts]
+    low = np.min([part.min(axis=0) for part in parts], axis=0)
+    high = np.max([part.max(axis=0) for part in parts], axis=0)
+    if (low >= -1).all() and (high <= 1).all():
+        return -np.ones_like(low), np.ones_like(high)
+    high[high <= low] = low[high <= low] + 1.0  # a joint that never moves
+    return low, high
+
+
+def _env_args(out: Outgoing) -> dict[str, Any]:
+    tasks = list(dict.fromkeys(out.tasks))
+    kwargs = {"control_freq": out.about.fps, "tasks": tasks}
+    name = out.about.robot_type or "real_robot"
+    return {"env_name": name, "type": GYM_TYPE, "env_type": GYM_TYPE, "env_kwargs": kwargs}
+
+
+def _write_demo(
+    demo: Any,
+    about: About,
+    episode: Recording,
+    keys: Mapping[str, str],
+    low: FloatArray,
+    high: FloatArray,
+) -> None:
+    n = episode.length
+    demo.attrs["num_samples"] = n
+    demo.attrs["task"], demo.attrs["uid"] = episode.task, episode.uid
+    action = episode.columns[columns.ACTION].reshape(n, -1).astype(np.float64)
+    demo["actions"] = as_float32(np.clip(2 * (action - low) / (high - low) - 1, -1, 1))
+    last = (np.arange(n) == n - 1).astype(np.float32)
+    demo["rewards"] = last * float(episode.row["gap_outcome"] == Outcome.SUCCESS.value)
+    demo["dones"] = last.astype(np.int64)
+    demo["states"] = np.zeros((n, 1), np.float32)  # "dummy values for non-robosuite datasets"
+    demo.create_group("obs")
+    for name, values in episode.columns.items():
+        demo[keys[name]] = values
+    for camera, images in episode.pictures.items():
+        key = keys[picture_feature(about, camera)]
+        stored = new_pictures(demo, key, n, about.size(camera))
+        for k, picture in enumerate(images()):
+            stored[k] = picture
+    for name, stored in demo["obs"].items():
+        demo.create_virtual_dataset(f"next_obs/{name}", _shifted(stored))
+
+
+def _shifted(stored: Any) -> Any:
+    """Return the layout of `stored` one row on, its last row twice."""
+    view = h5py.VirtualLayout(stored.shape, stored.dtype)
+    # "." is the file itself, so that it can be renamed and copied.
+    here = h5py.VirtualSource(".", stored.name, stored.shape, stored.dtype)
+    n = stored.shape[0]
+    if n > 1:
+        view[: n - 1] = here[1:]
+    view[n - 1] = here[n - 1]
+    return view
+
+
+def _masks(out: Outgoing) -> dict[str, list[str]]:
+    masks: dict[str, list[str]] = {}
+    for index, row in enumerate(out.rows):
+        names = {row["gap_outcome"], row["gap_domain"], row["gap_kind"], *row["gap_dimensions"]}
+        for name in sorted(map(str, names - {""})):
+            masks.setdefault(name, []).append(f"demo_{index}")
+    return masks
+
+
+def read_robomimic(path: Path, settings: ImportSettings) -> Incoming:
+    """Open a robomimic file.
+
+    Raises:
+        UnusableInputError: not robomimic's layout, or something that nobody said.
+    """
+    with open_hdf5(path) as file:
+        demos = _demos(file, path)
+        carried = carried_in(file, path)
+        if carried is not None:
+            return Incoming(
+                carried.about,
+                len(demos),
+                lambda: _exact_episodes(path, demos, carried),
+                carried.labels,
+                exact=True,
+            )
+        about, parts, known, notes = _foreign_about(file, path, demos[0], settings)
+    return Incoming(
+        about,
+        len(demos),
+        lambda: _foreign_episodes(path, demos, about, parts, settings, known),
+        notes=tuple(notes),
+    )
+
+
+def _demos(file: Any, path: Path) -> list[str]:
+    data = file.get("data")
+    found = [n for n in data if n.startswith("demo_")] if isinstance(data, h5py.Group) else []
+    for name in found:
+        for key in ("actions", "obs"):
+            if key not in data[name]:
+                raise UnusableInputError(
+                    f"{path}: data/{name} has no {key}. Extract observations first "
+                    "(robomimic's dataset_states_to_obs.py)."
+                )
+    if not found:
+        raise UnusableInputError(
+            f"{path} has no data/demo_0: not robomimic's layout. It holds "
+            f"{', '.join(file) or 'nothing'}."
+        )
+    return sorted(found, key=lambda name: int(name[5:]))
+
+
+def _exact_episodes(path: Path, demos: list[str], carried: Carried) -> Iterator[Recording]:
+    about = carried.about
+    with open_hdf5(path) as file:
+        for index, name in enumerate(demos):
+            demo, row = file[f"data/{name}"], carried.rows[index]
+            values = {n: np.asarray(demo[about.keys[n]][()]) for n in about.numbers}
+            pictures = {
+                camera: Hdf5Pictures(path, f"data/{name}/{key}")
+                for camera, key in each_camera(about)
+            }
+            length, uid = len(values[columns.ACTION]), str(row["gap_uid"])
+            task, record = carried.tasks[index], telemetry_of(file, uid)
+            yield Recording(task, length, values, pictures, row, record)
+
+
+def _foreign_about(
+    file: Any, path: Path, first: str, settings: ImportSettings
+) -> tuple[About, Mapping[str, tuple[str, ...]], dict[str, Any], list[str]]:
+    obs = file[f"data/{first}/obs"]
+    cameras = [k for k in obs if obs[k].ndim == 4 and obs[k].shape[3] == 3]
+    numbers = {k: int(np.prod(obs[k].shape[1:], dtype=int)) for k in obs if obs[k].ndim <= 2}
+    keys = settings.keys
+    state = taken(keys, columns.STATE, numbers, path)
+    if not state and all(k in numbers for k in DEFAULT_STATE):
+        state = DEFAULT_STATE
+    state = state or chosen_key(columns.STATE, (), numbers, path)
+    parts = {columns.STATE: state}
+    parts |= {n: taken(keys, n, numbers, path) for n in keys if n != columns.STATE}
+    if columns.ENVIRONMENT not in parts and "object" in numbers:
+        parts[columns.ENVIRONMENT] = ("object",)
+    used = {key for part in parts.values() for key in part}
+    parts |= {f"extra.{key}": (key,) for key in numbers if key not in used}
+    width = int(file[f"data/{first}/actions"].shape[1])
+    features: dict[str, Any] = {columns.ACTION: number_feature(named({"action": width}))}
+    features |= {
+        n: number_feature(named({k: numbers[k] for k in part})) for n, part in parts.items()
+    }
+    camera_keys = {f"{IMAGES}{k.removesuffix('_image')}": f"obs/{k}" for k in cameras}
+    features |= {f: picture_spec(*obs[k[4:]].shape[1:3]) for f, k in camera_keys.items()}
+    fps, known, notes = _environment(file, path, settings)
+    settings.required_units(path)
+    notes.append(f"observation.state is {' + '.join(state)}.")
+    about = About(fps, known.pop("robot_type"), with_gap_features(features), camera_keys)
+    return about, parts, known, notes
+
+
+def _environment(
+    file: Any, path: Path, settings: ImportSettings
+) -> tuple[float, dict[str, Any], list[str]]:
+    """Return rate [Hz], what else `env_args` says, and notes about it."""
+    try:
+        env = json.loads(file["data"].attrs.get("env_args", "{}"))
+        kwargs = env.get("env_kwargs") or {}
+        rate, name, kind = kwargs.get("control_freq"), str(env.get("env_name", "")), env.get("type")
+        robots = kwargs.get("robots") or ""
+    except (json.JSONDecodeError, AttributeError) as error:
+        raise UnusableInputError(f"{path}: env_args is not JSON ({error}). Mend it.") from None
+    notes = []
+    if settings.fps is None and isinstance(rate, int | float) and rate == int(rate) > 0:
+        notes.append(f"fps is {rate:g}: control_freq of env_args.")
+        fps = float(rate)
+    else:
+        fps = settings.required_fps(path, " (robosuite's default: 20)")
+    # 1 robosuite, 2 gym, 3 iGibson: all of robomimic's environment types are simulators.
+    sim = kind in (1, 2, 3)
+    if settings.domain is None:
+        notes.append(f"domain is {'sim' if sim else 'real'}: environment type {kind} of env_args.")
+    robot = robots if isinstance(robots, str) else "_".join(map(str, robots))
+    known = {"robot_type": settings.robot_type or robot.lower() or "robomimic", "task": name}
+    return fps, {**known, "domain": Domain.SIM if sim else Domain.REAL}, notes
+
+
+def _foreign_episodes(
+    path: Path,
+    demos: list[str],
+    about: About,
+    parts: Mapping[str, tuple[str, ...]],
+    settings: ImportSettings,
+    known: Mapping[str, Any],
+) -> Iterator[Recording]:
+    units, swap = settings.required_units(path), settings.swap_red_blue
+    with open_hdf5(path) as file:
+        for name in demos:
+            demo = file[f"data/{name}"]
+
+            def column(key: str, demo: Any = demo, name: str = name) -> NDArray[Any]:
+                if key not in demo["obs"]:
+                    raise UnusableInputError(f"{path}: data/{name}/obs has no {key}. Mend it.")
+                rows = as_float32(demo["obs"][key][()])
+                return rows.reshape(len(rows), -1)
+
+            values = {n: np.concatenate([column(k) for k in part], 1) for n, part in parts.items()}
+            values[columns.ACTION] = as_float32(demo["actions"][()])
+            pictures = {
+                camera: Hdf5Pictures(path, f"data/{name}/{key}", swap)
+                for camera, key in each_camera(about)
+            }
+            more = {**known, "task": settings.task or known["task"], "units": units}
+            yield foreign_recording(
+                about, settings, values, pictures, f"{path.name} {name}", **more
+            )

@@ -1,0 +1,79 @@
+"""The command `gaploop export`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.scripts.options import DatasetEpisodes, emit, progress
+
+
+@dataclass
+class ExportConfig:
+    """Write a dataset in another project's layout.
+
+    diffusion_policy is a replay buffer (Zarr v2 folder), umi one with tool poses (.zarr.zip),
+    aloha a folder of episode_<i>.hdf5, robomimic one .hdf5. Uids, labels, units, tasks and
+    telemetry come along, so that gaploop import gives the same dataset back. Takes with people in
+    them need a valid consent. docs/formats.md says what goes where.
+    """
+
+    dataset: DatasetEpisodes = field(default_factory=DatasetEpisodes)
+    format: str = ""
+    """diffusion_policy, umi, aloha or robomimic."""
+    output: Path | None = None
+    """The new file or folder; it must not exist."""
+    compress: bool = False
+    """aloha: pictures as JPEG, a tenth of the size; they are then no longer exact."""
+    consents: Path | None = None
+    """The consent register; see gaploop consent --help."""
+    json: bool = False
+    """Print {"output", "format", "episodes", "frames", "labels", "notes"}."""
+
+
+EXAMPLE = """
+gaploop export recordings/pick_place --format=diffusion_policy --output=pick_place.zarr
+gaploop export recordings/pick_place --format=umi --output=pick_place.zarr.zip
+gaploop export recordings/pick_place --format=aloha --output=pick_place_aloha --compress
+gaploop export recordings/pick_place --format=robomimic --output=pick_place.hdf5
+"""
+
+
+def run(config: ExportConfig) -> int:
+    """Export; the work is in `datasets.formats`."""
+    from gaploop.datasets.formats.registry import WRITTEN, export_dataset
+
+    root = config.dataset.folder()
+    if not config.format:
+        raise UnusableInputError(f"Export as what? Say --format=…, one of: {', '.join(WRITTEN)}.")
+    if config.output is None:
+        raise UnusableInputError("Export where to? Name a new file or folder with --output=OUT.")
+    chosen = config.dataset.episodes
+    with progress("Exporting", len(chosen or ()) or _count(root)) as advance:
+        out = export_dataset(
+            root,
+            config.format,
+            config.output,
+            episodes=chosen,
+            compress=config.compress,
+            advance=advance,
+            consents=config.consents,
+        )
+    answer = {
+        "output": str(config.output),
+        "format": config.format,
+        "episodes": len(out.lengths),
+        "frames": out.total_frames,
+        "labels": len(out.labels),
+        "notes": out.notes,
+    }
+    text = f"{len(out.lengths)} episodes, {out.total_frames} frames written to {config.output}."
+    emit(config.json, answer, "\n".join([*out.notes, text]))
+    return 0
+
+
+def _count(root: Path) -> int:
+    from gaploop.datasets.layout import read_info
+
+    return read_info(root).total_episodes

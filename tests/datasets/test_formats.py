@@ -1,0 +1,291 @@
+"""Other projects' layouts: what their readers need is there, and importing gives it all back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+import zarr
+from zarr.storage import ZipStore
+
+from gaploop.core import labels
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.datasets import columns, layout
+from gaploop.datasets.check import check
+from gaploop.datasets.formats.model import ImportSettings
+from gaploop.datasets.formats.registry import LAYOUTS, export_dataset, guess
+from gaploop.datasets.formats.sink import write_dataset
+from gaploop.datasets.frames import load_frames
+from gaploop.datasets.lerobot_publish import publish
+from gaploop.datasets.lerobot_read import read_takes
+from gaploop.scripts.cli import main
+
+JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
+ENDINGS = {"diffusion_policy": ".zarr", "umi": ".zarr.zip", "aloha": "", "robomimic": ".hdf5"}
+FRAMES = (7, 5, 6)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("formats")
+
+
+@pytest.fixture
+def dataset(store: Path, write_take: Callable[..., str]) -> Path:
+    """Three takes with two cameras, telemetry, labels and dimensions; made once."""
+    root = store / "set"
+    if not root.exists():
+        for k, frames in enumerate(FRAMES):
+            uid = write_take(
+                store / "journal",
+                frames,
+                Outcome.SUCCESS if k else Outcome.FAILURE,
+                code=50 * k,
+                joints=JOINTS,
+                cameras=("overhead", "wrist"),
+                task=f"Task {k % 2}",
+                dimensions={"contact_dynamics": 0.7} if k == 1 else {},
+                domain=Domain.SIM,
+                conditions={"distractors": k},
+            )
+            if k == 0:
+                event = labels.LabelEvent(uid, "failure_mode", "slip", "ana", "engineer")
+                labels.append(store / "journal" / "labels.jsonl", event)
+        publish(store / "journal", root, "me/set")
+    return root
+
+
+@pytest.fixture
+def exported(store: Path, dataset: Path) -> Callable[[str], Path]:
+    def export(name: str) -> Path:
+        output = store / f"{name}{ENDINGS[name]}"
+        if not output.exists():
+            export_dataset(dataset, name, output)
+        return output
+
+    return export
+
+
+def pictures(root: Path) -> list[np.ndarray]:
+    return [p for take in read_takes(root) for c in take.cameras.values() for p in c()]
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_exporting_and_importing_gives_the_dataset_back(
+    name: str, dataset: Path, exported: Callable[[str], Path], store: Path, capsys: Any
+) -> None:
+    """Numbers and pictures bit by bit; uids, labels, units, tasks, fps and telemetry, too."""
+    back = store / f"back_{name}"
+    assert main(["import", str(exported(name)), f"--output_dir={back}", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["format"], answer["episodes"], answer["exact"]) == (name, 3, True)
+    assert check(back) == []
+    old, new = layout.read_info(dataset), layout.read_info(back)
+    assert (old.fps, old.robot_type, list(old.features)) == (
+        new.fps,
+        new.robot_type,
+        list(new.features),
+    )
+    numbers = [n for n in old.features if n not in old.video_keys]
+    before, after = load_frames(dataset, numbers), load_frames(back, numbers)
+    for column in numbers:
+        np.testing.assert_array_equal(before.columns[column], after.columns[column], column)
+        assert before.columns[column].dtype == after.columns[column].dtype
+    wanted = [*columns.EPISODE_COLUMNS, "tasks", "length"]
+    rows = [[{n: r[n] for n in wanted} for r in layout.episode_rows(x)] for x in (dataset, back)]
+    assert rows[0] == rows[1]
+    assert (back / layout.LABELS).read_text() == (dataset / layout.LABELS).read_text()
+    for a, b in zip(pictures(dataset), pictures(back), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for path in (dataset / "telemetry").iterdir():
+        assert (back / "telemetry" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_plain_lerobot_shows_the_pictures_that_came_back(
+    dataset: Path, exported: Callable[[str], Path], store: Path
+) -> None:
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    back = store / "back_lerobot"
+    write_dataset(LAYOUTS["aloha"].read(exported("aloha"), ImportSettings()), back)
+    ours = LeRobotDataset("me/back", root=back)
+    wanted = [p for take in read_takes(dataset) for p in take.cameras["wrist"]()]
+    for k in (0, 6, 7, 12, 17):
+        shown = (ours[k]["observation.images.wrist"].numpy().transpose(1, 2, 0) * 255).round()
+        np.testing.assert_array_equal(shown.astype(np.uint8), wanted[k])
+
+
+def test_diffusion_policy_reads_its_buffer(dataset: Path, exported: Callable[[str], Path]) -> None:
+    """As `ReplayBuffer.copy_from_path` does: zarr 2 metadata, arrays as long as the last end."""
+    path = exported("diffusion_policy")
+    assert json.loads((path / ".zgroup").read_text()) == {"zarr_format": 2}
+    assert not list(path.rglob("zarr.json"))
+    for spec in path.glob("data/*/.zarray"):
+        value = json.loads(spec.read_text())
+        assert (value["zarr_format"], value["compressor"]["id"]) == (2, "blosc")
+        assert value.get("dimension_separator", ".") == "."
+    root = zarr.open_group(path, mode="r")
+    ends = root["meta/episode_ends"][:]
+    assert (ends.dtype, list(ends)) == (np.int64, [7, 12, 18])
+    table = load_frames(dataset, ["action", "observation.state"])
+    np.testing.assert_array_equal(root["data/action"][:], table.columns["action"])
+    np.testing.assert_array_equal(root["data/state"][:], table.columns["observation.state"])
+    for _, array in root["data"].arrays():
+        assert array.shape[0] == ends[-1]
+    overhead = [p for take in read_takes(dataset) for p in take.cameras["overhead"]()]
+    np.testing.assert_array_equal(root["data/overhead"][:], np.stack(overhead))
+
+
+def test_umi_reads_poses_widths_and_single_pictures(exported: Callable[[str], Path]) -> None:
+    """The keys that UMI's SequenceSampler opens; poses are the tool's by forward kinematics."""
+    with ZipStore(exported("umi"), mode="r") as store:
+        data = zarr.open_group(store, mode="r")["data"]
+        widths = {
+            "robot0_eef_pos": 3,
+            "robot0_eef_rot_axis_angle": 3,
+            "robot0_gripper_width": 1,
+            "robot0_demo_start_pose": 6,
+            "robot0_demo_end_pose": 6,
+            "action": 7,
+        }
+        assert {k: data[k].shape for k in widths} == {k: (18, w) for k, w in widths.items()}
+        pose = np.concatenate([data[k][:] for k in list(widths)[:2]], axis=1)
+        np.testing.assert_array_equal(data["robot0_demo_start_pose"][7:12], pose[[7] * 5])
+        np.testing.assert_array_equal(data["robot0_demo_end_pose"][7:12], pose[[11] * 5])
+        assert 0.1 < np.linalg.norm(pose[0, :3]) < 0.6  # an SO-101 reaches 0.5 m
+        assert (data["robot0_gripper_width"][:] > 0).all()
+        assert (data["robot0_gripper_width"][:] < 0.12).all()
+        assert data["camera0_rgb"].chunks == (1, 64, 64, 3)
+        assert data["camera1_rgb"].shape == (18, 64, 64, 3)
+
+
+def test_umi_refuses_an_arm_that_it_cannot_place(
+    tmp_path: Path, write_take: Callable[..., str]
+) -> None:
+    write_take(tmp_path / "journal", 3)
+    publish(tmp_path / "journal", tmp_path / "set", "me/set")
+    with pytest.raises(UnusableInputError, match=r"joints .*pan, lift, gripper.* are not those"):
+        export_dataset(tmp_path / "set", "umi", tmp_path / "out.zarr.zip")
+    assert sorted(p.name for p in tmp_path.iterdir() if "out" in p.name) == []
+
+
+def test_act_reads_the_episodes(dataset: Path, exported: Callable[[str], Path]) -> None:
+    """As `EpisodicDataset.__getitem__` of tonyzhaozh/act does, one time step of each."""
+    table = load_frames(dataset, ["action", "observation.state"])
+    takes = list(read_takes(dataset))
+    for episode, take in enumerate(takes):
+        with h5py.File(exported("aloha") / f"episode_{episode}.hdf5") as root:
+            assert root.attrs["sim"]
+            rows, step = table.rows_of(episode), 3
+            assert root["/action"].shape == (FRAMES[episode], 6)
+            np.testing.assert_array_equal(root["/action"][:], table.columns["action"][rows])
+            state = table.columns["observation.state"][rows]
+            np.testing.assert_array_equal(root["/observations/qpos"][step], state[step])
+            assert root["/observations/qvel"][step].shape == (6,)
+            for camera in ("overhead", "wrist"):
+                stored = root[f"/observations/images/{camera}"]
+                assert stored.chunks == (1, 64, 64, 3)
+                wanted = list(take.cameras[camera]())[step]
+                np.testing.assert_array_equal(stored[step], wanted)
+
+
+def test_compressed_aloha_is_read_as_act_plus_plus_does(dataset: Path, tmp_path: Path) -> None:
+    """cv2.imdecode of a padded row is RGB; lengths stand in compress_len, cameras sorted."""
+    argv = ["export", str(dataset), "--format=aloha", f"--output={tmp_path / 'out'}", "--compress"]
+    assert main(argv) == 0
+    take = next(read_takes(dataset))
+    with h5py.File(tmp_path / "out" / "episode_0.hdf5") as root:
+        assert root.attrs["compress"]
+        cameras = list(root["/observations/images"].keys())
+        lengths = root["/compress_len"][()]
+        assert lengths.shape == (2, 7)
+        for row, camera in enumerate(cameras):
+            packed = root[f"/observations/images/{camera}"][4]
+            assert not packed[int(lengths[row, 4]) :].any()
+            shown = cv2.imdecode(packed, 1).astype(int)
+            assert np.abs(shown - list(take.cameras[camera]())[4]).max() < 25
+    incoming = LAYOUTS["aloha"].read(tmp_path / "out", ImportSettings())
+    write_dataset(incoming, tmp_path / "back", video="small")
+    close = [np.abs(a.astype(int) - b).mean() for a, b in zip(
+        pictures(dataset), pictures(tmp_path / "back"), strict=True)]  # fmt: skip
+    assert max(close) < 12
+
+
+def test_robomimic_reads_its_file(dataset: Path, exported: Callable[[str], Path]) -> None:
+    """As `SequenceDataset` does, next_obs and filter keys included."""
+    with h5py.File(exported("robomimic"), "r", swmr=True, libver="latest") as file:
+        data = file["data"]
+        assert data.attrs["total"] == 18
+        env = json.loads(data.attrs["env_args"])
+        assert {"env_name", "type", "env_kwargs"} <= set(env)
+        masks = {k: [e.decode() for e in file[f"mask/{k}"][:]] for k in file["mask"]}
+        assert masks["success"] == ["demo_1", "demo_2"]
+        assert masks["failure"] == ["demo_0"]
+        assert masks["contact_dynamics"] == ["demo_1"]
+        for k, frames in enumerate(FRAMES):
+            demo = data[f"demo_{k}"]
+            assert demo.attrs["num_samples"] == frames
+            assert np.abs(demo["actions"][:]).max() <= 1
+            assert (demo["dones"][:].sum(), demo["dones"][-1]) == (1, 1)
+            assert demo["rewards"][:].sum() == (k > 0)
+            assert len(demo["states"]) == frames
+            for key in ("state", "overhead"):
+                now, after = demo["obs"][key][()], demo["next_obs"][key][()]
+                np.testing.assert_array_equal(after[:-1], now[1:])
+                np.testing.assert_array_equal(after[-1], now[-1])
+        low, high = data.attrs["action_min"], data.attrs["action_max"]
+        scaled = (data["demo_1/actions"][:] + 1) / 2 * (high - low) + low
+    rows = load_frames(dataset, ["action"], [1]).columns["action"]
+    np.testing.assert_allclose(scaled, rows, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["diffusion_policy", "umi"])
+def test_what_is_exported_shows_its_layout(name: str, exported: Callable[[str], Path]) -> None:
+    assert guess(exported(name)) == name
+
+
+def test_only_some_episodes(dataset: Path, tmp_path: Path) -> None:
+    output = tmp_path / "some.hdf5"
+    export_dataset(dataset, "robomimic", output, episodes=[2, 0])
+    assert LAYOUTS["robomimic"].read(output, ImportSettings()).count == 2
+    back = tmp_path / "back"
+    write_dataset(LAYOUTS["robomimic"].read(output, ImportSettings()), back)
+    uids = [take.info.uid for take in read_takes(dataset)]
+    assert [take.info.uid for take in read_takes(back)] == [uids[0], uids[2]]
+    assert len(list(labels.read(back / layout.LABELS))) == 1
+
+
+def test_a_failed_export_leaves_nothing(dataset: Path, tmp_path: Path) -> None:
+    broken = Path(shutil.copytree(dataset, tmp_path / "set"))
+    next((broken / "videos").rglob("*.mp4")).unlink()
+    for name, ending in ENDINGS.items():
+        with pytest.raises(UnusableInputError, match=r"video of .* is missing"):
+            export_dataset(broken, name, tmp_path / f"out{ending}")
+    assert [p.name for p in tmp_path.iterdir()] == ["set"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--format=csv2", "--output=x"], "Unknown format 'csv2'"),
+        (["--output=x"], "Export as what?"),
+        (["--format=umi"], "Export where to?"),
+        (["--format=umi", "--output=x.zarr"], "ends with .zarr.zip"),
+        (["--format=robomimic", "--output=x.hdf5", "--compress"], "--compress is for"),
+        (["--format=mcap", "--output=x"], "Unknown format 'mcap'"),
+    ],
+)
+def test_wrong_exports_are_refused_in_one_line(
+    argv: list[str], says: str, dataset: Path, capsys: Any
+) -> None:
+    assert main(["export", str(dataset), *argv]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert says in line
