@@ -47,7 +47,7 @@ def delete_takes(
             shutil.rmtree(stage)
         elif gone:
             plan = Plan("edit delete", {"": (Piece(info, episodes, kept),)})
-            carry_out(plan, root, Rules(reencode=True, hook=hook))
+            carry_out(plan, None, Rules(reencode=True, hook=hook))
     return gone
 
 

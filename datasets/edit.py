@@ -46,16 +46,24 @@ class Plan:
     notes: tuple[str, ...] = ()
 
     @property
+    def source(self) -> Path:
+        """The folder of the first dataset that takes come from."""
+        return next(piece.info.root for pieces in self.parts.values() for piece in pieces)
+
+    @property
     def takes(self) -> int:
         """How many takes it would write, in all parts."""
         return sum(len(piece.chosen) for pieces in self.parts.values() for piece in pieces)
 
 
 @contextlib.contextmanager
-def opened(roots: Sequence[Path]) -> Iterator[tuple[Piece, ...]]:
+def opened(roots: Sequence[Path], change: bool = False) -> Iterator[tuple[Piece, ...]]:
     """Keep datasets from being changed by others, and return what they hold.
 
-    A dataset in a folder that can't be written is read without a lock: nobody changes it.
+    Args:
+        roots: their folders.
+        change: they are about to be changed. Otherwise nothing is written beside one that
+            gaploop has never written to, such as a downloaded one, and it is read without a lock.
 
     Raises:
         UnusableInputError: a folder without a dataset, the same one twice, or one that another
@@ -67,7 +75,9 @@ def opened(roots: Sequence[Path]) -> Iterator[tuple[Piece, ...]]:
         raise UnusableInputError(f"{twice} is named twice. Name every dataset once.")
     with ExitStack() as stack:
         for root in sorted(full):  # in one order everywhere, so that two edits never wait in a ring
-            if os.access(root.parent, os.W_OK):
+            if change or (
+                staging.beside(root, "lock").exists() and os.access(root.parent, os.W_OK)
+            ):
                 stack.enter_context(staging.locked(root))
                 staging.recover(root)
         yield tuple(Piece.whole(root) for root in full)
@@ -120,6 +130,10 @@ def plan_split(
         notes.append(f"In several parts, so that they know each other: {_some(common)}.")
     if not any(e.info.session for e in piece.held):
         notes.append("No take says of which session it is: each counts for itself.")
+    elif not common:
+        total = len(piece.held)
+        held = (f"{name} {len(p)} ({len(p) / total:.0%})" for name, p in parts.items())
+        notes.append(f"Sessions stay whole; of {total} takes: {', '.join(held)}.")
     left_out = len(piece.held) - len(every)
     if left_out:
         notes.append(f"{left_out} takes are in no part.")
@@ -150,25 +164,24 @@ class Rules:
 
 
 def carry_out(
-    plan: Plan, target: Path, rules: Rules, amend: Callable[[Path], None] | None = None
+    plan: Plan, output: Path | None, rules: Rules, amend: Callable[[Path], None] | None = None
 ) -> VideosDone:
     """Write what was planned; within `opened`.
 
     Args:
         plan: the plan.
-        target: a new folder, or the folder of the only dataset that the plan is about.
+        output: a new folder; None to put the result in the place of the plan's only dataset.
         rules: how.
         amend: changes each new dataset before anybody sees it.
 
     Raises:
-        UnusableInputError: the target can't be used, or a source is damaged. Nothing is changed
-            then.
+        UnusableInputError: the output folder can't be used, or a source is damaged. Nothing is
+            changed then.
     """
-    target = Path(target).resolve()
     sources = {piece.info.root for pieces in plan.parts.values() for piece in pieces}
-    in_place = sources == {target}
+    target = plan.source if output is None else Path(output).resolve()
     with ExitStack() as stack:
-        if not in_place:
+        if output is not None:
             _check_target(target, sources)
             stack.enter_context(staging.locked(target, "--output_dir"))
             staging.recover(target)
@@ -178,7 +191,7 @@ def carry_out(
         total = VideosDone()
         inputs = {p.info.root: lineage.source_of(p) for ps in plan.parts.values() for p in ps}
         for name, pieces in plan.parts.items():
-            video_rules = VideoRules(link=in_place, reencode=rules.reencode)
+            video_rules = VideoRules(link=output is None, reencode=rules.reencode)
             done = compose(
                 pieces, stage / name, video_rules, on_episode=rules.on_episode, hook=rules.hook
             )

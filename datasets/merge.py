@@ -42,9 +42,9 @@ def plan_merge(
         if double and duplicates == "refuse":
             first = double[0]
             raise UnusableInputError(
-                f"{len(double)} takes are in {seen[first.info.uid].info.root} and in "
-                f"{piece.info.root}, such as its episode {first.index} ({first.info.uid}). Take "
-                "them once, with the labels of both: --duplicates=first"
+                f"Takes are in both {seen[first.info.uid].info.root} and {piece.info.root}: "
+                f"{len(double)}, such as its episode {first.index} ({first.info.uid}). Take each "
+                "once, with the labels of both: --duplicates=first"
             )
         twice += len(double)
         seen |= {e.info.uid: piece for e in new}

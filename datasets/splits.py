@@ -123,6 +123,7 @@ def by_field(episodes: Sequence[Episode], name: str) -> Parts:
     conditions = {key for e in episodes for key in e.info.conditions}
     if name not in _FIELDS and name not in conditions:
         raise unknown_choice("field", name, [*_FIELDS, *conditions], "--by")
+    read: Callable[[Episode], object]
     read = _FIELDS.get(name, lambda e: e.info.conditions.get(name, ""))
     parts: Parts = {}
     for episode in episodes:

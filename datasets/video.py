@@ -99,8 +99,9 @@ class VideoWriter:
 
     def _mux(self, stream: Any, part: VideoPart) -> None:
         self._open(stream)
+        ticks = 1 / (self._rate * TICKS_PER_FRAME)
         for place, (packet, shown) in enumerate(zip(part.packets, part.shown, strict=True)):
-            packet.time_base = self._stream.time_base
+            packet.time_base = ticks  # below 20 fps the file's own is a finer one
             packet.pts = (self.frames + shown) * TICKS_PER_FRAME
             packet.dts = (self.frames + place - self._delay) * TICKS_PER_FRAME
             packet.duration = TICKS_PER_FRAME
