@@ -67,11 +67,16 @@ def append_line(path: Path, line: str) -> None:
     append_lines(path, [line])
 
 
-def append_lines(path: Path, lines: Sequence[str]) -> None:
+def append_lines(path: Path, lines: Sequence[str], create: bool = True) -> None:
     """Append lines, all of them or none, and sync them; concurrent appenders don't interleave.
 
     What a kill left of a line before is cut off first: otherwise the two would run together
     and neither could be read.
+
+    Args:
+        path: the file.
+        lines: one or more, without line breaks in them.
+        create: make the file where there is none, instead of raising FileNotFoundError.
 
     Raises:
         OSError: they can't be written, such as for want of room; the file is as it was.
@@ -79,7 +84,7 @@ def append_lines(path: Path, lines: Sequence[str]) -> None:
     if not lines:
         return
     data = "".join(line.rstrip("\n") + "\n" for line in lines).encode()
-    with locked_stream(path) as stream:
+    with locked_stream(path, create) as stream:
         end = _mend_tail(stream)
         if len(lines) > 1:  # a kill could cut a long write short between two lines
             stream.seek(0)
@@ -177,10 +182,15 @@ def locked_file(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def locked_stream(path: Path) -> Iterator[BinaryIO]:
-    """Open `path` for appending and hold its lock, also where it was replaced meanwhile."""
+def locked_stream(path: Path, create: bool = True) -> Iterator[BinaryIO]:
+    """Open `path` for appending and hold its lock, also where it was replaced meanwhile.
+
+    Raises:
+        FileNotFoundError: it doesn't exist and isn't to be created, or has no folder.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
     while True:
-        with path.open("a+b", buffering=0) as stream:
+        with open(os.open(path, flags, 0o666), "a+b", buffering=0) as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
             try:
                 current = os.stat(path).st_ino == os.fstat(stream.fileno()).st_ino
@@ -193,7 +203,12 @@ def locked_stream(path: Path) -> Iterator[BinaryIO]:
 
 def sync_folder(folder: Path) -> None:
     """Make renames and creations in `folder` durable."""
-    handle = os.open(folder, os.O_RDONLY)
+    sync_file(folder)
+
+
+def sync_file(path: Path) -> None:
+    """Make what was written to `path` durable."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

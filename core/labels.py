@@ -8,7 +8,7 @@ files together by time without changing the order of any.
 
 from __future__ import annotations
 
-import heapq
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -155,13 +155,18 @@ def check_dimensions(value: Mapping[str, float], where: str) -> None:
             raise UnusableInputError(f"{where}: weight {weight!r} of {name} must be in [0, 1].")
 
 
-def append(path: Path, *events: LabelEvent) -> None:
+def append(path: Path, *events: LabelEvent, create: bool = True) -> None:
     """Append events to a `labels.jsonl`, durably, all of them or none.
+
+    Args:
+        path: the file.
+        events: what is said.
+        create: make the file where there is none, instead of raising FileNotFoundError.
 
     Raises:
         OSError: they can't be written.
     """
-    append_lines(path, [event.to_line() for event in events])
+    append_lines(path, [event.to_line() for event in events], create)
 
 
 def read(path: Path) -> Iterator[LabelEvent]:
@@ -173,6 +178,15 @@ def read(path: Path) -> Iterator[LabelEvent]:
         UnusableInputError: another line can't be read.
     """
     yield from json_lines(path, "a label event", _event)
+
+
+def readable(path: Path) -> list[LabelEvent]:
+    """Return the events of a `labels.jsonl` that can be read; damaged lines are passed over."""
+    found = []
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        with contextlib.suppress(ValueError, TypeError, UnusableInputError):
+            found.append(LabelEvent(**json.loads(line)))
+    return found
 
 
 def _event(value: Any, where: str) -> LabelEvent:
@@ -188,7 +202,7 @@ def standing(events: Iterable[LabelEvent]) -> dict[Key, LabelEvent]:
     gone = _retracted(events)
     best: dict[Key, LabelEvent] = {}
     for event in events:
-        if event.retracts or (gone and _name(event) in gone):
+        if event.retracts or (gone and name(event) in gone):
             continue
         held = best.get(event.key)
         if held is None or event.rank >= held.rank:
@@ -196,36 +210,45 @@ def standing(events: Iterable[LabelEvent]) -> dict[Key, LabelEvent]:
     return best
 
 
+def emptied(events: Iterable[LabelEvent]) -> set[Key]:
+    """Return the takes and fields about which all that was said is taken back."""
+    events = list(events)
+    return {event.key for event in events} - set(standing(events))
+
+
 def current(events: Iterable[LabelEvent]) -> dict[str, dict[str, Any]]:
     """Return uid → field → value that stands, of events in the order of a file."""
     result: dict[str, dict[str, Any]] = {}
-    for (uid, name), event in standing(events).items():
-        result.setdefault(uid, {})[name] = event.value
+    for (uid, field), event in standing(events).items():
+        result.setdefault(uid, {})[field] = event.value
     return result
 
 
-def merge(*files: Sequence[LabelEvent]) -> list[LabelEvent]:
+def merge(*files: Iterable[LabelEvent]) -> list[LabelEvent]:
     """Bring the events of several files into one order, each event once.
 
-    Files are interleaved by time, and none is reordered: where a clock stepped back, an event
-    counts as late as the latest before it in its file. So merging is associative, and as long
-    as no two events of different files have one time, it doesn't matter which file is first.
+    By time, but what one file says about a take keeps its order: where a clock stepped back, an
+    event counts as late as the latest before it about the same take. So merging is associative,
+    and as long as no two events of different files have one time, it doesn't matter which file
+    is first.
     """
-    merged = heapq.merge(*(_timed(events) for events in files), key=lambda pair: pair[0])
-    return list({event.to_line(): event for _, event in merged}.values())
+    timed = [pair for events in files for pair in _timed(events)]
+    timed.sort(key=lambda pair: pair[0])
+    return list({event.to_line(): event for _, event in timed}.values())
 
 
 def _timed(events: Iterable[LabelEvent]) -> Iterator[tuple[datetime, LabelEvent]]:
-    latest = datetime.min.replace(tzinfo=UTC)
+    latest: dict[str, datetime] = {}
     for event in events:
-        latest = max(latest, instant(event.at))
-        yield latest, event
+        time = instant(event.at)
+        latest[event.uid] = max(latest.get(event.uid, time), time)
+        yield latest[event.uid], event
 
 
 def last_act(events: Sequence[LabelEvent], author: str) -> list[LabelEvent]:
     """Return what an author said last, all of one act, unless it is taken back already."""
     gone = _retracted(events)
-    said = [e for e in events if e.author == author and not e.retracts and _name(e) not in gone]
+    said = [e for e in events if e.author == author and not e.retracts and name(e) not in gone]
     return [e for e in said if (e.source, e.at) == (said[-1].source, said[-1].at)]
 
 
@@ -234,10 +257,10 @@ def retraction(event: LabelEvent, at: str = "", note: str = "") -> LabelEvent:
     return replace(event, at=at, note=note, retracts=event.at)
 
 
-def _name(event: LabelEvent) -> tuple[str, ...]:
-    """Return what names a statement: a retraction of it has the same."""
+def name(event: LabelEvent) -> tuple[str, ...]:
+    """Return what names a statement; what takes it back has the same name."""
     return event.uid, event.field, event.author, event.source, event.retracts or event.at
 
 
 def _retracted(events: Iterable[LabelEvent]) -> set[tuple[str, ...]]:
-    return {_name(event) for event in events if event.retracts}
+    return {name(event) for event in events if event.retracts}

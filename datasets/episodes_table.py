@@ -2,33 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gaploop.core import labels
+from gaploop.core.files import sync_file, sync_folder
+from gaploop.core.labels import LabelEvent
 from gaploop.datasets.columns import EPISODE_COLUMNS, dimension_columns
 from gaploop.datasets.layout import LABELS, episode_files, read_parquet
 
+AS_PUBLISHED: Final = "as published"
+"""Note of an event that says what stood in a dataset before anybody labelled it."""
 
-def materialise(root: Path, new_rows: Mapping[int, Mapping[str, Any]]) -> None:
+
+def materialise(
+    root: Path,
+    new_rows: Mapping[int, Mapping[str, Any]],
+    only: Collection[str] | None = None,
+) -> None:
     """Write the gap columns of every episode, with the labels that stand now.
 
+    Each file is replaced at once, so that readers of the dataset see it whole.
+
     Args:
-        root: a dataset that nobody else writes (a staging folder).
+        root: a dataset that nobody else writes: a staging folder, or one whose lock is held.
         new_rows: episode index to gap columns, for episodes that don't have them yet.
+        only: uids of the takes whose labels changed, if the others are in step.
     """
-    said = labels.current(labels.read(root / LABELS))
+    said = said_about(list(labels.read(root / LABELS)))
     for path in episode_files(root):
+        if only is not None and _uids(path).isdisjoint(only):
+            continue
         table = read_parquet(path)
         rows = _rows(table, new_rows)
         changed = [apply_labels(row, said.get(row["gap_uid"], {})) for row in rows]
         updated = with_gap_columns(table, changed)
         if not updated.equals(table):
             _replace(path, updated)
+
+
+def said_about(events: Sequence[LabelEvent]) -> dict[str, dict[str, Any]]:
+    """Return uid → field → value as the columns should show it.
+
+    Where all that was said about a field has been taken back, nothing is said about it.
+    """
+    said = labels.current(events)
+    for uid, name in labels.emptied(events):
+        said.setdefault(uid, {})[name] = labels.NOTHING_SAID[name]
+    return said
+
+
+def uids(root: Path) -> set[str]:
+    """Return the uids of a dataset's episodes; none where it has no gap columns."""
+    found: set[str] = set()
+    return found.union(*(_uids(path) for path in episode_files(root)))
+
+
+def _uids(path: Path) -> set[str]:
+    if "gap_uid" not in pq.read_schema(path).names:
+        return set()
+    return set(read_parquet(path, ["gap_uid"])["gap_uid"].to_pylist())
 
 
 def _rows(table: pa.Table, new_rows: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -59,7 +98,59 @@ def with_gap_columns(table: pa.Table, rows: list[dict[str, Any]]) -> pa.Table:
     return result
 
 
+def rows_of(root: Path, uids: Collection[str]) -> list[dict[str, Any]]:
+    """Return the gap columns of those of some takes that a dataset holds and has columns of."""
+    found: list[dict[str, Any]] = []
+    for path in episode_files(root):
+        if not set(EPISODE_COLUMNS) <= set(pq.read_schema(path).names):
+            continue
+        table = read_parquet(path, list(EPISODE_COLUMNS))
+        wanted = pc.is_in(table["gap_uid"], pa.array(list(uids), pa.string()))
+        found += table.filter(wanted).to_pylist()
+    return found
+
+
+def bases(
+    rows: Iterable[Mapping[str, Any]], new: Iterable[LabelEvent], have: Iterable[LabelEvent]
+) -> list[LabelEvent]:
+    """Return what has to be written before `new`, so that it can be taken back later.
+
+    Args:
+        rows: gap columns of the takes that are labelled, as they are before.
+        new: what is about to be said.
+        have: what has been said already.
+    """
+    known = {event.key for event in have}
+    first: dict[str, list[str]] = {}
+    for uid, name in dict.fromkeys(event.key for event in new if event.key not in known):
+        first.setdefault(uid, []).append(name)
+    return [e for row in rows for e in base_events(row, first.get(row["gap_uid"], ()))]
+
+
+def base_events(row: Mapping[str, Any], fields: Iterable[str]) -> list[LabelEvent]:
+    """Return what an episode's columns said before anybody labelled those fields, as events.
+
+    They are the oldest and of the lowest source: what is left once every label is taken back.
+    """
+    weights = zip(row["gap_dimensions"], row["gap_dimension_weights"], strict=True)
+    before = {
+        "outcome": row["gap_outcome"],
+        "failure_mode": row["gap_failure_mode"],
+        "phase": row["gap_phase"],
+        "dimensions": dict(weights),
+        "discard_reason": "",
+    }
+    at = datetime.fromtimestamp(max(int(row["gap_t0_ns"]), 0) / 1e9, UTC).isoformat()
+    return [
+        LabelEvent(row["gap_uid"], name, before[name], "gaploop", "auto", at, note=AS_PUBLISHED)
+        for name in fields
+        if before.get(name, labels.NOTHING_SAID[name]) != labels.NOTHING_SAID[name]
+    ]
+
+
 def _replace(path: Path, table: pa.Table) -> None:
     part = path.with_suffix(".part")
     pq.write_table(table, part, compression="snappy")
+    sync_file(part)
     part.replace(path)
+    sync_folder(path.parent)

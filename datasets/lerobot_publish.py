@@ -6,7 +6,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,8 +16,9 @@ from gaploop.core import journal_format, labels
 from gaploop.core.consent import Place, Use
 from gaploop.core.consent_store import refusal_at
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder
+from gaploop.core.files import existing_folder, write_atomically
 from gaploop.core.journal_format import TakeHeader, read_end, read_header, read_take, take_folders
+from gaploop.core.labels import LabelEvent
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, episodes_table, layout, staging
@@ -184,15 +185,11 @@ def _check_compatible(root: Path, found: _Candidates) -> None:
         require_same(shapes[0], shape, _MEND)
 
 
-def _new_events(journal: Path, root: Path, uids: set[str]) -> list[str]:
-    """Return the lines of label events that the dataset doesn't have yet."""
-
-    def lines(path: Path) -> list[str]:
-        return [json.dumps(asdict(event)) for event in labels.read(path)]
-
-    have = set(lines(root / layout.LABELS))
-    new = [line for line in lines(journal / journal_format.LABELS) if line not in have]
-    return [line for line in new if json.loads(line)["uid"] in uids]
+def _new_events(journal: Path, root: Path, uids: set[str]) -> list[LabelEvent]:
+    """Return the label events that the dataset doesn't have yet."""
+    have = {event.to_line() for event in labels.read(root / layout.LABELS)}
+    said = [e for e in labels.read(journal / journal_format.LABELS) if e.uid in uids]
+    return [event for event in said if event.to_line() not in have]
 
 
 def refusal(take: Take) -> str:
@@ -223,7 +220,7 @@ class _Job:
         self,
         found: _Candidates,
         events: Mapping[str, Mapping[str, Any]],
-        new_events: list[str],
+        new_events: list[LabelEvent],
     ) -> PublishReport:
         stage = staging.beside(self.root, "staging")
         first = 0
@@ -241,7 +238,8 @@ class _Job:
             found.withheld,
         )
         if rows or _dataset(self.root):
-            self._complete(stage, dict(enumerate(rows, first)), new_events)
+            self._add_labels(stage, new_events, found)
+            self._complete(stage, dict(enumerate(rows, first)))
             staging.commit(stage, self.root, self.hook)
         return report
 
@@ -272,17 +270,29 @@ class _Job:
         self.hook("finalized")
         return rows, refused
 
-    def _complete(
-        self, stage: Path, rows: Mapping[int, Mapping[str, Any]], new_events: list[str]
-    ) -> None:
-        """Add labels, episode columns and the truth of what is now in the dataset."""
-        path = stage / layout.LABELS
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as stream:
-            stream.writelines(line + "\n" for line in new_events)
+    def _complete(self, stage: Path, rows: Mapping[int, Mapping[str, Any]]) -> None:
+        """Add episode columns and the truth of what is now in the dataset."""
         episodes_table.materialise(stage, rows)
         self.hook("columns written")
         _copy_truth(self.journal, stage)
+
+    def _add_labels(self, stage: Path, new: list[LabelEvent], found: _Candidates) -> None:
+        """Write label events among those that the dataset has, by time."""
+        path = stage / layout.LABELS
+        path.parent.mkdir(parents=True, exist_ok=True)
+        have = list(labels.read(path))
+        about = {event.uid for event in new}
+        said = [e for e in labels.read(self.journal / journal_format.LABELS) if e.uid in about]
+        rows = episodes_table.rows_of(stage, about)
+        rows += [_as_sealed(*pair) for pair in found.folders if pair[1].info.uid in about]
+        events = labels.merge(episodes_table.bases(rows, new, have), have, said)
+        write_atomically(path, "".join(f"{event.to_line()}\n" for event in events))
+
+
+def _as_sealed(folder: Path, header: TakeHeader) -> dict[str, Any]:
+    """Return a take's episode columns before anybody labelled it."""
+    end = read_end(folder)
+    return columns.default_row(header.info, end.outcome if end else Outcome.INTERRUPTED)
 
 
 def _open_writer(stage: Path, repo_id: str, header: TakeHeader) -> Any:

@@ -21,12 +21,18 @@ import filelock
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import sync_folder, writable_folder
+from gaploop.datasets.late_labels import carried_over
 
 LINKED: Final = ("data", "videos", "telemetry")
 """Folders whose files are never changed once written, so that hard links are safe."""
 LOCK_WAIT_S: Final = 60.0
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
+
+
+class BusyError(UnusableInputError):
+    """Another process is changing the dataset."""
+
 
 type Hook = Callable[[str], None]
 """Called with the name of every step; tests end the process in it."""
@@ -51,14 +57,15 @@ def locked(root: Path, option: str = "--dataset.root") -> Iterator[None]:
         option: names the option that gave it, for the error.
 
     Raises:
-        UnusableInputError: another process holds it, or its folder can't be written.
+        BusyError: another process holds it.
+        UnusableInputError: its folder can't be written.
     """
     writable_folder(root.parent, "The folder of the dataset", option)
     lock = filelock.FileLock(beside(root, "lock"))
     try:
         lock.acquire(timeout=LOCK_WAIT_S)
     except filelock.Timeout:
-        raise UnusableInputError(
+        raise BusyError(
             f"{root} is being written by another process. Wait until it is done."
         ) from None
     try:
@@ -113,6 +120,8 @@ def commit(
 ) -> None:
     """Make `staging` the dataset at `root`; the old one, if any, is deleted afterwards.
 
+    Labels that were given meanwhile come along.
+
     Args:
         hook: called with the name of each step.
         exchange: lets two folders trade names at once, or returns False where that can't be
@@ -123,10 +132,11 @@ def commit(
     if not _holds_something(root):
         os.replace(staging, root)
     else:
-        if not (exchange or exchange_names)(staging, root):
-            os.rename(root, beside(root, "old"))
-            hook("renamed away")
-            os.rename(staging, root)
+        with carried_over(root, staging):
+            if not (exchange or exchange_names)(staging, root):
+                os.rename(root, beside(root, "old"))
+                hook("renamed away")
+                os.rename(staging, root)
         hook("swapped")
     sync_folder(root.parent)
     for leftover in (staging, beside(root, "old")):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -61,15 +62,17 @@ def files(draw: st.DrawFn) -> list[list[LabelEvent]]:
 
 
 @given(files())
-def test_merging_is_associative_keeps_each_order_and_every_event(
+def test_merging_is_associative_keeps_every_event_and_the_order_about_a_take(
     parts: list[list[LabelEvent]],
 ) -> None:
     a, b, c = parts
     merged = labels.merge(a, b, c)
     assert labels.merge(labels.merge(a, b), c) == merged == labels.merge(a, labels.merge(b, c))
     assert sorted(e.at for e in merged) == sorted(e.at for e in [*a, *b, *c])
+    for part, uid in product(parts, ("u1", "u2")):
+        own = [e for e in part if e.uid == uid]
+        assert [e for e in merged if e in own] == own
     for part in parts:
-        assert [e for e in merged if e in part] == part
         assert labels.merge(merged, part) == merged, "what is there already comes once"
 
 
@@ -157,7 +160,9 @@ def test_taking_back_is_as_if_it_had_never_been_said(
         spared = [e for e in undone if e not in act]
         undone += [labels.retraction(e, at(data.draw(st.integers(0, 10**6 - 1)))) for e in act]
         assert labels.current(undone) == labels.current(spared)
-    assert labels.current(undone) == labels.current([e for e in events if e.author != author])
+    others = [e for e in events if e.author != author]
+    assert labels.current(undone) == labels.current(others)
+    assert labels.emptied(undone) == {e.key for e in events} - {e.key for e in others}
 
 
 def test_what_was_said_in_one_act_is_taken_back_together() -> None:
