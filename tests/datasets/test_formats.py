@@ -20,6 +20,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check import check
+from gaploop.datasets.findings import ERROR
 from gaploop.datasets.formats.model import ImportSettings
 from gaploop.datasets.formats.registry import LAYOUTS, export_dataset, guess
 from gaploop.datasets.formats.sink import write_dataset
@@ -87,7 +88,7 @@ def test_exporting_and_importing_gives_the_dataset_back(
     assert main(["import", str(exported(name)), f"--output_dir={back}", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["format"], answer["episodes"], answer["exact"]) == (name, 3, True)
-    assert check(back) == []
+    assert [f for f in check(back) if f.severity == ERROR] == []
     old, new = layout.read_info(dataset), layout.read_info(back)
     assert (old.fps, old.robot_type, list(old.features)) == (
         new.fps,
