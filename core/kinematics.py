@@ -164,6 +164,8 @@ class ArmModel:
         self.point_names = ("tool centre", *(point.name for point in points))
         self._bodies = np.array([self._model.body(p.body).id for p in points], dtype=np.intp)
         self._offsets_m = np.array([p.offset_m for p in points]).reshape(-1, 3, 1)
+        self.reach_m = self._reach()
+        """For each joint, how far at most any guarded point moves when it turns [m/rad]."""
         self._local = threading.local()
 
     @classmethod
@@ -205,11 +207,40 @@ class ArmModel:
         self.joint_limits_rad: FloatArray = model.jnt_range[free].copy()
         self._addresses = np.array([model.jnt_qposadr[j] for j in free], dtype=np.intp)
         self.dofs = np.array([model.jnt_dofadr[j] for j in free], dtype=np.intp)
+        self._joints = tuple(free)
         self._geared = tuple(
-            (int(model.jnt_qposadr[j]), free.index(driver), tuple(float(c) for c in poly))
+            (j, int(model.jnt_qposadr[j]), free.index(driver), tuple(float(c) for c in poly))
             for j, (driver, poly) in geared.items()
             if driver in free
         )
+
+    def _reach(self) -> tuple[float, ...]:
+        """Return the longest way along the links from each joint to a guarded point [m].
+
+        However the other joints stand, no point is further from a joint's axis than that. A
+        joint that drives another moves what that one carries, too.
+        """
+        model = self._model
+        of_joint = np.zeros(model.njnt)
+        ends = [(model.site_bodyid[self._site], model.site_pos[self._site])]
+        ends += list(zip(self._bodies, self._offsets_m, strict=True))
+        for body, offset_m in ends:
+            way_m = float(np.linalg.norm(offset_m))
+            while body:
+                first = int(model.body_jntadr[body])
+                for joint in range(first, first + int(model.body_jntnum[body])):
+                    # The axis may stand off the body's frame, which then swings about it.
+                    off_m = float(np.linalg.norm(model.jnt_pos[joint]))
+                    of_joint[joint] = max(of_joint[joint], way_m + off_m)
+                    way_m += 2.0 * off_m
+                way_m += float(np.linalg.norm(model.body_pos[body]))
+                body = model.body_parentid[body]
+        reach = of_joint[list(self._joints)]
+        for joint, _, driver, (_, b, c, d, e) in self._geared:
+            q = float(np.abs(self.joint_limits_rad[driver]).max())
+            slope = abs(b) + q * (2.0 * abs(c) + q * (3.0 * abs(d) + q * 4.0 * abs(e)))
+            reach[driver] += slope * of_joint[joint]
+        return tuple(reach.tolist())
 
     def qpos(self, q_rad: FloatArray) -> FloatArray:
         """Return MuJoCo's configuration for joint positions [rad], shape (n_joints,).
@@ -222,7 +253,7 @@ class ArmModel:
 
     def _fill(self, qpos: FloatArray, q_rad: FloatArray) -> None:
         qpos[self._addresses] = q_rad
-        for address, driver, (a, b, c, d, e) in self._geared:
+        for _, address, driver, (a, b, c, d, e) in self._geared:
             q = float(q_rad[driver])
             qpos[address] = a + q * (b + q * (c + q * (d + q * e)))
 

@@ -97,6 +97,7 @@ class SafetyFilter:
             )
         self.limits, self.guards = limits, tuple(guards)
         self._low, self._high = bounds[:, 0].copy(), bounds[:, 1].copy()
+        self._bounds: list[tuple[float, float]] = [(low, high) for low, high in bounds.tolist()]
         self._period_s = period_s
         self._full_rad = limits.velocity_rad_s * period_s
         self._align_rad = min(limits.align_velocity_rad_s, limits.velocity_rad_s) * period_s
@@ -111,13 +112,15 @@ class SafetyFilter:
     def _begin(self, q: FloatArray) -> None:
         """Be at rest at `q`, with the leader still to be caught up with."""
         q.setflags(write=False)  # who is handed a command can't change what was sent
-        self._sent = self._hold = q
-        self._last_step: FloatArray = np.zeros(len(q))
-        self._is_outside = bool((q < self._low).any() or (q > self._high).any())
+        self._sent = q
+        self._at: list[float] = q.tolist()
+        self._hold = self._at
+        self._last_step = [0.0] * len(q)
+        self._is_outside = self._leaves_bounds(self._at)
         self._caught_up = False
         self._now_s = math.nan
         for guard in self.guards:
-            guard.start(q[guard.joints])
+            guard.start([self._at[joint] for joint in guard.joints])
 
     @property
     def sent_rad(self) -> FloatArray:
@@ -181,7 +184,7 @@ class SafetyFilter:
         self._watch.clear()
         self._trip = SafetyReason.NONE
         self._tripped_at_s = math.nan
-        self._last_step = np.zeros_like(self._sent)
+        self._last_step = [0.0] * len(self._at)
         self._caught_up = False
 
     def hold(self) -> SafeCommand:
@@ -204,15 +207,17 @@ class SafetyFilter:
         if self._trip:
             sent, _ = self._towards(self._hold, part)
             return SafeCommand(requested, sent, SafetyReason.TRIPPED | self._trip)
-        if not np.isfinite(requested).all():
-            self._last_step = np.zeros_like(self._sent)
+        asked: list[float] = requested.tolist()
+        if not all(map(math.isfinite, asked)):
+            self._last_step = [0.0] * len(self._at)
             return SafeCommand(requested, self._sent, SafetyReason.NON_FINITE)
         if sample.intervention != self._intervention:  # somebody else drives, from elsewhere
             self._intervention, self._caught_up = sample.intervention, False
-        target = np.minimum(np.maximum(requested, self._low), self._high)
+        target = self._within_bounds(asked)
         sent, reasons = self._towards(target, part)
-        if np.abs(sent - requested).max() > CHANGED_RAD:
-            reasons |= _why(requested - target, SafetyReason.JOINT_LIMIT)
+        if _apart(self._at, asked):
+            if _apart(asked, target):
+                reasons |= SafetyReason.JOINT_LIMIT
             return SafeCommand(requested, sent, reasons)
         return SafeCommand(requested, sent)
 
@@ -240,64 +245,80 @@ class SafetyFilter:
     def _latch(self, cause: SafetyReason, state: FollowerState, now_s: float) -> None:
         if not self._trip:
             self._tripped_at_s = now_s
-            self._hold = self._sent
+            self._hold = self._at
             if cause & SafetyReason.STALL and self._is_plausible(state.position_rad):
                 # A stalled arm is held where it is, not where it was told to push to.
-                self._hold = np.clip(state.position_rad, self._low, self._high)
+                self._hold = self._within_bounds(state.position_rad.tolist())
         self._trip |= cause
 
     def _is_plausible(self, q: FloatArray) -> bool:
         within = (q > self._low - CAUGHT_UP_RAD) & (q < self._high + CAUGHT_UP_RAD)
         return q.shape == self._low.shape and bool(within.all())
 
-    def _towards(self, target: FloatArray, part: float) -> tuple[FloatArray, SafetyReason]:
+    def _within_bounds(self, q_rad: Sequence[float]) -> list[float]:
+        pairs = zip(q_rad, self._bounds, strict=True)
+        return [min(max(q, low), high) for q, (low, high) in pairs]
+
+    def _leaves_bounds(self, q_rad: Sequence[float]) -> bool:
+        pairs = zip(q_rad, self._bounds, strict=True)
+        return any(not low <= q <= high for q, (low, high) in pairs)
+
+    # Joint by joint in plain numbers: the loop wakes with cold caches, and then array arithmetic
+    # on six joints takes five times as long as this does.
+
+    def _towards(self, target: Sequence[float], part: float) -> tuple[FloatArray, SafetyReason]:
         """Step towards `target` within every limit; return also what shortened the step."""
-        step_rad = self._full_rad if self._caught_up else self._align_rad
-        gain_rad, last_step = self._gain_rad, self._last_step
-        if part != 1.0:
-            # `last_step` counts whole periods. A longer turn moves no further than a period's.
-            short = min(part, 1.0)
-            step_rad, last_step = step_rad * short, last_step * short
-            gain_rad *= short * short
-        wanted = target - self._sent
-        step = np.minimum(np.maximum(wanted, -step_rad), step_rad)
-        # Growing speed is limited, in the direction of motion; stopping and reversing start at 0.
-        moving = np.where(last_step * step > 0, np.abs(last_step), 0.0) + gain_rad
-        eased = np.minimum(np.maximum(step, -moving), moving)
-        sent = self._sent + eased
+        # `last_step` counts whole periods. A longer turn moves no further than a period's.
+        short = min(part, 1.0)
+        most_rad = (self._full_rad if self._caught_up else self._align_rad) * short
+        gain_rad = self._gain_rad * short * short
+        sent, too_fast, too_sudden = [], False, False
+        for goal, at, last in zip(target, self._at, self._last_step, strict=True):
+            wanted = goal - at
+            step = min(max(wanted, -most_rad), most_rad)
+            # Growing speed is limited, in the direction of motion; stopping and reversing start
+            # at 0.
+            moving = (abs(last * short) if last * step > 0 else 0.0) + gain_rad
+            eased = min(max(step, -moving), moving)
+            sent.append(at + eased)
+            too_fast |= abs(wanted - step) > CHANGED_RAD
+            too_sudden |= abs(step - eased) > CHANGED_RAD
         if not self._is_outside:  # an arm that stands outside comes back step by step
-            sent = np.minimum(np.maximum(sent, self._low), self._high)
+            sent = self._within_bounds(sent)
+        reached = self._in_box(sent)
         reasons = SafetyReason.NONE
-        if np.abs(target - sent).max() > CHANGED_RAD:
-            reasons = _why(wanted - step, SafetyReason.VELOCITY)
-            reasons |= _why(step - eased, SafetyReason.ACCELERATION)
-        if self.guards:
-            reasons |= self._stay_in_box(sent)
-        self._moved_to(sent, target, part)
-        return sent, reasons
+        if too_fast:
+            reasons |= SafetyReason.VELOCITY
+        if too_sudden:
+            reasons |= SafetyReason.ACCELERATION
+        if reached is not sent:
+            reasons |= SafetyReason.WORKSPACE
+        return self._moved_to(reached, target, part), reasons
 
-    def _stay_in_box(self, sent: FloatArray) -> SafetyReason:
-        """Shorten the step to `sent`, in place."""
-        reasons = SafetyReason.NONE
+    def _in_box(self, sent: list[float]) -> list[float]:
+        """Return `sent`, or how much of the step to it the workspace lets."""
+        reached = sent
         for guard in self.guards:
-            wanted = sent[guard.joints]
-            reached = guard.limit(self._sent[guard.joints], wanted)
-            if reached is not wanted:
-                sent[guard.joints] = reached
-                reasons = SafetyReason.WORKSPACE
-        return reasons
+            joints = guard.joints
+            wanted = [sent[joint] for joint in joints]
+            allowed = guard.limit([self._at[joint] for joint in joints], wanted)
+            if allowed is not wanted:
+                reached = reached.copy()
+                for joint, q in zip(joints, allowed, strict=True):
+                    reached[joint] = q
+        return reached
 
-    def _moved_to(self, sent: FloatArray, target: FloatArray, part: float) -> None:
-        sent.setflags(write=False)
-        self._last_step = sent - self._sent
-        if part != 1.0:
-            self._last_step = self._last_step / part if part > 0 else np.zeros_like(sent)
+    def _moved_to(self, sent: list[float], target: Sequence[float], part: float) -> FloatArray:
+        steps = zip(sent, self._at, strict=True)
+        self._last_step = [(q - at) / part if part > 0 else 0.0 for q, at in steps]
         if self._is_outside:
-            self._is_outside = bool((sent < self._low).any() or (sent > self._high).any())
+            self._is_outside = self._leaves_bounds(sent)
         if not self._caught_up:
-            self._caught_up = bool(np.abs(target - sent).max() <= CAUGHT_UP_RAD)
-        self._sent = sent
+            self._caught_up = not _apart(sent, target, CAUGHT_UP_RAD)
+        self._at, self._sent = sent, np.array(sent)
+        self._sent.setflags(write=False)
+        return self._sent
 
 
-def _why(difference_rad: FloatArray, reason: SafetyReason) -> SafetyReason:
-    return reason if np.abs(difference_rad).max() > CHANGED_RAD else SafetyReason.NONE
+def _apart(one: Sequence[float], two: Sequence[float], by_rad: float = CHANGED_RAD) -> bool:
+    return any(abs(a - b) > by_rad for a, b in zip(one, two, strict=True))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.station import SafetyLimits
-from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, LeaderSample, SafetyReason
+from gaploop.core.types import NO_REPLY, FollowerState, LeaderSample, SafetyReason
 
 
 class TripWatch:
@@ -51,12 +52,13 @@ class TripWatch:
             cause |= SafetyReason.STALE_LEADER
         if not self._is_whole(state):
             return cause | SafetyReason.HARDWARE_ERROR
-        if state.status.any():
+        if any(state.status.tolist()):
             cause |= self._by_status(state.status, now_s)
         else:
             self._silent.forget()
             self._heard_s = now_s
-        if (state.temperature_c > limits.temperature_c).any():
+        # As plain numbers: on six of them, from cold caches, array arithmetic costs far more.
+        if any(heat_c > limits.temperature_c for heat_c in state.temperature_c.tolist()):
             cause |= SafetyReason.OVER_TEMPERATURE
         if self._stalled.longer_than(limits.stall_s, self._pushes(state), now_s, now_s):
             cause |= SafetyReason.STALL
@@ -78,43 +80,43 @@ class TripWatch:
         cause = SafetyReason.NONE
         if (status & ~NO_REPLY).any():
             cause |= SafetyReason.HARDWARE_ERROR
-        silent = (status & NO_REPLY) != 0
+        silent = [bool(bits & NO_REPLY) for bits in status.tolist()]
         heard_s = now_s if math.isnan(self._heard_s) else self._heard_s
         if self._silent.longer_than(self._limits.lost_servo_s, silent, now_s, heard_s):
             cause |= SafetyReason.LOST_SERVO
         self._heard_s = now_s
         return cause
 
-    def _pushes(self, state: FollowerState) -> NDArray[np.bool_]:
+    def _pushes(self, state: FollowerState) -> list[bool]:
         """Return which motors draw more than the stall current, or lack it and show the load."""
-        over: NDArray[np.bool_] = np.abs(state.current_a) > self._limits.stall_current_a
-        lacking = np.isnan(state.current_a)
-        if lacking.any():
-            over |= lacking & (np.abs(state.load_pct) > self._limits.stall_load_pct)
-        return over
+        most_a, most_pct = self._limits.stall_current_a, self._limits.stall_load_pct
+        efforts = zip(state.current_a.tolist(), state.load_pct.tolist(), strict=True)
+        return [
+            abs(current_a) > most_a or (current_a != current_a and abs(load_pct) > most_pct)
+            for current_a, load_pct in efforts
+        ]
 
 
 class _Lasting:
     """Since when something has been so, joint by joint."""
 
     def __init__(self, n_joints: int) -> None:
-        self._since_s: FloatArray = np.full(n_joints, np.nan)
-        self._any = False
+        self._never: list[float | None] = [None] * n_joints
+        self._since_s = self._never
 
     def forget(self) -> None:
         """Start over."""
-        if self._any:
-            self._since_s[:] = np.nan
-            self._any = False
+        self._since_s = self._never
 
     def longer_than(
-        self, long_s: float, is_so: NDArray[np.bool_], now_s: float, began_s: float
+        self, long_s: float, is_so: Sequence[bool], now_s: float, began_s: float
     ) -> bool:
         """Say whether any joint has been so for `long_s` [s]; what is new began at `began_s`."""
-        if not is_so.any():
+        if not any(is_so):
             self.forget()
             return False
-        self._any = True
-        self._since_s[is_so & np.isnan(self._since_s)] = began_s
-        self._since_s[~is_so] = np.nan
-        return bool((now_s - self._since_s >= long_s).any())
+        self._since_s = [
+            (began_s if since_s is None else since_s) if so else None
+            for so, since_s in zip(is_so, self._since_s, strict=True)
+        ]
+        return any(since_s is not None and now_s - since_s >= long_s for since_s in self._since_s)

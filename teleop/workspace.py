@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel, model_of
@@ -31,26 +31,34 @@ class WorkspaceGuard:
         box: where the points may be.
         points_m: joint positions [rad] to guarded points [m], shape (k, 3), in the box's frame.
         joints: which of the follower's joints this arm's are, in the order `points_m` wants.
+        reach_m: for each of them, how far at most any point moves when it turns [m/rad]: away
+            from the box's faces the points need not be found on every turn.
     """
 
     def __init__(
         self,
         box: Workspace,
         points_m: Callable[[FloatArray], FloatArray],
-        joints: NDArray[np.intp],
+        joints: Sequence[int],
+        reach_m: Sequence[float] | None = None,
     ) -> None:
-        self.box, self.joints = box, joints
-        self._points_m = points_m
+        self.box, self.joints = box, [int(joint) for joint in joints]
+        self._points_of = points_m
+        self._reach_m = [math.inf] * len(self.joints) if reach_m is None else list(reach_m)
         self._box_low, self._box_high = box.bounds_m()
         self._low: FloatArray = self._box_low
         self._high: FloatArray = self._box_high
         self._is_outside = False
+        self._clear_rad: Sequence[float] = [math.nan] * len(self.joints)
+        self._clear_m = 0.0
+        """At `_clear_rad`, the points were this far from every face of the box [m]."""
 
-    def start(self, q_rad: FloatArray) -> None:
+    def start(self, q_rad: Sequence[float]) -> None:
         """Take note of where the arm stands; `q_rad` [rad] as `points_m` wants it."""
+        self._clear_m = 0.0
         self._reach_out(self._points_m(q_rad))
 
-    def limit(self, start_rad: FloatArray, wanted_rad: FloatArray) -> FloatArray:
+    def limit(self, start_rad: Sequence[float], wanted_rad: Sequence[float]) -> Sequence[float]:
         """Return where the arm may be sent: `wanted_rad`, or as far towards it as the box lets.
 
         First the largest part of the whole step, then what single joints can still do, so that
@@ -61,14 +69,27 @@ class WorkspaceGuard:
             start_rad: where it was sent last [rad].
             wanted_rad: where it should go [rad].
         """
+        if self._clear_m > 0.0 and self._moved_m(wanted_rad) < self._clear_m:
+            return wanted_rad
         points = self._points_m(wanted_rad)
+        self._clear_m, self._clear_rad = 0.0, wanted_rad
         if self._holds(points):
             reached = wanted_rad
+            if not self._is_outside:
+                self._clear_m = float(min((points - self._low).min(), (self._high - points).min()))
         else:
             reached, points = self._slide(self._shorten(start_rad, wanted_rad), wanted_rad)
         if self._is_outside:
             self._reach_out(points)
         return reached
+
+    def _moved_m(self, q_rad: Sequence[float]) -> float:
+        """Return how far from where they were at `_clear_rad` the points may be at most [m]."""
+        turned = zip(q_rad, self._clear_rad, self._reach_m, strict=True)
+        return sum(abs(q - was) * reach_m for q, was, reach_m in turned)
+
+    def _points_m(self, q_rad: Sequence[float]) -> FloatArray:
+        return self._points_of(np.array(q_rad))
 
     def _holds(self, points: FloatArray) -> bool:
         return bool((points >= self._low).all() and (points <= self._high).all())
@@ -80,25 +101,31 @@ class WorkspaceGuard:
             (self._high > self._box_high).any()
         )
 
-    def _shorten(self, start_rad: FloatArray, wanted_rad: FloatArray) -> FloatArray:
-        least, most = np.minimum(start_rad, wanted_rad), np.maximum(start_rad, wanted_rad)
-        step, part, size = wanted_rad - start_rad, 0.0, 0.5
-        reached = start_rad
+    def _shorten(self, start_rad: Sequence[float], wanted_rad: Sequence[float]) -> Sequence[float]:
+        part, size, reached = 0.0, 0.5, start_rad
         for _ in range(HALVINGS):
-            tried = np.minimum(np.maximum(start_rad + (part + size) * step, least), most)
+            tried = [
+                min(
+                    max(start + (part + size) * (wanted - start), min(start, wanted)),
+                    max(start, wanted),
+                )
+                for start, wanted in zip(start_rad, wanted_rad, strict=True)
+            ]
             if self._holds(self._points_m(tried)):
                 part, reached = part + size, tried
             size /= 2.0
         return reached
 
     def _slide(
-        self, reached_rad: FloatArray, wanted_rad: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
+        self, reached_rad: Sequence[float], wanted_rad: Sequence[float]
+    ) -> tuple[Sequence[float], FloatArray]:
         """Return how far single joints can still go, and where the points then are."""
-        reached, points = reached_rad.copy(), self._points_m(reached_rad)
-        for joint in np.flatnonzero(reached != wanted_rad):
+        reached, points = list(reached_rad), self._points_m(reached_rad)
+        for joint, wanted in enumerate(wanted_rad):
             before = reached[joint]
-            reached[joint] = wanted_rad[joint]
+            if before == wanted:
+                continue
+            reached[joint] = wanted
             tried = self._points_m(reached)
             if self._holds(tried):
                 points = tried
@@ -128,7 +155,8 @@ def guards_for(station: Station, follower: Follower) -> tuple[WorkspaceGuard, ..
     model = ArmModel.load(name)
     box = station.workspace or _default_box(name, station)
     return tuple(
-        WorkspaceGuard(box, model.points_m, joints) for joints in _arms(model, follower, station)
+        WorkspaceGuard(box, model.points_m, joints, model.reach_m)
+        for joints in _arms(model, follower, station)
     )
 
 
@@ -142,13 +170,13 @@ def _default_box(name: str, station: Station) -> Workspace:
     return Workspace(*spec.workspace_m)
 
 
-def _arms(model: ArmModel, follower: Follower, station: Station) -> Sequence[NDArray[np.intp]]:
+def _arms(model: ArmModel, follower: Follower, station: Station) -> list[list[int]]:
     """Return, arm by arm, where the model's joints are among the follower's."""
     own = list(follower.joint_names)
     for prefixes in ARM_PREFIXES:
         if all(f"{prefix}{joint}" in own for prefix in prefixes for joint in model.joint_names):
             return [
-                np.array([own.index(f"{prefix}{joint}") for joint in model.joint_names], np.intp)
+                [own.index(f"{prefix}{joint}") for joint in model.joint_names]
                 for prefix in prefixes
             ]
     raise UnusableInputError(

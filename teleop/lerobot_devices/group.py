@@ -33,22 +33,22 @@ class BusGroup:
 
     def add(self, buses: Sequence[ServoBus]) -> None:
         """Read these buses too."""
-        with self._locked():
+        with self.held():
             self.buses += buses
 
     def remove(self, buses: Sequence[ServoBus]) -> None:
         """Stop reading these."""
-        with self._locked():
+        with self.held():
             self.buses = [bus for bus in self.buses if bus not in buses]
 
     def read(self, buses: Sequence[ServoBus]) -> tuple[float, list[BusState]]:
         """Read every bus of the group; return when, and what `buses` say."""
-        with self._locked():
+        with self.held():
             return self._read(self.buses, buses)
 
     def take(self, buses: Sequence[ServoBus]) -> tuple[float, list[BusState]]:
         """Return what the group's last exchange read of `buses`, once; else read them now."""
-        with self._locked():
+        with self.held():
             made = [self._made.pop(bus, None) for bus in buses]
             found = [one for one in made if one is not None]
             if len(found) == len(buses):
@@ -69,11 +69,12 @@ class BusGroup:
         self, buses: Sequence[ServoBus], script: Callable[[ServoBus], Script[Any]]
     ) -> list[Any]:
         """Run a script on several buses at once and return their results."""
-        with self._locked():
+        with self.held():
             return run([(bus.line, script(bus)) for bus in buses])
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
+        """Keep other threads off the buses while the block runs."""
         # Torque-off must not wait for a thread that died with the lock.
         held = self._lock.acquire(timeout=LOCK_S)
         try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel, model_of
@@ -17,9 +19,7 @@ from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, LeaderSample
 from gaploop.teleop.lerobot_devices.arm import Arm
 from gaploop.teleop.lerobot_devices.group import BusGroup
 from gaploop.teleop.lerobot_devices.units import joined
-from gaploop.teleop.servos.bus import ServoBus
-from gaploop.teleop.servos.exchange import Script
-from gaploop.teleop.servos.registers import RAD_PER_TICK, describe_error
+from gaploop.teleop.servos.registers import describe_error
 from gaploop.teleop.servos.state import BusState
 from gaploop.teleop.servos.torque import torque_off, torque_on
 
@@ -35,9 +35,13 @@ class ServoArms:
         self.buses = [arm.bus for arm in arms]
         self.convert = joined([arm.units for arm in arms], [arm.prefix for arm in arms])
         self.joint_names = self.convert.names
-        ends = np.cumsum([0] + [len(bus.ids) for bus in self.buses])
+        ends = itertools.accumulate((len(bus.ids) for bus in self.buses), initial=0)
         self._spans = [slice(a, b) for a, b in itertools.pairwise(ends)]
-        self._speed_scale = self.convert.rad_per_tick / RAD_PER_TICK
+        for arm in arms:
+            units = arm.units
+            arm.bus.decoder.set_angles(
+                units.middle_ticks.tolist(), units.middle_rad.tolist(), units.rad_per_tick.tolist()
+            )
         self._closed = False
         group.add(self.buses)
 
@@ -69,9 +73,15 @@ class ServoArms:
         """Put the buses' readings together as one arm's."""
         values = states[0].values if len(states) == 1 else np.hstack([s.values for s in states])
         status = states[0].status if len(states) == 1 else np.hstack([s.status for s in states])
-        position = self.convert.ticks_to_rad(values[0])
-        speed, (current, load, heat, volts) = values[1] * self._speed_scale, values[2:]
-        return FollowerState(t_s, position, speed, current, load, heat, volts, status)
+        _, speed, current, load, heat, volts, angle = values
+        return FollowerState(t_s, angle, speed, current, load, heat, volts, status)
+
+    def set_goals(self, ticks: Sequence[float], *, if_holding: Callable[[], bool]) -> None:
+        """Set every servo's goal position [ticks] if, with the buses ours, that is still wanted."""
+        with self.group.held():
+            if if_holding():
+                for bus, span in zip(self.buses, self._spans, strict=True):
+                    bus.set_goals(ticks[span])
 
     def named(self, left: Sequence[Sequence[int]]) -> list[str]:
         """Return the joints behind each bus's servo ids."""
@@ -125,6 +135,9 @@ class ServoFollower(ServoArms):
         self.joint_limits_rad: FloatArray = _within_model(
             self.convert.joint_limits_rad, self.joint_names, self.robot_type
         )
+        units = self.convert
+        ways = (units.middle_ticks, units.middle_rad, units.rad_per_tick)
+        self._goal_ticks = _rows(*ways, units.low_ticks, units.high_ticks)
         self._holding = False
 
     def read(self) -> FollowerState:
@@ -134,17 +147,14 @@ class ServoFollower(ServoArms):
 
     def send(self, command: SafeCommand) -> None:
         """Set the goal positions; does nothing while torque is off."""
-        ticks = self.convert.rad_to_ticks(np.asarray(command.sent_rad, dtype=np.float64))
-        ticks = np.minimum(np.maximum(ticks, self.convert.low_ticks), self.convert.high_ticks)
-        if not np.isfinite(ticks).all():
+        goals = zip(command.sent_rad.tolist(), self._goal_ticks, strict=True)
+        ticks = [
+            min(max(middle + (q_rad - rad) / slope, low), high)
+            for q_rad, (middle, rad, slope, low, high) in goals
+        ]
+        if not all(map(math.isfinite, ticks)):
             raise DeviceError(f"Goals must be finite, got {command.sent_rad.tolist()}.")
-        parts = {bus: ticks[span] for bus, span in zip(self.buses, self._spans, strict=True)}
-
-        def goals(bus: ServoBus) -> Script[None]:
-            if self._holding:  # asked with the group's lock held
-                yield from bus.goals(parts[bus])
-
-        self.group.each(self.buses, goals)
+        self.set_goals(ticks, if_holding=lambda: self._holding)
 
     def torque_on(self) -> None:
         """Hold the arm where it is: goals to the measured positions, then torque on.
@@ -222,7 +232,8 @@ class ServoLeader(ServoArms):
         self._slope = (at_high - at_low) / (high - low)
         self._offset = at_low - self._slope * low
         free = units.degrees[self._order]
-        self._low, self._high = np.where(free, -np.inf, low), np.where(free, np.inf, high)
+        low, high = np.where(free, -np.inf, low), np.where(free, np.inf, high)
+        self._way = _rows(np.array(self._order), low, high, self._slope, self._offset)
 
     @property
     def servo_joints(self) -> tuple[str, ...]:
@@ -247,8 +258,7 @@ class ServoLeader(ServoArms):
 
     def send_ticks(self, ticks: FloatArray) -> None:
         """Set its own goal positions [ticks]; a Feetech servo that is limp takes torque by it."""
-        parts = {bus: ticks[span] for bus, span in zip(self.buses, self._spans, strict=True)}
-        self.group.each(self.buses, lambda bus: bus.goals(parts[bus]))
+        self.set_goals(ticks.tolist(), if_holding=lambda: True)
 
     def reset(self) -> None:
         """Nothing to get ready: the operator is."""
@@ -262,14 +272,19 @@ class ServoLeader(ServoArms):
         del t_s
         read_s, states = self.group.take(self.buses)
         state = self.state(read_s, states)
-        ticks = (
-            np.hstack([one.position_ticks for one in states]) if states[1:] else states[0].values[0]
-        )
-        ticks = ticks[self._order]
-        ticks = np.minimum(np.maximum(ticks, self._low), self._high)
-        wanted = ticks * self._slope + self._offset
-        oldest_s = min(float(bus.heard_s.min()) for bus in self.buses)
-        return LeaderSample(min(read_s, oldest_s), wanted, state=state)
+        ticks = [tick for one in states for tick in one.position_ticks.tolist()]
+        # A NaN stays one: it comes first in both comparisons.
+        wanted = [
+            min(max(ticks[own], low), high) * slope + offset
+            for own, low, high, slope, offset in self._way
+        ]
+        oldest_s = min(min(bus.heard_s) for bus in self.buses)
+        return LeaderSample(min(read_s, oldest_s), np.array(wanted), state=state)
+
+
+def _rows(*columns: NDArray[Any]) -> list[tuple[Any, ...]]:
+    """Return what each joint needs as plain numbers, joint by joint."""
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _cause(arm: Arm, bits: int) -> str:

@@ -10,7 +10,9 @@ settings. It is asked for its torque before it is trusted again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -20,7 +22,7 @@ from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos import registers as reg
 from gaploop.teleop.servos.exchange import Answers, Line, Request, Script
 from gaploop.teleop.servos.faults import BusFaults, ServoFaults
-from gaploop.teleop.servos.frames import Reply
+from gaploop.teleop.servos.frames import Expected, Reply
 from gaploop.teleop.servos.state import BusState, Decoder, encode_goals
 
 PATIENT_TURNS: Final = 20
@@ -28,6 +30,8 @@ PATIENT_TURNS: Final = 20
 PROBE_TURNS: Final = 10
 SET_UP_TRIES: Final = 3
 """Before the loop runs there is time to ask again."""
+_PLACES: Final = slice(0, 7, 6)
+"""Rows of `BusState.values` that outlast a servo's silence: position and angle."""
 ALERT_TURNS: Final = 20
 """A known hardware error is read again every so many turns."""
 
@@ -57,16 +61,18 @@ class ServoBus:
         """Set a servo that came back limp up again at once: right for a leader, not a follower."""
         self.settings: dict[int, list[tuple[reg.Register, bytes]]] = {}
         """What each servo forgets when it loses power; `remember` reads it."""
-        self.heard_s: FloatArray = np.full(len(self.ids), -np.inf)
+        self.heard_s = [-math.inf] * len(self.ids)
         """When each servo answered last, on the caller's clock [s]."""
-        self._position: FloatArray = np.full(len(self.ids), np.nan)
+        self._last: FloatArray = np.full((7, len(self.ids)), np.nan)
+        """The values read last: a silent servo's place stays in them."""
         self._silent: dict[int, int] = {}
         self._unchecked: set[int] = set()
         self._errors: dict[int, int] = {}
         self._turn = 0
         self._span = reg.STATE_SPAN[line.protocol]
         self._empty = bytes(self._span.size)
-        self._last_request: Request | None = None
+        self._last_kind: tuple[tuple[int, ...], bool, bool] | None = None
+        self._last_request = Request(b"")
         self.forget_faults()
 
     def forget_faults(self) -> None:
@@ -105,11 +111,10 @@ class ServoBus:
         wire = dynamixel if self.protocol is reg.Protocol.DYNAMIXEL else feetech
         return Request(wire.sync_write(register.address, register.size, id_data))
 
-    def goals(self, ticks: FloatArray) -> Script[None]:
-        """Send goal positions [ticks], shape (n_servos,), in one packet that nobody answers."""
-        yield self.store_all(
-            self.register("Goal_Position"), encode_goals(self.protocol, self.ids, ticks)
-        )
+    def set_goals(self, ticks: Iterable[float]) -> None:
+        """Send a goal position for each servo [ticks] in one packet that nobody answers."""
+        register = self.register("Goal_Position")
+        self.line.start(self.store_all(register, encode_goals(self.protocol, self.ids, ticks)))
 
     # Reading the state
 
@@ -120,6 +125,8 @@ class ServoBus:
         answers: dict[int, Reply] = {}
         if order:
             answers = dict((yield self._ask_state(order)))
+            if self.line.whole is not None:  # as nearly always
+                return self._all_well(self.line.whole, now_s)
             again = [i for i in order if i not in answers and i not in self._silent]
             if again and answers.keys() != set(order):
                 # The first one missing may be the one that silences the others: ask it last.
@@ -130,10 +137,26 @@ class ServoBus:
 
     def _ask_state(self, order: tuple[int, ...]) -> Request:
         """Return the request for all of these servos' state; the same as last turn, mostly."""
-        last = self._last_request
-        if last is None or last.ids != order or last.fast != self.fast:
-            last = self._last_request = self.ask(self._span, order)
-        return last
+        at_ease = not (self._silent or self._errors or self._unchecked or self.rebooted)
+        kind = (order, self.fast, at_ease)
+        if kind != self._last_kind:
+            request = self.ask(self._span, order)
+            if at_ease:
+                request = replace(request, expected=self._expected(order))
+            self._last_kind, self._last_request = kind, request
+        return self._last_request
+
+    def _expected(self, order: tuple[int, ...]) -> Expected:
+        size = self._span.size
+        if self.protocol is reg.Protocol.FEETECH:
+            return feetech.expected(size, order)
+        return dynamixel.expected(size, order, self.fast)
+
+    def _all_well(self, data: bytes, now_s: float) -> BusState:
+        state = self.decoder.decode(data)
+        self.heard_s = [now_s] * len(self.ids)
+        self._last = state.values
+        return state
 
     def _order(self) -> tuple[int, ...]:
         if not self._silent:
@@ -201,7 +224,7 @@ class ServoBus:
     def _state(self, answers: Answers, now_s: float) -> BusState:
         replies = [answers.get(i) for i in self.ids]
         blocks = [reply.data or self._empty if reply else self._empty for reply in replies]
-        state = self.decoder.decode(blocks)
+        state = self.decoder.decode(b"".join(blocks))
         if self.protocol is reg.Protocol.FEETECH:
             for k, reply in enumerate(replies):
                 if reply and reply.error:
@@ -211,14 +234,16 @@ class ServoBus:
         for servo_id in self.rebooted:
             state.status[self.ids.index(servo_id)] |= REBOOTED
         if len(answers) == len(self.ids) and all(reply.data for reply in answers.values()):
-            self.heard_s[:] = now_s
-            self._position = state.position_ticks
+            self.heard_s = [now_s] * len(self.ids)
+            self._last = state.values
             return state
         missing = np.array([not (reply and reply.data) for reply in replies])
-        self.heard_s[~missing] = now_s
-        self._position = np.where(missing, self._position, state.position_ticks)
+        pairs = zip(replies, self.heard_s, strict=True)
+        self.heard_s = [now_s if reply and reply.data else before_s for reply, before_s in pairs]
+        places = np.where(missing, self._last[_PLACES], state.values[_PLACES])
         state.values[:, missing] = np.nan
-        state.values[0] = self._position
+        state.values[_PLACES] = places
+        self._last = state.values
         state.status[missing] |= NO_REPLY
         return state
 

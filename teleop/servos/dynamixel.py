@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Final
 
-from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, FrameParser, Reply
+import fastcrc
+
+from gaploop.teleop.servos.frames import BROADCAST_ID, Expected, Frame, FrameParser, Reply
 
 HEADER: Final = b"\xff\xff\xfd\x00"
 ALERT: Final = 0x80
@@ -52,25 +54,9 @@ class ErrorCode(IntEnum):
     ACCESS = 7
 
 
-def _crc_table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        crc = byte << 8
-        for _ in range(8):
-            crc = (crc << 1) ^ 0x8005 if crc & 0x8000 else crc << 1
-        table.append(crc & 0xFFFF)
-    return tuple(table)
-
-
-_TABLE: Final = _crc_table()
-
-
 def crc16(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
     """Return the CRC-16 (polynomial 0x8005, most significant bit first), going on from `crc`."""
-    table = _TABLE
-    for byte in data:
-        crc = ((crc << 8) & 0xFF00) ^ table[(crc >> 8) ^ byte]
-    return crc
+    return fastcrc.crc16.umts(data, crc)
 
 
 def frame(servo_id: int, instruction: int, params: bytes = b"") -> bytes:
@@ -159,6 +145,36 @@ def fast_reply_bytes(size: int, count: int) -> int:
 
 def _span(address: int, size: int) -> bytes:
     return address.to_bytes(2, "little") + size.to_bytes(2, "little")
+
+
+def expected(size: int, ids: Sequence[int], fast: bool) -> Expected:
+    """Return what these servos send where each has `size` data bytes and no error to tell."""
+    if fast:
+        starts = [bytes((0, servo_id)) for servo_id in ids]
+        length = 1 + len(ids) * (size + _FAST_OVERHEAD)
+        heads = [HEADER + bytes((BROADCAST_ID, length & 0xFF, length >> 8, Instruction.STATUS))]
+        heads = [heads[0] + starts[0], *starts[1:]]
+    else:
+        length = size + 4
+        tail = bytes((length & 0xFF, length >> 8, Instruction.STATUS, 0))
+        heads = [HEADER + bytes((servo_id,)) + tail for servo_id in ids]
+
+    def data_of(received: bytes) -> bytes | None:
+        data, crc, start = [], 0, 0
+        for head in heads:
+            end = start + len(head) + size
+            if not received.startswith(head, start):
+                return None
+            data.append(received[end - size : end])
+            # In a fast packet each CRC also covers what the servos before have sent.
+            crc = crc16(received[start:end], crc if fast else 0)
+            given = received[end : end + 2]
+            if crc != int.from_bytes(given, "little"):
+                return None
+            crc, start = crc16(given, crc), end + 2
+        return b"".join(data)
+
+    return Expected(sum(len(head) + size + 2 for head in heads), data_of)
 
 
 class Parser(FrameParser):

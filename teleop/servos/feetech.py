@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
-from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, FrameParser, Reply
+from gaploop.teleop.servos.frames import BROADCAST_ID, Expected, Frame, FrameParser, Reply
 
 HEADER: Final = b"\xff\xff"
 _OVERHEAD: Final = 6  # header 2, id 1, length 1, instruction or error 1, checksum 1
@@ -80,29 +80,29 @@ def reply_bytes(size: int) -> int:
     return _OVERHEAD + size
 
 
+def expected(size: int, ids: Iterable[int]) -> Expected:
+    """Return what these servos send where each has `size` data bytes and no error to tell."""
+    heads = [HEADER + bytes((servo_id, size + 2, 0)) for servo_id in ids]
+    step, head_bytes = size + _OVERHEAD, _OVERHEAD - 1
+
+    def data_of(received: bytes) -> bytes | None:
+        data = []
+        for start, head in zip(range(0, len(received), step), heads, strict=True):
+            one = received[start : start + step]
+            # The checksum makes the sum of all but the header 0xFF; the header's own is 0x1FE.
+            if not one.startswith(head) or (sum(one) + 3) & 0xFF:
+                return None
+            data.append(one[head_bytes:-1])
+        return b"".join(data)
+
+    return Expected(step * len(heads), data_of)
+
+
 class Parser(FrameParser):
     """Cuts a stream into frames; serves the host and, for instructions, an emulated servo."""
 
     def __init__(self, max_frame_bytes: int = 259) -> None:
         super().__init__(max_frame_bytes)
-
-    def feed(self, data: bytes) -> list[Frame]:
-        """Take bytes in and return the frames that are complete now."""
-        if self._buffer:
-            return super().feed(data)
-        # A bus that is well sends whole frames and nothing else: no need to search.
-        frames: list[Frame] = []
-        start, end = 0, len(data)
-        while end - start >= _OVERHEAD and data[start : start + 2] == HEADER:
-            stop = start + data[start + 3] + 4
-            whole = _OVERHEAD <= stop - start <= self.max_frame_bytes and stop <= end
-            if not whole or data[start + 2] == 0xFF or (sum(data[start:stop]) + 3) & 0xFF:
-                break
-            frames.append(Frame(data[start + 2], data[start + 4], data[start + 5 : stop - 1]))
-            start = stop
-        self.received_bytes += start
-        self.accepted_bytes += start
-        return frames + super().feed(data[start:]) if start < end else frames
 
     def _next(self) -> list[Frame] | None:
         buffer = self._buffer

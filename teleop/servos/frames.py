@@ -8,6 +8,7 @@ time: a reply that lost its tail must not take the next servo's reply with it.
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import NamedTuple
 
 BROADCAST_ID = 0xFE
@@ -44,6 +45,19 @@ class Reply(NamedTuple):
     data: bytes
 
 
+class Expected(NamedTuple):
+    """What a bus that is well sends in answer to a request: the replies and nothing else.
+
+    Attributes:
+        length: bytes of all replies together.
+        data_of: takes that many bytes; returns every servo's data in one piece, in the order
+            asked, or None where anything at all is different: an error, another order, noise.
+    """
+
+    length: int
+    data_of: Callable[[bytes], bytes | None]
+
+
 class FrameParser(abc.ABC):
     """Cuts a stream of bytes into frames.
 
@@ -72,6 +86,11 @@ class FrameParser(abc.ABC):
         self.received_bytes += len(data)
         self._buffer += data
         return self._cut()
+
+    def accept(self, length: int) -> None:
+        """Count bytes that were recognised as whole replies without cutting them."""
+        self.received_bytes += length
+        self.accepted_bytes += length
 
     def flush(self) -> list[Frame]:
         """Nothing more is coming: return what can be saved and reject the rest."""

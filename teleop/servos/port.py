@@ -146,5 +146,5 @@ class SerialPort:
     def wait(self, timeout_s: float) -> bool:
         """Wait until there is something to read; return whether there is."""
         poll = select.poll()
-        poll.register(self._fd, select.POLLIN)
+        poll.register(self.fileno(), select.POLLIN)
         return bool(poll.poll(max(timeout_s, 0.0) * 1000.0))

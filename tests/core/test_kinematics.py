@@ -50,6 +50,22 @@ def test_tool_looks_forward_and_stands_in_the_workspace(arm: ArmModel) -> None:
     np.testing.assert_allclose(points[0], pose[:3, 3])
 
 
+def test_no_guarded_point_moves_further_than_the_joints_reach(arm: ArmModel) -> None:
+    """What lets the workspace box skip turns: a bound, and one that is worth having."""
+    rng = np.random.default_rng(1)
+    low, high = np.clip(arm.joint_limits_rad.T, -np.pi, np.pi)
+    shares = []
+    for size in np.repeat([1e-3, 0.1, 2.0], 300):
+        one = rng.uniform(low, high)
+        turned = rng.uniform(-size, size, 6) * (rng.random(6) < 0.4)
+        two = np.clip(one + turned, low, high)
+        bound = np.abs(two - one) @ arm.reach_m
+        moved = np.linalg.norm(arm.points_m(two) - arm.points_m(one), axis=1).max()
+        assert moved <= bound + 1e-12
+        shares.append(moved / bound if bound else 0.0)
+    assert max(shares) > 0.9
+
+
 def test_openmanipulator_matches_its_lengths() -> None:
     """Joint origins of omx_f.urdf, added up by hand."""
     arm = ArmModel.load("openmanipulator")

@@ -124,7 +124,7 @@ def planar(box: Workspace) -> SafetyFilter:
             [[math.cos(first) + math.cos(second), math.sin(first) + math.sin(second), 0.0]]
         )
 
-    guard = WorkspaceGuard(box, tip_m, np.arange(2, dtype=np.intp))
+    guard = WorkspaceGuard(box, tip_m, range(2))
     return SafetyFilter(LIMITS, np.array([[-3.0, 3.0]] * 2), PERIOD_S, (guard,))
 
 
@@ -135,6 +135,25 @@ def test_the_step_towards_the_request_is_as_large_as_the_box_allows() -> None:
         sent, reasons = filtered(safety, np.zeros(2), turn)
     assert reasons & SafetyReason.WORKSPACE
     assert 1.9 - 0.001 < 2 * math.cos(sent[0]) <= 1.9
+
+
+def test_knowing_the_reach_changes_nothing_but_how_often_the_points_are_found() -> None:
+    arm, looks = model(), {True: 0, False: 0}
+    box = Workspace(*ARM_MODELS["so101"].workspace_m)
+
+    def sent(knows: bool) -> FloatArray:
+        def points_m(q: FloatArray) -> FloatArray:
+            looks[knows] += 1
+            return arm.points_m(q)
+
+        guard = WorkspaceGuard(box, points_m, range(6), arm.reach_m if knows else None)
+        safety = SafetyFilter(LIMITS, arm.joint_limits_rad, PERIOD_S, (guard,))
+        safety.reset(INSIDE)
+        wave = INSIDE + 0.9 * np.sin(np.arange(600)[:, None] * 0.02 * np.arange(1, 7))
+        return np.array([filtered(safety, q, turn)[0] for turn, q in enumerate(wave)])
+
+    np.testing.assert_array_equal(sent(True), sent(False))
+    assert looks[True] < 0.7 * looks[False]
 
 
 def test_pressed_against_a_face_the_arm_slides_along_it() -> None:

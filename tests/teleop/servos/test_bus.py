@@ -16,7 +16,7 @@ from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Line, run
 from gaploop.teleop.servos.port import SerialPort
-from gaploop.teleop.servos.registers import Protocol, describe_error
+from gaploop.teleop.servos.registers import RAD_PER_TICK, Protocol, describe_error
 from gaploop.teleop.servos.torque import torque_off, torque_on
 
 STS = dict.fromkeys((1, 2, 3), "sts3215")
@@ -76,7 +76,10 @@ def test_feetech_registers_in_si_units() -> None:
         run([(bus.line, bus.probe())])
         values, status = read_well(bus)
         np.testing.assert_allclose(
-            values[:, 1], [-12, -np.pi, 0.65, -25.0, 41.0, 12.1], rtol=0, atol=1e-9
+            values[:, 1],
+            [-12, -np.pi, 0.65, -25.0, 41.0, 12.1, -12 * RAD_PER_TICK],
+            rtol=0,
+            atol=1e-9,
         )
         assert values[1, 2] == pytest.approx(41 * 50 * 2 * np.pi / 4096)
         assert status.tolist() == [0, 0x20, 0]
@@ -95,8 +98,9 @@ def test_dynamixel_registers_in_si_units_on_a_mixed_bus() -> None:
         assert bus.fast
         values, _ = read_well(bus)
         speed = -100 * 0.229 * 2 * np.pi / 60
-        np.testing.assert_allclose(values[:, 0], [-5000, speed, np.nan, -30.0, 36, 5.0])
-        np.testing.assert_allclose(values[:, 1], [-5000, speed, -0.3, np.nan, 36, 5.0])
+        angle = -5000 * RAD_PER_TICK
+        np.testing.assert_allclose(values[:, 0], [-5000, speed, np.nan, -30.0, 36, 5.0, angle])
+        np.testing.assert_allclose(values[:, 1], [-5000, speed, -0.3, np.nan, 36, 5.0, angle])
 
 
 def test_old_firmware_is_read_by_plain_sync_read() -> None:
@@ -136,7 +140,7 @@ def test_when_a_servo_was_heard_last() -> None:
         fake.dead = {3}
         run([(bus.line, bus.read(4.0))])
         run([(bus.line, bus.read(5.0))])
-        assert bus.heard_s.tolist()[0] == 5.0
+        assert bus.heard_s[0] == 5.0
         assert bus.heard_s[2] < 4.0
 
 

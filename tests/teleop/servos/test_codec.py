@@ -94,3 +94,38 @@ def test_a_truncated_reply_does_not_take_the_next_ones_with_it() -> None:
         frames = parser.feed(good[0] + good[1][:9] + good[2]) + parser.flush()
         assert [frame.id for frame in frames] == [1, 3]
         assert parser.rejected_bytes == 9
+
+
+@given(
+    st.lists(st.tuples(IDS, st.binary(min_size=21, max_size=21)), min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(1, 255)), max_size=2),
+    st.sampled_from(["feetech", "dynamixel", "fast"]),
+)
+def test_what_is_taken_as_a_whole_is_what_the_parser_would_have_found(
+    servos: list[tuple[int, bytes]], spoilt: list[tuple[int, int]], kind: str
+) -> None:
+    """The short way for a bus that is well lets nothing through that the long way wouldn't."""
+    ids = [servo_id for servo_id, _ in servos]
+    parser: FrameParser
+    if kind == "feetech":
+        sent = b"".join(feetech.status(i, 0, data) for i, data in servos)
+        expected, parser, reply_of = feetech.expected(21, ids), feetech.Parser(), feetech.reply_of
+    else:
+        expected, parser = dynamixel.expected(21, ids, kind == "fast"), dynamixel.Parser()
+        reply_of = dynamixel.reply_of
+        blocks = [Reply(i, 0, data) for i, data in servos]
+        if kind == "fast":
+            parser.fast_size = 21
+            sent = dynamixel.fast_status(blocks)
+        else:
+            sent = b"".join(dynamixel.status(i, 0, data) for i, data in servos)
+    received = bytearray(sent)
+    for place, change in spoilt:
+        received[place % len(received)] ^= change
+    whole = expected.data_of(bytes(received)) if len(received) == expected.length else None
+    frames = parser.feed(bytes(received)) + parser.flush()
+    replies = [reply_of(frame) for frame in frames]
+    if whole is not None:
+        assert replies == [Reply(i, 0, whole[21 * k : 21 * (k + 1)]) for k, i in enumerate(ids)]
+    if received == sent and len(sent) == expected.length:
+        assert whole == b"".join(data for _, data in servos)
