@@ -127,18 +127,24 @@ def inspect(root: Path, options: PushOptions) -> Look:
     """
     existing_folder(root, "Dataset")
     info, stamp = layout.read_info(root), _stamp(root)
-    errors = [f for f in check(root) if f.severity == ERROR]
-    if errors:
-        more = f", and {len(errors) - 1} more errors" if len(errors) > 1 else ""
-        raise UnusableInputError(
-            f"{root} isn't sound: {errors[0].where}: {errors[0].message}{more}. Mend it first; see "
-            f"all with: gaploop check {root}"
-        )
-    _require_lerobot_reads(root)
     require_dataset_consent(root, Use.PUSH, options.consents)
     files, left_out = files_of(root)
     require_clean(root, files, options.allow_paths)
+    _require_sound(root)
     return Look(info, tuple(layout.read_episodes(info)), stamp, tuple(_warnings(info, left_out)))
+
+
+def _require_sound(root: Path) -> None:
+    errors = [f for f in check(root) if f.severity == ERROR]
+    if errors:
+        more = f" ({len(errors) - 1} more errors)" if len(errors) > 1 else ""
+        raise UnusableInputError(
+            f"{root} isn't sound: {errors[0].where}: {errors[0].message}{more} Mend it first; see "
+            f"all with: gaploop check {root}"
+        )
+    from gaploop.datasets.lerobot_loads import require_loads  # here: it imports torch
+
+    require_loads(root)
 
 
 def pack(look: Look, target: HubTarget, options: PushOptions, before: str) -> Parcel:
@@ -219,12 +225,6 @@ def _stamp(root: Path) -> Stamp:
 def _version_tag(root: Path) -> str:
     """Return the tag by which LeRobot looks for a dataset: its format's version."""
     return str(read_json(root / layout.INFO)["codebase_version"])
-
-
-def _require_lerobot_reads(root: Path) -> None:
-    from gaploop.datasets.lerobot_loads import require_loads  # here: it imports torch
-
-    require_loads(root)
 
 
 def _warnings(info: layout.DatasetInfo, left_out: list[str]) -> list[str]:

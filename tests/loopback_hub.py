@@ -101,6 +101,12 @@ class LoopbackHub:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self._thread.start()
 
+    def reset(self) -> None:
+        """Forget everything, as a new one."""
+        with self.lock:
+            self.repos, self.blobs, self.faults, self.log = {}, {}, [], []
+            self.card_check, self.watch = True, lambda _method, _path: None
+
     @property
     def port(self) -> int:
         return int(self._server.server_address[1])

@@ -1,0 +1,423 @@
+"""Laws of a push: what LeRobot loads from the Hub is the folder, whatever happened on the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from loopback_hub import LoopbackHub, Repo
+
+from gaploop.core import consent_store, labels
+from gaploop.core.consent import Use, today
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.vocabulary import Domain
+from gaploop.datasets import hub_dataset, layout
+from gaploop.datasets.delete import delete_takes
+from gaploop.datasets.hub_errors import HubUnreachableError
+from gaploop.datasets.hub_target import Pushed
+from gaploop.datasets.lerobot_publish import publish
+
+type Push = Callable[..., Pushed]
+type Loads = Callable[..., dict[str, Any]]
+NAME = "me/cube"
+
+
+def commits(hub: LoopbackHub) -> int:
+    """Return how many there are besides the Hub's own first one."""
+    return len(hub.repo(NAME).commits) - 1
+
+
+def is_whole(hub: LoopbackHub, root: Path) -> None:
+    """The Hub holds what the folder holds, in one commit that the tag names."""
+    there = hub.files(NAME)
+    for path in (p for part in ("data", "meta", "videos", "telemetry") for p in
+                 (root / part).rglob("*") if p.is_file()):  # fmt: skip
+        assert there[path.relative_to(root).as_posix()] == path.read_bytes()
+    assert hub.repo(NAME).tags == {"v3.0": hub.repo(NAME).branches["main"]}
+
+
+def test_plain_lerobot_loads_what_was_pushed(
+    dataset: Path, hub: LoopbackHub, push: Push, lerobot_loads: Loads
+) -> None:
+    done = push(dataset, private=True)
+    is_whole(hub, dataset)
+    assert lerobot_loads()["frames"] == 18
+    assert (commits(hub), done.commit) == (1, hub.repo(NAME).branches["main"])
+    assert hub.repo(NAME).private
+    assert "truth.jsonl" not in hub.files(NAME)
+
+
+def test_pushing_twice_equals_pushing_once(dataset: Path, hub: LoopbackHub, push: Push) -> None:
+    first = push(dataset)
+    hub.log.clear()
+    second = push(dataset)
+    assert (second.commit, second.uploaded, second.deleted) == (first.commit, (), ())
+    assert commits(hub) == 1
+    assert not [call for call in hub.log if call.split()[0] in ("PUT", "POST", "DELETE")]
+
+
+FAULTS: list[tuple[int | str, str, dict[str, Any]]] = [
+    (500, "/api/repos/create", {}),
+    (503, "/commit/", {"headers": {"Retry-After": "0"}}),
+    (429, "/preupload/", {"times": 2}),
+    (409, "/commit/", {}),
+    (500, "/lfs/", {}),
+    (500, "validate-yaml", {}),
+    (502, "/refs", {"times": 3}),
+    ("drop", "objects/batch", {}),
+    ("drop", "/lfs/", {}),
+    ("drop", "/tree/", {"times": 2}),
+    ("lost", "/api/repos/create", {}),
+    ("lost", "/commit/", {}),
+    ("lost", "/tag/", {}),
+    ("hang", "/commit/", {}),
+    ("hang", "/tag/", {"seconds": 1.0}),
+    ("html", "/preupload/", {}),
+    ("html", "/commit/", {}),
+]
+
+
+@pytest.mark.parametrize(("kind", "path", "options"), FAULTS)
+def test_after_a_fault_the_push_is_whole_and_was_made_once(
+    kind: int | str,
+    path: str,
+    options: dict[str, Any],
+    hub: LoopbackHub,
+    push_packed: Callable[[], Path],
+) -> None:
+    fault = hub.fault(kind, path, **options)
+    root = push_packed()
+    assert fault.times == 0
+    is_whole(hub, root)
+    assert commits(hub) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "path", "options"), FAULTS)
+def test_after_a_fault_plain_lerobot_loads_it(
+    kind: int | str,
+    path: str,
+    options: dict[str, Any],
+    hub: LoopbackHub,
+    push_packed: Callable[[], Path],
+    lerobot_loads: Loads,
+) -> None:
+    hub.fault(kind, path, **options)
+    push_packed()
+    assert lerobot_loads()["frames"] == 18
+
+
+def test_a_lost_answer_to_a_commit_that_deletes_is_no_error(
+    dataset: Path, hub: LoopbackHub, push: Push
+) -> None:
+    """Repeating the commit as it was would delete files that are gone: the Hub refuses that."""
+    push(dataset)
+    uid = layout.read_episodes(layout.read_info(dataset))[1].info.uid
+    delete_takes(dataset, lambda e: e.info.uid == uid)
+    hub.fault("lost", "/commit/")
+    done = push(dataset)
+    assert commits(hub) == 2
+    assert not [name for name in hub.files(NAME) if uid in name]
+    assert done.commit == hub.repo(NAME).tags["v3.0"]
+
+
+def test_what_the_folder_lost_the_hub_loses(
+    dataset: Path, hub: LoopbackHub, push: Push, lerobot_loads: Loads
+) -> None:
+    push(dataset)
+    hub.repo(NAME).trees[hub.repo(NAME).branches["main"]]["notes.txt"] = b"somebody's"
+    gone = layout.read_episodes(layout.read_info(dataset))[0].info.uid
+    delete_takes(dataset, lambda e: e.info.uid == gone)
+    push(dataset)
+    is_whole(hub, dataset)
+    assert lerobot_loads()["episodes"] == 2
+    everything = b"".join(hub.files(NAME).values())
+    assert gone.encode() not in everything
+    assert hub.files(NAME)["notes.txt"] == b"somebody's"
+
+
+def test_loading_by_the_version_works_at_every_instant(
+    dataset: Path, hub: LoopbackHub, push: Push
+) -> None:
+    """LeRobot deletes the tag and creates it anew: whoever loads in between finds no version."""
+    push(dataset)
+    label(dataset)
+    seen = []
+
+    def look(_method: str, _path: str) -> None:
+        seen.append(sorted(hub.repo(NAME).tags))
+
+    hub.watch = look
+    push(dataset)
+    look("", "")
+    assert ["v3.0.dev0"] in seen
+    assert all(tags in (["v3.0"], ["v3.0", "v3.0.dev0"], ["v3.0.dev0"]) for tags in seen)
+    assert seen[-1] == ["v3.0"]
+
+
+def test_a_push_that_ends_while_the_tag_is_gone_leaves_a_dataset_that_loads(
+    dataset: Path, hub: LoopbackHub, push: Push, lerobot_loads: Loads
+) -> None:
+    push(dataset)
+    label(dataset)
+    hub.fault(500, "/tag/", method="POST", times=99, after=1)
+    with pytest.raises(HubUnreachableError):
+        push(dataset)
+    assert list(hub.repo(NAME).tags) == ["v3.0.dev0"]
+    assert lerobot_loads()["revision"] == "v3.0.dev0"
+    push(dataset)
+    is_whole(hub, dataset)
+
+
+def label(root: Path, value: str = "success") -> None:
+    """Append one label event."""
+    uid = layout.read_episodes(layout.read_info(root))[0].info.uid
+    event = labels.LabelEvent(uid, "outcome", value, source="engineer", author="ana")
+    labels.append(root / layout.LABELS, event)
+
+
+def test_what_changes_while_it_is_pushed_is_pushed_as_it_is_then(
+    dataset: Path, hub: LoopbackHub, push: Push
+) -> None:
+    once = iter([True])
+
+    def change(method: str, _path: str) -> None:
+        if method == "PUT" and next(once, False):
+            label(dataset)
+
+    hub.watch = change
+    push(dataset)
+    is_whole(hub, dataset)
+    assert commits(hub) == 1
+
+
+def test_a_hub_without_a_card_check_takes_a_push(
+    dataset: Path, hub: LoopbackHub, push: Push
+) -> None:
+    """LeRobot's push asks huggingface.co whatever the endpoint, after the data are committed."""
+    hub.card_check = False
+    push(dataset)
+    is_whole(hub, dataset)
+
+
+def test_private_data_never_go_to_a_public_repository(
+    dataset: Path, hub: LoopbackHub, push: Push
+) -> None:
+    push(dataset)
+    label(dataset)
+    with pytest.raises(UnusableInputError, match="is public already"):
+        push(dataset, private=True)
+    assert commits(hub) == 1
+
+
+@pytest.mark.parametrize(("status", "says"), [(401, "hf auth login"), (403, "may write")])
+def test_a_refusal_is_one_line_and_isnt_tried_again(
+    status: int, says: str, dataset: Path, hub: LoopbackHub, push: Push
+) -> None:
+    hub.fault(status, "/api/repos/create", times=9)
+    with pytest.raises(UnusableInputError, match=says) as caught:
+        push(dataset)
+    assert "\n" not in str(caught.value)
+    assert sum("repos/create" in call for call in hub.log) == 1
+
+
+# -- what must not be pushed --------------------------------------------------------------------
+
+
+def add_to_json(path: Path, key: str, value: str) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+
+
+def to_info(root: Path, text: str) -> None:
+    add_to_json(root / layout.INFO, "note", text)
+
+
+def to_labels(root: Path, text: str) -> None:
+    uid = layout.read_episodes(layout.read_info(root))[0].info.uid
+    event = labels.LabelEvent(uid, "outcome", "success", source="engineer", author="ana", note=text)
+    labels.append(root / layout.LABELS, event)
+
+
+def to_tasks(root: Path, text: str) -> None:
+    import pandas as pd
+
+    tasks = pd.read_parquet(root / layout.TASKS)
+    tasks.index = [text, *tasks.index[1:]]
+    tasks.to_parquet(root / layout.TASKS)
+
+
+def to_telemetry(root: Path, text: str) -> None:
+    import zipfile
+
+    path = next((root / layout.TELEMETRY).iterdir())
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("notes/zarr.json", json.dumps({"attributes": {"from": text}}))
+
+
+TOKEN = "hf_" + "aB3" * 11
+
+
+@pytest.mark.parametrize("plant", [to_info, to_labels, to_tasks, to_telemetry])
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (TOKEN, "a Hugging Face token"),
+        ("AKIA" + "Q7" * 8, "an AWS key"),
+        ("wandb_api_key = 0123456789abcdef", "a password or key"),
+        ("recorded in /home/ana/takes/cube", "an absolute path"),
+        ("C:\\Users\\ana\\takes", "an absolute path"),
+    ],
+)
+def test_secrets_and_paths_are_found_wherever_there_is_text(
+    plant: Callable[[Path, str], None], text: str, what: str, dataset: Path
+) -> None:
+    plant(dataset, text)
+    with pytest.raises(UnusableInputError, match=what) as caught:
+        hub_dataset.require_clean(dataset, hub_dataset.files_of(dataset)[0], allow_paths=False)
+    assert text not in str(caught.value) or what == "an absolute path"
+
+
+def test_a_secret_is_found_before_anything_is_sent(
+    dataset: Path, hub: LoopbackHub, push: Push
+) -> None:
+    to_info(dataset, TOKEN)
+    with pytest.raises(UnusableInputError, match=r"meta/info.json.*revoke"):
+        push(dataset)
+    assert hub.log == []
+
+
+def test_paths_may_be_allowed_and_secrets_never(
+    dataset: Path, hub: LoopbackHub, push: Push
+) -> None:
+    to_info(dataset, "/home/ana/takes")
+    push(dataset, allow_paths=True)
+    to_labels(dataset, TOKEN)
+    with pytest.raises(UnusableInputError, match="token"):
+        push(dataset, allow_paths=True)
+    assert TOKEN.encode() not in b"".join(hub.files(NAME).values())
+
+
+def test_what_doesnt_belong_to_a_dataset_stays_here(
+    dataset: Path, hub: LoopbackHub, push: Push
+) -> None:
+    for name in (".env", "diary.txt", "meta/.info.json.x1", "images/0.png", "meta/info.lock"):
+        path = dataset / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"HF_TOKEN={TOKEN}")
+    push(dataset)
+    assert TOKEN.encode() not in b"".join(hub.files(NAME).values())
+
+
+def test_a_damaged_dataset_isnt_pushed(dataset: Path, hub: LoopbackHub, push: Push) -> None:
+    shutil.rmtree(dataset / "videos")
+    with pytest.raises(UnusableInputError, match=r"isn't sound.*gaploop check"):
+        push(dataset)
+    assert hub.log == []
+
+
+@pytest.fixture
+def with_people(
+    write_take: Callable[..., str], hub: LoopbackHub, tmp_path: Path
+) -> Callable[[set[Use]], tuple[Path, str]]:
+    """Return a function that makes a dataset with somebody in it, who agreed to some uses."""
+    assert hub is not None  # it sets the register
+
+    def make(scope: set[Use]) -> tuple[Path, str]:
+        register, root = consent_store.default_register(), tmp_path / "people"
+        id_ = "c-aaaaaaaaaa"
+        day = today() + timedelta(days=9)
+        full = frozenset({Use.RECORD, Use.PUBLISH})
+        consent_store.add(register, id_, day, full)
+        write_take(tmp_path / "j", 5, domain=Domain.REAL, consent=id_,
+                   conditions={"human": "reaches_in"})  # fmt: skip
+        publish(tmp_path / "j", root, NAME)
+        consent_store.add(register, id_, day, frozenset(scope))
+        return root, id_
+
+    return make
+
+
+def test_nothing_is_pushed_that_consent_forbids(
+    with_people: Callable[[set[Use]], tuple[Path, str]], hub: LoopbackHub, push: Push
+) -> None:
+    root, id_ = with_people({Use.RECORD, Use.PUBLISH})
+    with pytest.raises(UnusableInputError, match=f"{id_} doesn't cover 'push'"):
+        push(root)
+    assert hub.log == []
+    assert consent_store.load_register().places[id_][-1].what != "hub"
+
+
+def test_a_push_with_consent_is_remembered_for_a_withdrawal(
+    with_people: Callable[[set[Use]], tuple[Path, str]], hub: LoopbackHub, push: Push
+) -> None:
+    root, id_ = with_people(set(Use))
+    push(root)
+    places = consent_store.load_register().places[id_]
+    assert (places[-1].what, places[-1].where) == ("hub", f"{hub.url}/datasets/{NAME}")
+    assert "1 of the 1 takes shows people" in hub.files(NAME)["README.md"].decode()
+
+
+def test_who_withdraws_during_a_push_isnt_pushed(
+    with_people: Callable[[set[Use]], tuple[Path, str]], hub: LoopbackHub, push: Push
+) -> None:
+    root, id_ = with_people(set(Use))
+
+    def withdraw(method: str, _path: str) -> None:
+        if method == "PUT":
+            consent_store.withdraw(consent_store.default_register(), id_)
+
+    hub.watch = withdraw
+    with pytest.raises(UnusableInputError, match="withdrawn"):
+        push(root)
+    assert commits(hub) == 0
+
+
+# -- the card -----------------------------------------------------------------------------------
+
+
+def test_the_card_counts_what_is_there(dataset: Path, hub: LoopbackHub, push: Push) -> None:
+    push(dataset, tags=("kitchen",), license="cc-by-4.0")
+    card = hub.files(NAME)["README.md"].decode()
+    for line in (
+        "license: cc-by-4.0",
+        "- kitchen",
+        "- sim-to-sim",
+        "2 of the 3 takes come from a simulated cell",
+        "| success | 2 |",
+        "| failure | 1 |",
+        "| sim_target (sim-to-sim) | 2 |",
+        "| distractors: 4 | 1 |",
+        "| contact_dynamics | 1 | 0 |",
+        "| object_property | 0 | 1 |",
+        "Licence: cc-by-4.0.",
+        "nobody is in them",
+        f'LeRobotDataset("{NAME}")',
+    ):
+        assert line in card
+    jpeg = np.frombuffer(hub.files(NAME)["assets/sample.jpg"], dtype=np.uint8)
+    assert cv2.imdecode(jpeg, cv2.IMREAD_COLOR).shape == (240, 240, 3)
+
+
+def test_what_people_write_in_the_card_stays(dataset: Path, hub: LoopbackHub, push: Push) -> None:
+    push(dataset)
+    repo: Repo = hub.repo(NAME)
+    tree = dict(hub.files(NAME))
+    text = tree["README.md"].decode().replace("# cube", "# Cubes of ours\n\nAsk Ana.")
+    text = text.replace("license: apache-2.0", "license: mit\nlanguage: en")
+    tree["README.md"] = text.encode()
+    repo.commit(tree, "by hand")
+    uid = layout.read_episodes(layout.read_info(dataset))[1].info.uid
+    delete_takes(dataset, lambda e: e.info.uid == uid)
+    push(dataset)
+    card = hub.files(NAME)["README.md"].decode()
+    assert card.count("gaploop:begin") == 1
+    for line in ("# Cubes of ours", "Ask Ana.", "license: mit", "language: en", "Licence: mit."):
+        assert line in card
+    assert "| failure | 1 |" not in card
