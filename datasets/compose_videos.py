@@ -6,6 +6,7 @@ that nothing of the episodes left out stays in a file.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from collections import Counter
@@ -68,18 +69,22 @@ def write_videos(pieces: Sequence[Piece], stage: Path, rules: VideoRules) -> Vid
     done = VideosDone([{} for piece in pieces for _ in piece.chosen])
     for key in pieces[0].info.video_keys:
         shelf = _Shelf(stage, key, pieces, rules, done)
-        first = 0
-        for piece in pieces:
-            held = Counter(video_of(piece.info, e.row, key)[0] for e in piece.held)
-            for path, clips in _by_file(piece, key, first).items():
-                if len(clips) == held[path]:
-                    shelf.take(piece, path, clips)
-                else:
-                    for clip in clips:
-                        shelf.cut(path, clip)
-            first += len(piece.chosen)
-        shelf.close()
+        with contextlib.closing(shelf):
+            _write_camera(pieces, key, shelf)
     return done
+
+
+def _write_camera(pieces: Sequence[Piece], key: str, shelf: _Shelf) -> None:
+    first = 0
+    for piece in pieces:
+        held = Counter(video_of(piece.info, e.row, key)[0] for e in piece.held)
+        for path, clips in _by_file(piece, key, first).items():
+            if len(clips) == held[path]:
+                shelf.take(piece, path, clips)
+            else:
+                for clip in clips:
+                    shelf.cut(path, clip)
+        first += len(piece.chosen)
 
 
 def _by_file(piece: Piece, key: str, first: int) -> dict[Path, list[Clip]]:

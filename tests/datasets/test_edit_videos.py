@@ -1,0 +1,128 @@
+"""Videos through edits: cut where key frames allow it, refused or encoded again where not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.datasets.check import check
+from gaploop.datasets.lerobot_publish import publish
+from gaploop.datasets.lerobot_read import read_takes
+from gaploop.datasets.video import VideoRange, VideoWriter
+from gaploop.datasets.video_encode import encode_part
+from gaploop.scripts.cli import main
+
+Write = Callable[..., str]
+Barcodes = tuple[Callable[[int], np.ndarray], Callable[[np.ndarray], int]]
+
+
+def encode(
+    path: Path, pictures: list[np.ndarray], fps: int, keys: list[int], **options: str
+) -> None:
+    """Encode pictures with H.264, with key frames where `keys` says and B-frames between them."""
+    with av.open(str(path), "w", format="mp4") as container:
+        settings = {"bf": "2", "g": "1000", "crf": "10", "sc_threshold": "0", **options}
+        stream = container.add_stream("libx264", rate=fps, options=settings)
+        stream.height, stream.width = pictures[0].shape[:2]
+        stream.pix_fmt = "yuv420p"
+        for n, picture in enumerate(pictures):
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            frame.pict_type = 1 if n in keys else 0
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+
+
+def codes(path: Path, frames: int, fps: float, read: Callable[[np.ndarray], int]) -> list[int]:
+    return [read(picture) for picture in VideoRange(path, 0.0, frames, fps)()]
+
+
+def times(path: Path) -> list[float]:
+    with av.open(str(path)) as container:
+        return [float(frame.time) for frame in container.decode(video=0)]
+
+
+@pytest.mark.parametrize("fps", [10, 15, 30, 50])
+def test_parts_with_reordered_pictures_are_cut_at_exact_times(
+    tmp_path: Path, barcodes: Barcodes, fps: int
+) -> None:
+    """Below 20 fps pictures once stood at half their times.
+
+    FFmpeg's mp4 writer doubles time bases below 1/10000 when it writes the header; ticks were
+    counted in the old one.
+    """
+    draw, read = barcodes
+    source = tmp_path / "source.mp4"
+    encode(source, [draw(n) for n in range(30)], fps, keys=[0, 10, 20])
+    with VideoWriter(tmp_path / "out.mp4", fps) as writer:
+        assert writer.append_part(source, 20 / fps, 10)
+        assert writer.append_part(source, 0.0, 10)
+    assert codes(tmp_path / "out.mp4", 20, fps, read) == [*range(20, 30), *range(10)]
+    np.testing.assert_allclose(times(tmp_path / "out.mp4"), np.arange(20) / fps, atol=1e-6)
+
+
+def test_a_part_that_others_depend_on_is_not_cut(tmp_path: Path, barcodes: Barcodes) -> None:
+    source = tmp_path / "source.mp4"
+    encode(source, [barcodes[0](n) for n in range(30)], 30, keys=[0, 10])
+    with VideoWriter(tmp_path / "out.mp4", 30) as writer:
+        for first, frames in ((5, 5), (20, 10), (10, 25)):
+            with pytest.raises(UnusableInputError, match="can't be cut at"):
+                writer.append_part(source, first / 30, frames)
+        assert not (tmp_path / "out.mp4").exists()
+        assert writer.append_part(source, 10 / 30, 20)
+
+
+def test_encoding_a_part_again_shows_the_same_pictures(tmp_path: Path, barcodes: Barcodes) -> None:
+    source, target = tmp_path / "source.mp4", tmp_path / "part.mp4"
+    encode(source, [barcodes[0](n) for n in range(30)], 30, keys=[0])
+    encode_part(source, 7 / 30, 12, 30, target)
+    assert codes(target, 12, 30, barcodes[1]) == list(range(7, 19))
+    with pytest.raises(UnusableInputError, match="holds 5 pictures"):
+        encode_part(source, 25 / 30, 12, 30, target)
+
+
+def test_an_edit_encodes_nothing_unless_it_is_told_to(
+    tmp_path: Path, write_take: Write, barcodes: Barcodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for n in range(4):
+        write_take(tmp_path / "journal", frames=6, code=100 * n)
+    root = tmp_path / "set"
+    publish(tmp_path / "journal", root, "me/x")
+    pictures = [barcodes[0](100 * n + k) for n in range(4) for k in range(6)]
+    (video,) = (root / "videos").rglob("*.mp4")
+    encode(video, pictures, 50, keys=[0, 6])  # takes 2 and 3 don't begin with a key frame
+    before = video.read_bytes()
+    arguments = ["edit", "keep", str(root), "--episodes=[0, 2]"]
+    assert main([*arguments, "--yes"]) == 2
+    error = capsys.readouterr().err
+    assert re.search(r"file-000.mp4 can't be cut at 0.24 s.*--reencode=true", error), error
+    assert video.read_bytes() == before
+    out = tmp_path / "out"
+    assert main([*arguments, f"--output_dir={out}", "--reencode"]) == 0
+    assert "1 takes cut out, 1 takes encoded again" in capsys.readouterr().out
+    for take, code in zip(read_takes(out), (0, 200), strict=True):
+        seen = [barcodes[1](picture) for picture in take.cameras["overhead"]()]
+        assert seen == [code + k for k in range(6)]
+    assert [f.code for f in check(out) if f.severity == "error"] == []
+
+
+def test_merging_and_splitting_at_files_never_opens_what_it_takes_whole(
+    tmp_path: Path, write_take: Write
+) -> None:
+    """A file all of whose takes stay is copied, key frames or not."""
+    roots = []
+    for n in range(2):
+        for k in range(2):
+            write_take(tmp_path / f"j{n}", frames=5, code=100 * n + 10 * k)
+        roots.append(tmp_path / f"set{n}")
+        publish(tmp_path / f"j{n}", roots[-1], "me/x")
+    assert main(["merge", *map(str, roots), f"--output_dir={tmp_path / 'whole'}"]) == 0
+    old = [p.read_bytes() for root in roots for p in (root / "videos").rglob("*.mp4")]
+    new = sorted((tmp_path / "whole" / "videos").rglob("*.mp4"))
+    assert [p.read_bytes() for p in new] == old
+    assert all(p.stat().st_nlink == 1 for p in new)  # independent of what it was made of
