@@ -60,7 +60,7 @@ class CacheOptions:
     size: tuple[int, int] | None = None
     max_gb: float = 20.0
     folder: Path | None = None
-    quality: int = 95
+    quality: int = 90
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -199,7 +199,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 def form_name(codec: Codec, options: CacheOptions, decoder: str) -> str:
-    """Return the name of the folder for pictures of one form, such as `jpeg95-224x224-pyav`."""
+    """Return the name of the folder for pictures of one form, such as `jpeg90-224x224-pyav`."""
     size = "native" if options.size is None else f"{options.size[1]}x{options.size[0]}"
     return f"{codec}{options.quality if codec == 'jpeg' else ''}-{size}-{decoder}"
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from lerobot.datasets import factory
 from lerobot.datasets.dataset_reader import DatasetReader
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
@@ -74,14 +72,3 @@ class CachedLeRobotDataset(LeRobotDataset):  # type: ignore[misc]
         """The cameras whose pictures come from the cache, and where they are."""
         stores: Mapping[str, PictureStore] = self.reader.stores
         return stores
-
-
-@contextlib.contextmanager
-def caching(cache: CacheOptions, progress: Progress = silent) -> Iterator[None]:
-    """Let LeRobot's own training open datasets with a frame cache while the block runs."""
-    before = factory.LeRobotDataset
-    factory.LeRobotDataset = partial(CachedLeRobotDataset, cache=cache, progress=progress)
-    try:
-        yield
-    finally:
-        factory.LeRobotDataset = before

@@ -346,7 +346,7 @@ def _through_lerobot(path: Path, clip: Clip, decoding: Decoding) -> Iterator[Ima
             found = decode_video_frames(
                 path, times_s, decoding.tolerance_s, decoding.backend, return_uint8=True
             )
-        except (FrameTimestampError, RuntimeError) as error:
+        except (FrameTimestampError, RuntimeError, IndexError) as error:
             reason = " ".join(str(error).split())[:160]
             raise UnusableInputError(
                 f"{path}: episode {clip.episode} can't be decoded ({reason}). See gaploop check."

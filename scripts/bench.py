@@ -15,6 +15,7 @@ EXAMPLE: Final = """\
 gaploop bench cell
 gaploop bench bus --json
 gaploop bench loop --json
+gaploop bench loader --json
 gaploop bench faults --schedules=1000 --output_dir=outputs/faults
 gaploop bench gaps --n=30 --output_dir=outputs/gaps
 gaploop bench attribution --n=8 --output_dir=outputs/attribution
@@ -29,6 +30,7 @@ BENCHES: Final = {
     "attribution": "injected against diagnosed dimension, over freshly drawn gaps",
     "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
     "cell": "rendering rate and the scripted expert's success in the nominal cell",
+    "loader": "training samples per second, beside LeRobot's loaders; disk, memory, building",
     "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
     "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
@@ -47,7 +49,8 @@ class BenchConfig:
     what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell
     measures rendering and the scripted expert; faults lets random things go wrong on emulated
     arms and times torque off; gaps measures what every mechanism costs the base policy; journal
-    kills recordings and counts what is lost; loop drives emulated arms with gaploop and with
+    kills recordings and counts what is lost; loader times training batches from LeRobot's loaders
+    and from the frame cache; loop drives emulated arms with gaploop and with
     lerobot-teleoperate in turn; real_input takes foreign recordings through import, diagnosis and
     LoRA; record counts dropped pictures; reference records nominal takes and says what is usual
     in them.

@@ -17,11 +17,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.labels import check_dimensions
 from gaploop.core.station import SIM_STATION
+
+if TYPE_CHECKING:
+    from gaploop.datasets.frame_cache import CacheOptions
 from gaploop.datasets.hub_target import check_repo_id
 
 QUIET_LOGGERS: Final = ("lerobot", "torchcodec", "torch", "datasets", "huggingface_hub", "fsspec")
@@ -51,6 +54,29 @@ class DatasetFolder:
         if self.root is None:
             raise UnusableInputError("Which dataset? Name its folder with --dataset.root=DIR.")
         return self.root
+
+
+@dataclass
+class CacheFlags:
+    """How decoded pictures are kept for training; see docs/loading.md."""
+
+    mode: str = "auto"
+    """auto (raw where it fits, else jpeg, else off), raw, jpeg or off."""
+    size: str = "native"
+    """What pictures are scaled to, such as 224 or 320x240: what training uses loads fastest."""
+    max_gb: float = 20.0
+    """What all caches in --cache.dir may take together [GB]."""
+    dir: Path | None = None
+    """Where caches are; gaploop/frames in the user's cache folder unless given."""
+    quality: int = 90
+    """Of JPEG pictures, 1 to 100."""
+
+    def options(self) -> CacheOptions:
+        """Return them checked."""
+        from gaploop.datasets.frame_cache import CacheOptions, parse_size
+
+        size = parse_size(self.size)
+        return CacheOptions(self.mode, size, self.max_gb, self.dir, self.quality)
 
 
 @dataclass

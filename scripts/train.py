@@ -1,4 +1,4 @@
-"""The command `gaploop train`: LeRobot's own training, on a mixture of datasets."""
+"""The command `gaploop train`: LeRobot's own training, on cached pictures and on mixtures."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.scripts.options import emit
+from gaploop.scripts.options import CacheFlags, emit, progress
+
+if TYPE_CHECKING:
+    from gaploop.datasets.frame_cache import CacheOptions
+    from gaploop.datasets.mixture_sources import OpenMixture
 
 POSITIONAL: Final = "mixture"
 PASSED_ON: Final = "lerobot"
 EXAMPLE: Final = """
 gaploop train mixture.yaml --output_dir=run -- \\
     --policy.type=act --policy.push_to_hub=false --batch_size=64 --steps=20000
+gaploop train --cache.size=224 -- --dataset.repo_id=me/takes --dataset.root=takes \\
+    --policy.type=act --policy.push_to_hub=false --output_dir=run
 gaploop train mixture.yaml -- --resume=true \\
     --config_path=run/checkpoints/last/pretrained_model/train_config.json
 accelerate launch --num_processes=4 -m gaploop.scripts.cli train mixture.yaml -- --policy.type=…
@@ -26,21 +32,23 @@ _MINE: Final = ("dataset.root", "dataset.repo_id")
 
 @dataclass
 class TrainConfig:
-    """Train any LeRobot policy with LeRobot's own training, on a mixture of datasets.
+    """Train any LeRobot policy with LeRobot's own training, on cached pictures, also on a mixture.
 
-    What stands behind `--` are lerobot-train's options, all of them; the mixture takes the place
-    of --dataset.repo_id. Resuming goes on with the very samples that would have come next, and
+    What stands behind `--` are lerobot-train's options, all of them. Every video is decoded once,
+    into a cache that trainings share, instead of anew for every sample. A mixture takes the place
+    of --dataset.repo_id: resuming goes on with the very samples that would have come next, and
     under accelerate no two ranks read the same one. OUT/mixture.json says what is drawn.
     """
 
     mixture: Path | None = None
-    """The mixture, see docs/mixing.md (`gaploop train FILE.yaml` is short for it)."""
+    """A mixture, see docs/mixing.md (`gaploop train FILE.yaml` is short for it)."""
+    cache: CacheFlags = field(default_factory=CacheFlags)
     output_dir: Path | None = None
     """Run folder, as lerobot-train's option of that name."""
     lerobot: list[str] = field(default_factory=list)
     """Stands for what is written behind `--`."""
     json: bool = False
-    """Print {"output_dir", "steps", "sources": […]} at the end."""
+    """Print {"output_dir", "steps"} at the end, and with a mixture "sources"."""
 
 
 def run(config: TrainConfig) -> int:
@@ -48,25 +56,29 @@ def run(config: TrainConfig) -> int:
     from gaploop.datasets.mixture_sources import open_mixture
     from gaploop.datasets.mixture_spec import load_mixture
 
-    if config.mixture is None:
-        raise UnusableInputError("Which mixture? Name its file: gaploop train FILE.yaml -- …")
-    opened = open_mixture(load_mixture(config.mixture))
+    cache = config.cache.options()
+    opened = open_mixture(load_mixture(config.mixture)) if config.mixture else None
     with _as_lerobot_train(_arguments(config)):
-        return _train(opened, config.json)
+        return _train(opened, cache, config.json)
 
 
 def _arguments(config: TrainConfig) -> list[str]:
     given = list(config.lerobot)
     names = {word.removeprefix("--").partition("=")[0] for word in given if word.startswith("--")}
-    for name in _MINE:
+    for name in _MINE if config.mixture else ():
         if name in names:
             raise UnusableInputError(
                 f"--{name} doesn't go with a mixture: name datasets in {config.mixture}."
             )
     if config.output_dir is not None:
         given.append(f"--output_dir={config.output_dir}")
-    if "config_path" not in names:
-        given.append(f"--dataset.repo_id=local/{config.mixture.stem if config.mixture else ''}")
+    if config.mixture is not None and "config_path" not in names:
+        given.append(f"--dataset.repo_id=local/{config.mixture.stem}")
+    if config.mixture is None and not names & {"dataset.repo_id", "config_path"}:
+        raise UnusableInputError(
+            "Train on what? Name a dataset: gaploop train -- --dataset.repo_id=me/takes "
+            "--dataset.root=DIR --policy.type=…; or a mixture: gaploop train FILE.yaml -- …"
+        )
     return given
 
 
@@ -80,22 +92,25 @@ def _as_lerobot_train(arguments: list[str]) -> Iterator[None]:
         sys.argv = before
 
 
-def _train(opened: Any, as_json: bool) -> int:
+def _train(opened: OpenMixture | None, cache: CacheOptions, as_json: bool) -> int:
     from accelerate import PartialState
     from lerobot.scripts.lerobot_train import train
 
     from gaploop.core.files import read_json
+    from gaploop.datasets.lerobot_cached_train import caching
     from gaploop.datasets.lerobot_mixture_train import REPORT, mixing
 
     options = _options()
-    with mixing(opened):
+    with caching(cache, progress), mixing(opened) if opened else contextlib.nullcontext():
         train(options)
     if PartialState().is_main_process:
-        drawn = read_json(options.output_dir / REPORT)
-        parts = ", ".join(f"{s['name']} {s['samples']:,}" for s in drawn["sources"])
-        text = f"{options.output_dir}: {options.steps} steps. Samples drawn: {parts}."
         answer = {"output_dir": options.output_dir, "steps": options.steps}
-        emit(as_json, {**answer, "sources": drawn["sources"]}, text)
+        text = f"{options.output_dir}: {options.steps} steps."
+        if opened:
+            answer["sources"] = read_json(options.output_dir / REPORT)["sources"]
+            parts = ", ".join(f"{s['name']} {s['samples']:,}" for s in answer["sources"])
+            text += f" Samples drawn: {parts}."
+        emit(as_json, answer, text)
     return 0
 
 
