@@ -19,6 +19,7 @@ gaploop bench loader --json
 gaploop bench faults --schedules=1000 --output_dir=outputs/faults
 gaploop bench gaps --n=30 --output_dir=outputs/gaps
 gaploop bench attribution --n=8 --output_dir=outputs/attribution
+gaploop bench metadata --json
 gaploop bench journal --kills=1000 --output_dir=outputs/journal
 gaploop bench record --seconds=300 --output_dir=outputs/record
 gaploop bench real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
@@ -32,6 +33,7 @@ BENCHES: Final = {
     "cell": "rendering rate and the scripted expert's success in the nominal cell",
     "loader": "training samples per second, beside LeRobot's loaders; disk, memory, building",
     "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
+    "metadata": "queries and checks over up to 1,000 datasets, 1 million episodes, beside LeRobot",
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
     "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
     "faults": "torque off after every trip: random faults on emulated arms",
@@ -46,14 +48,14 @@ class BenchConfig:
     """Run one of the benchmarks, each printing its figures.
 
     attribution tabulates injected against diagnosed dimension over freshly drawn gaps; bus compares
-    what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell
-    measures rendering and the scripted expert; faults lets random things go wrong on emulated
-    arms and times torque off; gaps measures what every mechanism costs the base policy; journal
-    kills recordings and counts what is lost; loader times training batches from LeRobot's loaders
-    and from the frame cache; loop drives emulated arms with gaploop and with
-    lerobot-teleoperate in turn; real_input takes foreign recordings through import, diagnosis and
-    LoRA; record counts dropped pictures; reference records nominal takes and says what is usual
-    in them.
+    what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell measures rendering
+    and the scripted expert; faults lets random things go wrong on emulated arms and times torque
+    off; gaps measures what every mechanism costs the base policy; journal kills recordings and
+    counts what is lost; loader times training batches from LeRobot's loaders and from the frame
+    cache; loop drives emulated arms with gaploop and with lerobot-teleoperate in turn; metadata
+    searches and checks simulated datasets; real_input takes foreign recordings through import,
+    diagnosis and LoRA; record counts dropped pictures; reference records nominal takes and says
+    what is usual in them.
     """
 
     name: str = ""

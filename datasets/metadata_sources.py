@@ -1,0 +1,260 @@
+"""Where the metadata of many datasets is: folders on disk, repositories on a Hub.
+
+Only what is asked for is read: of a Parquet file on a Hub its footer and the columns wanted, by
+ranges. Servers that don't answer ranges are asked for whole files.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.datasets import layout
+from gaploop.datasets.layout import DatasetInfo
+
+HUB: Final = "hf://datasets/"
+TIMEOUT_S: Final = 30.0
+"""A request without an answer for this long is tried again [s]."""
+READ_AHEAD_BYTES: Final = 1 << 16
+"""Least size of a ranged request; a Parquet footer and its length fit into one."""
+_REPO_ID: Final = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+_FOLDERS: Final = ("meta", "data", "videos")
+
+
+class Metadata(Protocol):
+    """One dataset's files, wherever they are."""
+
+    @property
+    def name(self) -> str:
+        """Its folder, or `hf://datasets/OWNER/NAME`."""
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Paths of the files below meta, data and videos, relative to the dataset."""
+
+    def open(self, path: str) -> BinaryIO:
+        """Open one of them for reading.
+
+        Raises:
+            OSError: it can't be read.
+        """
+
+
+@dataclass(frozen=True)
+class LocalMetadata:
+    """A dataset on disk."""
+
+    root: Path
+
+    @property
+    def name(self) -> str:
+        """Its folder."""
+        return str(self.root)
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Paths of its files, relative to it."""
+        found = set()
+        for folder in _FOLDERS:
+            for here, _, names in os.walk(self.root / folder):
+                base = os.path.relpath(here, self.root)
+                found |= {os.path.join(base, name) for name in names}
+        return frozenset(found)
+
+    def open(self, path: str) -> BinaryIO:
+        """Open one of its files."""
+        return (self.root / path).open("rb")
+
+
+@dataclass(frozen=True)
+class HubMetadata:
+    """A dataset on a Hub.
+
+    Attributes:
+        repo_id: owner and name.
+        revision: branch, tag or commit; None for the main branch.
+    """
+
+    repo_id: str
+    revision: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Its address."""
+        return f"{HUB}{self.repo_id}" + (f"@{self.revision}" if self.revision else "")
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError
+
+        try:
+            api = HfApi(endpoint=_endpoint(), library_name="gaploop")
+            tree = api.list_repo_tree(
+                self.repo_id, recursive=True, revision=self.revision, repo_type="dataset"
+            )
+            return {e.path: e.size for e in tree if getattr(e, "size", None) is not None}
+        except (HfHubHTTPError, OSError) as error:
+            raise OSError(_first_line(error)) from None
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Paths of its files, relative to it."""
+        return frozenset(self._sizes)
+
+    def open(self, path: str) -> BinaryIO:
+        """Open one of its files; it is read by ranges."""
+        from huggingface_hub import hf_hub_url
+
+        if path not in self._sizes:
+            raise FileNotFoundError(f"{self.name} has no {path}")
+        url = hf_hub_url(
+            self.repo_id,
+            path,
+            repo_type="dataset",
+            revision=self.revision,
+            endpoint=_endpoint(),
+        )
+        return io.BufferedReader(RangedFile(url, self._sizes[path]), READ_AHEAD_BYTES)
+
+
+class RangedFile(io.RawIOBase):
+    """A file on a Hub, read by ranges; requests are repeated where a server is overloaded."""
+
+    def __init__(self, url: str, size: int) -> None:
+        self._url, self._size, self._at = url, size, 0
+        self._whole: bytes | None = None
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a place and return it."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer as far as the file goes and return the number of bytes."""
+        view = memoryview(buffer).cast("B")
+        last = min(self._size, self._at + len(view))
+        if last <= self._at:
+            return 0
+        content = self._fetch(self._at, last)
+        view[: len(content)] = content
+        self._at += len(content)
+        return len(content)
+
+    def _fetch(self, first: int, last: int) -> bytes:
+        from huggingface_hub.errors import HfHubHTTPError
+        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
+
+        if self._whole is None:
+            headers = {"range": f"bytes={first}-{last - 1}", **build_hf_headers()}
+            try:
+                answer = http_backoff(
+                    "GET", self._url, headers=headers, timeout=TIMEOUT_S, follow_redirects=True
+                )
+                hf_raise_for_status(answer)
+            except (HfHubHTTPError, OSError) as error:
+                raise OSError(_first_line(error)) from None
+            content: bytes = answer.content
+            if answer.status_code == 206:
+                if len(content) != last - first:
+                    raise OSError(f"{self._url}: {len(content)} bytes of {last - first} came.")
+                return content
+            if len(content) != self._size:
+                raise OSError(f"{self._url}: {len(content)} bytes of {self._size} came.")
+            self._whole = content
+        return self._whole[first:last]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _endpoint() -> str:
+    from huggingface_hub import constants
+
+    return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+
+
+def find_datasets(names: Iterable[str]) -> list[Metadata]:
+    """Return the datasets that names stand for, in order, each once.
+
+    Args:
+        names: folders of datasets, folders above any number of them, and repositories on a Hub as
+            `hf://datasets/OWNER/NAME`, or `OWNER/NAME` where no folder has that name; `@REVISION`
+            may follow.
+
+    Raises:
+        UnusableInputError: a name that is neither, or a folder without a dataset below it.
+    """
+    found: dict[str, Metadata] = {}
+    for name in names:
+        path = Path(name)
+        if path.is_dir():
+            local: list[Metadata] = [LocalMetadata(root) for root in _below(path)]
+            if not local:
+                raise UnusableInputError(
+                    f"{path}: neither a dataset nor a folder above one (none has {layout.INFO})."
+                )
+            found |= {source.name: source for source in local}
+        elif name.startswith(HUB) or (_REPO_ID.fullmatch(name) and not path.exists()):
+            repo_id, _, revision = name.removeprefix(HUB).partition("@")
+            source = HubMetadata(repo_id, revision or None)
+            found[source.name] = source
+        else:
+            raise UnusableInputError(
+                f"{name} not found. Name folders of datasets, folders above them, or repositories "
+                f"as {HUB}OWNER/NAME."
+            )
+    return list(found.values())
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    if (folder / layout.INFO).is_file():
+        yield folder
+        return
+    for here, folders, _ in os.walk(folder):
+        if (Path(here) / layout.INFO).is_file():
+            folders[:] = []
+            yield Path(here)
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
+
+
+def read_info(source: Metadata) -> DatasetInfo:
+    """Return what a dataset's `meta/info.json` says.
+
+    Raises:
+        UnusableInputError: as in `layout.read_info`.
+        OSError: it can't be read.
+    """
+    if isinstance(source, LocalMetadata):
+        return layout.read_info(source.root)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, layout.INFO)
+        copy.parent.mkdir()
+        with source.open(layout.INFO) as stream:
+            copy.write_bytes(stream.read())
+        try:
+            return layout.read_info(Path(folder))
+        except UnusableInputError as error:
+            raise UnusableInputError(str(error).replace(folder, source.name)) from None

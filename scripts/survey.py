@@ -1,0 +1,177 @@
+"""The command `gaploop survey`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.scripts.options import emit, jsonable, progress
+
+if TYPE_CHECKING:
+    from gaploop.datasets.metadata_check import Overview
+    from gaploop.datasets.metadata_sources import Metadata
+    from gaploop.datasets.metadata_stream import Found
+
+POSITIONAL: Final = "roots"
+_ROWS_SHOWN: Final = 20
+
+EXAMPLE: Final = """
+gaploop survey recordings
+gaploop survey recordings --where='outcome==failure and contact_dynamics>0.5'
+gaploop survey --roots='[recordings/monday, hf://datasets/me/pick_place]' --json
+"""
+
+
+@dataclass
+class SurveyConfig:
+    """Say what many datasets hold and what is wrong with their metadata, or find episodes in them.
+
+    Reads metadata only, in blocks, so that a thousand datasets with a million episodes need little
+    memory; of a Hub only the columns wanted are read. Without --where: episodes, frames, outcomes,
+    gap dimensions and findings; exit code 1 where a dataset has an error. With --where: the
+    episodes found; exit code 1 where a dataset couldn't be searched. gaploop check looks at one
+    dataset's data and videos, too.
+    """
+
+    roots: list[str] = field(default_factory=list)
+    """Datasets, folders above any number of them, or hf://datasets/OWNER/NAME
+    (`gaploop survey A B` is short for it)."""
+    where: str = ""
+    """Find these episodes; the language of gaploop label --where."""
+    output_dir: Path | None = None
+    """Also write survey.jsonl there, one line a dataset."""
+    json: bool = False
+    """Print one JSON object: {"datasets", "episodes", …, "by_dataset": [...]}."""
+
+
+def run(config: SurveyConfig) -> int:
+    """Survey; the work is in `datasets.metadata_stream` and `datasets.metadata_check`."""
+    from gaploop.datasets.metadata_sources import find_datasets
+
+    if not config.roots:
+        raise UnusableInputError("Which datasets? Name them: gaploop survey DIR …")
+    sources = find_datasets(config.roots)
+    return _find(config, sources) if config.where else _overview(config, sources)
+
+
+def _find(config: SurveyConfig, sources: Sequence[Metadata]) -> int:
+    from gaploop.datasets.metadata_stream import find
+
+    results = list(_written(config, sources, find(config.where, sources), _found_line))
+    hits = [found for found in results if len(found.episodes)]
+    skipped = [found for found in results if found.skipped]
+    answer = {
+        "where": config.where,
+        "datasets": len(results),
+        "episodes": sum(found.scanned for found in results),
+        "found": sum(len(found.episodes) for found in results),
+        "frames": sum(found.frames for found in results),
+        "by_dataset": [_found_line(found) for found in results],
+    }
+    lines = [_short(f.dataset, [int(e) for e in f.episodes]) for f in hits[:_ROWS_SHOWN]]
+    if len(hits) > _ROWS_SHOWN:
+        lines.append(f"… and {len(hits) - _ROWS_SHOWN} more datasets; all with --json.")
+    lines += [f"Not searched: {f.dataset}: {f.skipped}" for f in skipped[:_ROWS_SHOWN]]
+    lines.append(
+        f"{answer['found']} of {answer['episodes']} episodes in {len(hits)} of {len(results)} "
+        f"datasets, {answer['frames']} frames."
+    )
+    emit(config.json, answer, "\n".join(lines))
+    return int(bool(skipped))
+
+
+def _overview(config: SurveyConfig, sources: Sequence[Metadata]) -> int:
+    from gaploop.datasets.metadata_check import overviews, shared_uids
+
+    results = list(_written(config, sources, overviews(sources), _overview_line))
+    totals: dict[str, Counter[str]] = {}
+    for one in results:
+        for column, counts in one.counts.items():
+            totals.setdefault(column.removeprefix("gap_"), Counter()).update(counts)
+    answer = {
+        "ok": all(one.ok for one in results),
+        "datasets": len(results),
+        "episodes": sum(one.episodes for one in results),
+        "frames": sum(one.frames for one in results),
+        "shared_takes": shared_uids([one.uids for one in results]),
+        "counts": {name: dict(count.most_common()) for name, count in totals.items()},
+        "fps": _counted(f"{one.fps:g}" for one in results),
+        "robot_types": _counted(one.robot_type for one in results),
+        "by_dataset": [_overview_line(one) for one in results],
+    }
+    emit(config.json, answer, "\n".join(_words(answer, results)))
+    return int(not answer["ok"])
+
+
+def _words(answer: dict[str, Any], results: Sequence[Overview]) -> Iterator[str]:
+    yield (
+        f"{answer['datasets']} datasets, {answer['episodes']} episodes, {answer['frames']} frames."
+    )
+    for name in ("outcome", "domain", "kind", "dimensions"):
+        if counts := answer["counts"].get(name):
+            yield f"{name}: " + ", ".join(f"{n} {word}" for word, n in counts.items())
+    yield "fps: " + ", ".join(f"{n} at {fps}" for fps, n in answer["fps"].items())
+    if answer["shared_takes"]:
+        yield f"{answer['shared_takes']} takes stand in more than one of the datasets."
+    faulty = [one for one in results if one.findings]
+    for one in faulty[:_ROWS_SHOWN]:
+        for finding in one.findings[:3]:
+            yield f"{finding.severity} {finding.code}: {one.dataset}: {finding.message}"
+    if len(faulty) > _ROWS_SHOWN:
+        yield f"… and {len(faulty) - _ROWS_SHOWN} more datasets with findings; all with --json."
+    if not faulty:
+        yield "Nothing wrong with their metadata."
+
+
+def _written[T](
+    config: SurveyConfig,
+    sources: Sequence[Metadata],
+    results: Iterator[T],
+    line: Callable[[T], dict[str, Any]],
+) -> Iterator[T]:
+    """Yield results as they come, with a progress bar, each also as a line of survey.jsonl."""
+    from gaploop.core.files import writable_folder
+
+    folder = writable_folder(config.output_dir) if config.output_dir else None
+    parts: list[str] = []
+    with progress("Reading metadata", len(sources)) as advance:
+        for result in results:
+            if folder is not None:
+                parts.append(json.dumps(jsonable(line(result))))
+            advance()
+            yield result
+    if folder is not None:
+        from gaploop.core.files import write_atomically
+
+        write_atomically(folder / "survey.jsonl", "".join(f"{part}\n" for part in parts))
+
+
+def _found_line(found: Found) -> dict[str, Any]:
+    return {**asdict(found), "episodes": found.episodes.tolist()}
+
+
+def _overview_line(one: Overview) -> dict[str, Any]:
+    return {
+        "dataset": one.dataset,
+        "episodes": one.episodes,
+        "frames": one.frames,
+        "fps": one.fps,
+        "robot_type": one.robot_type,
+        "counts": {name.removeprefix("gap_"): dict(c) for name, c in one.counts.items()},
+        "findings": [asdict(finding) for finding in one.findings],
+    }
+
+
+def _counted(words: Iterator[str]) -> dict[str, int]:
+    return dict(Counter(words).most_common())
+
+
+def _short(dataset: str, episodes: Sequence[int]) -> str:
+    from gaploop.datasets.findings import numbers
+
+    return f"{dataset}: {numbers(episodes)}"
