@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -71,12 +72,13 @@ def _report_foreign(info: DatasetInfo, findings: Findings) -> None:
             + "  # OLD: the dataset or journal before the edit",
         )
         return
-    findings.warn(
+    findings.note(
         "no_gap_columns",
         layout.EPISODES,
         "No gap columns: recorded elsewhere. Outcome, domain and gap dimension of its episodes "
         "are unknown.",
-        f"gaploop import {info.root} --format=lerobot --output_dir={info.root}_imported",
+        f"gaploop import {shlex.quote(str(info.root))} --format=lerobot "
+        f"--output_dir={shlex.quote(f'{info.root}_imported')}",
     )
 
 

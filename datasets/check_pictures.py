@@ -25,7 +25,6 @@ FROZEN_S: Final = 1.0
 FROZEN_FRAMES: Final = 10
 MOVED: Final = 0.05
 """The joints must have covered this share of their range while the pictures stood still."""
-_DARK: Final = 8
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def look_at(
     findings: Findings,
 ) -> None:
     """Decode some episodes of one file."""
-    broken, frozen, dark = [], [], []
+    broken, frozen = [], []
     for run in runs:
         try:
             thumbs = list(_thumbs(info.fps, path, run))
@@ -60,22 +59,24 @@ def look_at(
         if len(thumbs) < run.frames:
             broken.append(run.episode)
             continue
-        if all(int(t.max()) < _DARK for t in thumbs):
-            dark.append(run.episode)
-        elif scan is not None and _stands_still(thumbs, info.fps, run.episode, scan):
+        if scan is not None and _stands_still(thumbs, info.fps, run.episode, scan):
             frozen.append(run.episode)
     name = path.relative_to(info.root)
     if broken:
         text = f"{key}: pictures of episodes {numbers(broken)} can't be decoded."
         findings.error("bad_pictures", name, text)
-    without = "keeps the rest"
-    if dark:
-        text = f"{key}: episodes {numbers(dark)} are black."
-        findings.warn("black_images", name, text, f"{findings.delete(dark)}  # {without}")
     if frozen:
         text = f"{key}: episodes {numbers(frozen)} show one and the same picture while the robot "
-        mend = f"{findings.delete(frozen)}  # {without}"
+        mend = f"{findings.delete(frozen)}  # keeps the rest"
         findings.warn("frozen_images", name, text + "moves.", mend)
+
+
+def decodes(fps: float, path: Path, run: PictureRun) -> bool:
+    """Say whether all pictures of a stretch can be decoded."""
+    try:
+        return sum(1 for _ in _thumbs(fps, path, run)) == run.frames
+    except DAMAGE:
+        return False
 
 
 def _thumbs(fps: float, path: Path, run: PictureRun) -> Iterator[NDArray[np.uint8]]:

@@ -51,6 +51,11 @@ class Moments:
             np.concatenate([self.squares[:-1], squares, later.squares[1:]]),
         )
 
+    def only(self, run: int) -> Moments:
+        """Return those of one run."""
+        at = slice(run, run + 1)
+        return Moments(self.low[at], self.high[at], self.total[at], self.squares[at])
+
     @classmethod
     def of(cls, values: NDArray[np.float64], starts: NDArray[np.int64]) -> Moments:
         """Compute them of `values`, shape (n, width), for runs that begin at `starts`."""

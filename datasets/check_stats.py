@@ -8,7 +8,7 @@ what the episodes say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,8 @@ ABSURD: Final = 1e6
 """No joint, image or pose statistic of a robot dataset is larger than this."""
 RELATIVE: Final = 1e-2
 """Share of a feature's range by which a written statistic may differ from the recomputed one."""
+EXACT: Final = 1e-4
+"""The same for the mean of one episode, which LeRobot computes from the very same rows."""
 _FLOAT32: Final = 1e-5
 """Error of LeRobot's float32 mean of squares, as a share of the largest square."""
 QUANTILES: Final = ("q01", "q10", "q50", "q90", "q99")
@@ -150,16 +152,19 @@ def _compare_whole(
 
 
 def _agree(
-    name: str, written: NDArray[np.float64], found: Mapping[str, NDArray[np.float64]]
+    name: str,
+    written: NDArray[np.float64],
+    found: Mapping[str, NDArray[np.float64]],
+    relative: float = RELATIVE,
 ) -> bool:
     if written.shape != found["min"].shape:
         return False
     low, high = found["min"], found["max"]
     size = np.maximum(np.abs(low), np.abs(high))
     if name == "std":
-        slack = RELATIVE * found["std"] ** 2 + _FLOAT32 * size**2 + 1e-12
+        slack = relative * found["std"] ** 2 + _FLOAT32 * size**2 + 1e-12
         return bool((np.abs(written**2 - found["std"] ** 2) <= slack).all())
-    share = RELATIVE if name == "mean" else RELATIVE / 100
+    share = relative if name == "mean" else EXACT
     slack = share * (high - low) + _FLOAT32 * size + 1e-9
     return bool((np.abs(written - found[name]) <= slack).all())
 
@@ -191,6 +196,38 @@ def _check_episode_stats(
     if stats is not None and not wrong:
         for key, tables in parts.items():
             _compare_aggregate(key, stats.get(key), tables, findings)
+
+
+def differing_episodes(
+    table: pa.Table,
+    moments: Mapping[str, Moments],
+    rows: NDArray[np.float64],
+    episodes: Sequence[int],
+) -> list[int]:
+    """Return rows of an episode table whose statistics are not those of their frames.
+
+    Args:
+        table: rows of `meta/episodes` with statistics.
+        moments: feature to its statistics, recomputed, one row for each episode there is.
+        rows: frames of each episode there is.
+        episodes: which of them each row of `table` is about.
+    """
+    wrong: set[int] = set()
+    for key, found in moments.items():
+        names = [n for n in NAMES if f"stats/{key}/{n}" in table.column_names]
+        if len(names) < len(NAMES) or len(found.low) != len(rows):
+            continue
+        columns_ = {n: table[f"stats/{key}/{n}"].to_pylist() for n in names}
+        for i, episode in enumerate(episodes):
+            try:
+                written = {n: _vector(columns_[n][i]) for n in names}
+            except (TypeError, ValueError):
+                wrong.add(i)
+                continue
+            due = summary(found.only(episode), rows[episode : episode + 1])
+            if not all(_agree(n, written[n], due, EXACT) for n in NAMES):
+                wrong.add(i)
+    return sorted(wrong)
 
 
 def _stat_columns(path: Path, key: str) -> dict[str, NDArray[np.float64]] | None:
@@ -225,14 +262,8 @@ def _differing(
         if index not in at:
             continue
         i = at[index]
-        one = Moments(
-            moments.low[i : i + 1],
-            moments.high[i : i + 1],
-            moments.total[i : i + 1],
-            moments.squares[i : i + 1],
-        )
-        found = summary(one, rows[i : i + 1])
-        if not all(_agree(name, table[name][row], found) for name in NAMES):
+        found = summary(moments.only(i), rows[i : i + 1])
+        if not all(_agree(name, table[name][row], found, EXACT) for name in NAMES):
             yield index
 
 

@@ -8,6 +8,7 @@ some episodes, spread evenly.
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -171,7 +172,9 @@ def _claims(
     if not usable.all():
         lost = numbers(episodes.index[~usable].tolist())
         text = f"Episodes {lost} don't say in which file their {key} is."
-        findings.error("no_video_columns", layout.EPISODES, text)
+        there = next((info.root / "videos" / key).glob("*/*.mp4"), None) is not None
+        mend = findings.repair() if there else _without_videos(info)
+        findings.error("no_video_columns", layout.EPISODES, text, mend)
     claims: dict[Path, list[_Claim]] = defaultdict(list)
     for i in np.flatnonzero(usable).tolist():
         chunk, file = int(present["chunk_index"][i]), int(present["file_index"][i])
@@ -188,17 +191,19 @@ def _report_missing(info: DatasetInfo, key: str, files: list[str], findings: Fin
     others = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
     unclaimed = [n for n in others if n not in info.video_keys]
     hint = f" There is a folder videos/{unclaimed[0]}: was it renamed?" if unclaimed else ""
-    without = (
-        f"gaploop import {info.root} --format=lerobot --drop_videos=true "
-        f"--output_dir={info.root}_without_videos"
-    )
     findings.error(
         "missing_video",
         f"{files[0]}{more}",
         f"The video of {key} is missing.{hint}",
-        findings.repair()
-        if unclaimed
-        else f"{without}  # goes on without pictures; or copy the videos here",
+        findings.repair() if unclaimed else _without_videos(info),
+    )
+
+
+def _without_videos(info: DatasetInfo) -> str:
+    source, target = shlex.quote(str(info.root)), shlex.quote(f"{info.root}_without_videos")
+    return (
+        f"gaploop import {source} --format=lerobot --drop_videos=true --output_dir={target}  "
+        "# goes on without pictures; or copy the videos here"
     )
 
 

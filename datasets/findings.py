@@ -20,6 +20,8 @@ ERROR: Final = "error"
 """Training on it fails or teaches something wrong."""
 WARNING: Final = "warning"
 """It loads and trains; something is missing or odd."""
+NOTE: Final = "info"
+"""Nothing is wrong; something could be added."""
 DAMAGE: Final = (
     UnusableInputError,
     OSError,
@@ -44,7 +46,7 @@ class Finding:
 
     Attributes:
         code: stable name, such as `missing_video`.
-        severity: `error` or `warning`.
+        severity: `error`, `warning` or `info`.
         where: file, column or episodes.
         message: what is wrong, with values.
         mend: the command that mends it, or what to do where no command can.
@@ -75,6 +77,10 @@ class Findings:
     def warn(self, code: str, where: object, message: str, mend: str = "") -> None:
         """Add a warning; `gaploop repair` mends it unless `mend` says otherwise."""
         self.items.append(Finding(code, WARNING, str(where), message, mend or self.repair()))
+
+    def note(self, code: str, where: object, message: str, mend: str) -> None:
+        """Add what is no fault."""
+        self.items.append(Finding(code, NOTE, str(where), message, mend))
 
     def repair(self, options: str = "") -> str:
         """Return the command that repairs the folder."""

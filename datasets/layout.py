@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -141,17 +140,23 @@ def read_info(root: Path) -> DatasetInfo:
         ) from None
 
 
+def is_template(value: object) -> bool:
+    """Say whether a path template can be filled in with chunk, file and camera."""
+    try:
+        return isinstance(value, str) and bool(
+            value.format(chunk_index=0, file_index=0, video_key="x")
+        )
+    except (LookupError, ValueError, AttributeError, MemoryError):
+        return False
+
+
 def _template(value: object, default: str) -> str:
-    """Return a path template if it names only the fields that LeRobot fills in."""
-    if not isinstance(value, str):
-        return default
-    fields = {name for _, name, _, _ in string.Formatter().parse(value) if name}
-    return value if fields <= {"chunk_index", "file_index", "video_key"} else default
+    return value if isinstance(value, str) and is_template(value) else default
 
 
 def data_files(info: DatasetInfo) -> list[Path]:
     """Return the dataset's data files, in order."""
-    return sorted((info.root / "data").glob("*/*.parquet"))
+    return sorted(p for p in (info.root / "data").glob("*/*.parquet") if p.is_file())
 
 
 def read_parquet(path: Path, names: list[str] | None = None) -> pa.Table:
@@ -167,7 +172,7 @@ def read_parquet(path: Path, names: list[str] | None = None) -> pa.Table:
 
 def episode_files(root: Path) -> list[Path]:
     """Return the files of `meta/episodes`, in order."""
-    return sorted((root / EPISODES).glob("*/*.parquet"))
+    return sorted(p for p in (root / EPISODES).glob("*/*.parquet") if p.is_file())
 
 
 def episode_rows(root: Path) -> list[dict[str, Any]]:

@@ -76,7 +76,7 @@ def _show(findings: Sequence[Finding], title: str) -> None:
     for column in ("", "where", "what is wrong"):
         table.add_column(column, overflow="fold")
     for finding in findings:
-        colour = "red" if finding.severity == "error" else "yellow"
+        colour = {"error": "red", "warning": "yellow"}.get(finding.severity, "dim")
         severity = f"[{colour}]{finding.severity}[/]"
         table.add_row(severity, _plain(finding.where), _plain(finding.message))
     console = Console()

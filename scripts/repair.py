@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from gaploop.scripts.options import emit
 
 if TYPE_CHECKING:
     from gaploop.collect.recovery import RecoveryReport
+    from gaploop.datasets.repair import RepairReport
 
 
 @dataclass
@@ -18,58 +20,112 @@ class RepairedFolder:
     """What is repaired."""
 
     root: Path | None = None
-    """Folder of the journal (`gaploop repair DIR` is short for it)."""
+    """Folder of the dataset or journal (`gaploop repair DIR` is short for it)."""
 
 
 @dataclass
 class RepairConfig:
-    """Make takes whole that a crash, a kill or a power cut left in a journal unsealed.
+    """Make a damaged dataset or a journal with open takes sound.
 
-    Keeps of each the longest stretch that all its streams hold, with one picture per row, and
-    seals it as interrupted; label it otherwise and it is published. Sealed takes are never
-    touched, nor those that are being recorded; running it again changes nothing. Exit code 1
-    where a take can't be recovered. `record` does the same when it starts.
+    A dataset: keeps every episode that is whole (of a cut-off file the ones before the cut),
+    mends names, rebuilds metadata and statistics, attaches labels that an edit tool dropped.
+    Without --yes or --output_dir it only says what it would do. With --yes it does it, and keeps
+    the folder as it was beside it, as DIR.damaged-1. Data files in order stay as they are.
+
+    A journal: of each take that a crash, a kill or a power cut left unsealed, keeps the longest
+    stretch that all its streams hold and seals it as interrupted. Sealed takes are never touched.
+
+    Running it again changes nothing. Exit code 0 where the folder is sound at the end, 1 where
+    there is something to do, or something that it can't mend.
     """
 
     dataset: RepairedFolder = field(default_factory=RepairedFolder)
+    yes: bool = False
+    """Repair the dataset in place; the folder before is kept."""
+    output_dir: Path | None = None
+    """Write the repaired dataset here instead; the damaged one stays as it is."""
+    labels_from: Path | None = None
+    """Dataset or journal in which the takes still have their labels; found by gap.take."""
+    task: str = ""
+    """Name of tasks that nothing names any more."""
     json: bool = False
-    """Print {"recovered", "open", "failed", "headless"}."""
+    """Print {"ok", "actions", "left", "written", "kept"}; for a journal {"recovered", "open",
+    "failed", "headless"}."""
 
 
 EXAMPLE = """
+gaploop repair recordings/pick_place
+gaploop repair recordings/pick_place --yes
+gaploop repair edited --labels_from=recordings/pick_place --output_dir=edited_labelled
 gaploop repair recordings/journal
-gaploop repair recordings/journal --json | jq '.recovered[].duration_s'
 """
 
 
 def run(config: RepairConfig) -> int:
-    """Repair the journal; 1 if a take could not be recovered."""
-    from gaploop.collect.recovery import recover
+    """Repair the folder; 1 if something is left to do."""
+    from gaploop.core import journal_format
     from gaploop.core.files import existing_folder
+    from gaploop.datasets.repair import looks_like_dataset
 
     root = config.dataset.root
     if root is None:
-        raise UnusableInputError("Which folder? Name it: gaploop repair JOURNAL")
-    _require_journal(existing_folder(root, "Journal"))
-    report = recover(root)
-    emit(config.json, report, _words(report, root))
-    return int(bool(report.failed))
-
-
-def _require_journal(root: Path) -> None:
-    """Refuse what isn't a journal, with what can be done about a dataset."""
-    from gaploop.core import journal_format
-    from gaploop.datasets import layout
-
-    if layout.is_dataset(root):
-        raise UnusableInputError(
-            f"{root} is a dataset; repair mends journals. Look into it with: gaploop check {root}"
-        )
+        raise UnusableInputError("Which folder? Name it: gaploop repair DIR")
+    existing_folder(root, "Folder")
+    if looks_like_dataset(root):
+        return _repair_dataset(config, root)
     has_streams = next(root.glob(f"*/{journal_format.FRAMES}"), None) is not None
     if not has_streams and not journal_format.is_journal(root):
         raise UnusableInputError(
-            f"{root} holds no takes. Name the folder that record was given with --journal."
+            f"{root} holds neither a dataset nor takes. Name a dataset's folder, or the one that "
+            "record was given with --journal."
         )
+    return _repair_journal(config, root)
+
+
+def _repair_dataset(config: RepairConfig, root: Path) -> int:
+    from gaploop.datasets.repair import RepairOptions, plan, repair
+
+    options = RepairOptions(config.labels_from, config.task)
+    writes = config.yes or config.output_dir is not None
+    report = repair(root, options, config.output_dir) if writes else plan(root, options)
+    ok = not report.left and (writes or not report.actions)
+    answer = {
+        "ok": ok,
+        "actions": report.actions,
+        "left": report.left,
+        "written": report.written,
+        "kept": report.kept,
+    }
+    emit(config.json, answer, "\n".join(_lines(report, root, writes)))
+    return int(not ok)
+
+
+def _lines(report: RepairReport, root: Path, writes: bool) -> Iterable[str]:
+    if not report.actions and not report.left:
+        yield f"{root}: nothing to repair."
+    elif not report.actions:
+        yield f"{root}: nothing that repair can mend."
+    elif not writes:
+        yield f"{root}: what repair would do (nothing is changed):"
+    for action in report.actions:
+        yield f"  {action.what}"
+    if report.left:
+        yield "What it can't mend:"
+    for finding in report.left:
+        yield f"  {finding.where}: {finding.message}"
+        yield f"    → {finding.mend}"
+    if report.written is not None:
+        yield f"Written: {report.written}" + (f"; before: {report.kept}" if report.kept else "")
+    elif report.actions and not writes:
+        yield f"Do it with: gaploop repair {root} --yes   or --output_dir=DIR"
+
+
+def _repair_journal(config: RepairConfig, root: Path) -> int:
+    from gaploop.collect.recovery import recover
+
+    report = recover(root)
+    emit(config.json, report, _words(report, root))
+    return int(bool(report.failed))
 
 
 def _words(report: RecoveryReport, root: Path) -> str:

@@ -1,0 +1,48 @@
+"""Statistics as LeRobot computes them, of one episode and of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from lerobot.datasets.compute_stats import aggregate_stats, get_feature_stats
+from numpy.typing import NDArray
+
+from gaploop.datasets.video import VideoRange
+
+PICTURES: Final = 10
+"""Pictures of an episode that enter its image statistics."""
+PIXELS: Final = 96
+"""They are thinned to about this many pixels on the longer side; LeRobot thins to 150."""
+
+type Stats = dict[str, NDArray[Any]]
+
+
+def of_numbers(values: NDArray[Any]) -> Stats:
+    """Return statistics of one episode's values, shape (n, width), each of shape (width,)."""
+    stats = get_feature_stats(values, axis=0, keepdims=values.ndim == 1)
+    return {name: np.asarray(value).reshape(-1) for name, value in stats.items()}
+
+
+def of_pictures(path: Path, start_s: float, frames: int, fps: float) -> Stats:
+    """Return statistics of one episode's pictures in [0, 1], each of shape (3, 1, 1)."""
+    every = max(1, frames // PICTURES)
+    kept = [p for i, p in enumerate(VideoRange(path, start_s, frames, fps)()) if i % every == 0]
+    pictures = np.stack(kept).transpose(0, 3, 1, 2)
+    step = max(1, max(pictures.shape[2:]) // PIXELS)
+    stats = get_feature_stats(pictures[:, :, ::step, ::step], axis=(0, 2, 3), keepdims=True)
+    return {
+        name: np.asarray(value) if name == "count" else np.squeeze(value / 255.0, axis=0)
+        for name, value in stats.items()
+    }
+
+
+def aggregated(parts: Sequence[Mapping[str, Stats]]) -> dict[str, dict[str, Any]]:
+    """Return `stats.json` of episodes with these statistics, as lists."""
+    whole = aggregate_stats([{k: dict(v) for k, v in part.items()} for part in parts])
+    return {
+        key: {name: np.asarray(value).tolist() for name, value in stats.items()}
+        for key, stats in whole.items()
+    }

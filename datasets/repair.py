@@ -1,0 +1,311 @@
+"""A damaged dataset made sound: what is whole stays, the rest is left out, metadata is rebuilt.
+
+Everything is done in a folder of its own, whose big files are links. A trial run ends there. In
+place, the folder before is kept beside the new one, and the two trade places at once: killed at
+any instant there is the old dataset or the new one. Run again, it finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import existing_folder, sync_folder
+from gaploop.datasets import layout, staging
+from gaploop.datasets.check import check
+from gaploop.datasets.check_scan import numeric_features
+from gaploop.datasets.findings import ERROR, Finding, numbers
+from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.repair_episodes import (
+    OldTable,
+    known_places,
+    mend_episodes,
+    mend_stats,
+    read_old,
+)
+from gaploop.datasets.repair_frames import data_paths, rewrite_files, salvage_files
+from gaploop.datasets.repair_info import mend_counts, mend_info
+from gaploop.datasets.repair_keys import mend_keys
+from gaploop.datasets.repair_labels import mend_labels
+from gaploop.datasets.repair_names import Action as Action
+from gaploop.datasets.repair_names import Draft, mend_files
+from gaploop.datasets.repair_rows import Rows, Whole, copies, read_rows, whole_episodes
+from gaploop.datasets.repair_tasks import mend_tasks
+from gaploop.datasets.repair_videos import Camera, Place, places, read_cameras, undecodable
+
+LINKED: Final = (".mp4", ".parquet", ".zip", ".png", ".jpg")
+"""Files that may be large and are only ever replaced; others are copied."""
+
+
+@dataclass(frozen=True)
+class RepairOptions:
+    """How to repair.
+
+    Attributes:
+        labels_from: dataset or journal from which lost gap columns and labels are taken.
+        task: name of tasks that nothing names any more.
+    """
+
+    labels_from: Path | None = None
+    task: str = ""
+
+
+@dataclass(frozen=True)
+class RepairReport:
+    """What a repair did, or would do.
+
+    Attributes:
+        actions: in order.
+        left: errors that it can't mend.
+        written: where the sound dataset is; None where nothing was written.
+        kept: where the folder before was kept; None where it wasn't touched.
+    """
+
+    actions: tuple[Action, ...]
+    left: tuple[Finding, ...]
+    written: Path | None = None
+    kept: Path | None = None
+
+
+def looks_like_dataset(root: Path) -> bool:
+    """Say whether a folder is a dataset, however damaged."""
+    if layout.is_dataset(root):
+        return True
+    return next(root.glob("*/chunk-*/*.parquet"), None) is not None or (root / "meta").is_dir()
+
+
+def plan(root: Path, options: RepairOptions) -> RepairReport:
+    """Return what a repair would do; nothing is changed.
+
+    Raises:
+        UnusableInputError: no dataset there, or options that don't fit it.
+    """
+    root = existing_folder(Path(root), "Dataset").absolute()
+    with tempfile.TemporaryDirectory(prefix="gaploop-repair-") as scratch:
+        stage = Path(scratch, root.name)
+        _clone(root, stage, link=os.symlink)
+        draft = Draft(stage)
+        mend(draft, options)
+        return RepairReport(tuple(draft.actions), _left(stage, root))
+
+
+def repair(
+    root: Path,
+    options: RepairOptions,
+    output_dir: Path | None = None,
+    *,
+    hook: staging.Hook = staging.no_hook,
+) -> RepairReport:
+    """Repair a dataset in place, or into another folder.
+
+    Args:
+        root: the dataset.
+        options: how.
+        output_dir: an empty or new folder; in place where None, and the folder before is kept.
+        hook: called with the name of each step.
+
+    Raises:
+        UnusableInputError: no dataset there, options that don't fit it, or a folder that can't
+            be written. Nothing is changed then.
+    """
+    root = existing_folder(Path(root), "Dataset").absolute()
+    target = root if output_dir is None else _empty_target(Path(output_dir).absolute(), root)
+    with staging.locked(target, "--dataset.root" if output_dir is None else "--output_dir"):
+        staging.recover(target)
+        stage = staging.beside(target, "staging")
+        _clone(root, stage, link=_link)
+        hook("cloned")
+        draft = Draft(stage)
+        try:
+            mend(draft, options)
+            left = _left(stage, root)
+        except BaseException:
+            shutil.rmtree(stage)
+            raise
+        hook("mended")
+        actions = tuple(draft.actions)
+        if output_dir is None and not actions:
+            shutil.rmtree(stage)
+            return RepairReport((), left)
+        kept = None
+        if output_dir is None:
+            kept = _keep(root, hook)
+        staging.commit(stage, target, hook)
+        return RepairReport(actions, left, target, kept)
+
+
+def _empty_target(target: Path, root: Path) -> Path:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UnusableInputError(f"{target} is not empty. Name another with --output_dir.")
+    if target.is_relative_to(root) or root.is_relative_to(target):
+        raise UnusableInputError(f"{target} and {root} lie inside each other. Keep them apart.")
+    return target
+
+
+def _keep(root: Path, hook: staging.Hook) -> Path:
+    """Keep the folder as it is under a name beside it, whole or not at all."""
+    number = 1
+    while (kept := root.parent / f"{root.name}.damaged-{number}").exists():
+        number += 1
+    part = staging.beside(root, "damaged")
+    shutil.rmtree(part, ignore_errors=True)
+    _clone(root, part, link=_link)
+    hook("copied")
+    os.rename(part, kept)
+    sync_folder(root.parent)
+    hook("kept")
+    return kept
+
+
+def _clone(root: Path, stage: Path, link: Any) -> None:
+    """Make a folder of links to big files and copies of small ones; other things are left out."""
+    shutil.rmtree(stage, ignore_errors=True)
+    seen: set[Path] = set()
+    for folder, names, files in os.walk(root, followlinks=True):
+        if Path(folder).resolve() in seen:  # a link that leads back
+            names.clear()
+            continue
+        seen.add(Path(folder).resolve())
+        here = stage / Path(folder).relative_to(root)
+        here.mkdir(parents=True, exist_ok=True)
+        for name in files:
+            source = Path(folder, name)
+            if not source.is_file():
+                continue  # a pipe, a socket, a link to nothing
+            if source.suffix in LINKED:
+                link(source.resolve(), here / name)
+            else:
+                shutil.copy2(source, here / name)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links, or too many of them
+        shutil.copy2(source, target)
+
+
+def _left(stage: Path, root: Path) -> tuple[Finding, ...]:
+    """Return the errors that are left, with the names of the folder that was asked about."""
+    found = [f for f in check(stage) if f.severity == ERROR]
+
+    def told(text: str) -> str:
+        return text.replace(str(stage), str(root))
+
+    return tuple(Finding(f.code, f.severity, f.where, told(f.message), told(f.mend)) for f in found)
+
+
+def mend(draft: Draft, options: RepairOptions) -> None:
+    """Make the dataset in the draft's folder as sound as what is left of it allows.
+
+    Raises:
+        UnusableInputError: no episode is whole, or options that don't fit.
+    """
+    mend_files(draft)
+    raw = mend_info(draft)
+    salvage_files(draft, raw)
+    if not data_paths(draft.root):
+        raise UnusableInputError(
+            f"{draft.root.name}: no row of its data files can be read. Restore data/ from a copy."
+        )
+    raw = mend_info(draft)
+    names = mend_keys(draft, raw)
+    info = layout.read_info(draft.root)
+    paths = data_paths(draft.root)
+    rows = read_rows(paths, numeric_features(info), names)
+    old = read_old(draft.root, _runs(rows))
+    episodes, lost = _whole(rows, info, old)
+    cameras = read_cameras(draft, raw)
+    found = _with_pictures(info, old, episodes, cameras, lost)
+    episodes = [e for e in episodes if e.old not in lost]
+    for copy, first in copies(rows, episodes).items():
+        lost[copy] = f"an exact copy of episode {first}"
+    episodes = [e for e in episodes if e.old not in lost]
+    if not episodes:
+        reasons = "; ".join(sorted(set(lost.values()))[:3])
+        raise UnusableInputError(
+            f"{draft.root.name}: no episode is whole ({reasons}). Restore the dataset from a copy."
+        )
+    _tell_lost(draft, lost, old, rows)
+    tasks = mend_tasks(draft, rows, episodes, _said(old), options.task)
+    homes = rewrite_files(draft, paths, rows, episodes, info.fps, names, tasks.changed)
+    frames = sum(len(e) for e in episodes)
+    mend_counts(draft, raw, len(episodes), frames, tasks.names)
+    info = layout.read_info(draft.root)
+    mend_episodes(draft, info, old, episodes, homes, found, tasks.of_episode)
+    mend_stats(draft, info)
+    mend_labels(draft, episodes, options.labels_from, info.fps)
+
+
+def _runs(rows: Rows) -> dict[tuple[int, int], int]:
+    """Return (first row, number of rows) to episode, for stretches of one episode."""
+    runs: dict[tuple[int, int], int] = {}
+    start = 0
+    values = rows.episode.tolist()
+    for i in range(1, len(values) + 1):
+        if i == len(values) or values[i] != values[start]:
+            runs[start, i - start] = values[start]
+            start = i
+    return runs
+
+
+def _whole(rows: Rows, info: DatasetInfo, old: OldTable) -> tuple[list[Whole], dict[int, str]]:
+    lengths = {e: int(n) for e, n in old.column("length").items() if isinstance(n, int) and n > 0}
+    return whole_episodes(rows, info.fps, lengths)
+
+
+def _said(old: OldTable) -> Mapping[int, list[str]]:
+    return {e: [t] if isinstance(t, str) else list(t) for e, t in old.column("tasks").items()}
+
+
+def _with_pictures(
+    info: DatasetInfo,
+    old: OldTable,
+    episodes: list[Whole],
+    cameras: list[Camera],
+    lost: dict[int, str],
+) -> list[tuple[Camera, Mapping[int, Place]]]:
+    """Find each episode's pictures; those without any are added to `lost`.
+
+    A camera of which no file is left says nothing about single episodes: they all stay.
+    """
+    lengths = {e.old: len(e) for e in episodes}
+    before = {e: int(n) for e, n in old.column("length").items() if isinstance(n, int)}
+    every = sorted({**before, **lengths}.items())
+    found: list[tuple[Camera, Mapping[int, Place]]] = []
+    for camera in cameras:
+        if not camera.files:
+            found.append((camera, {}))
+            continue
+        all_places = places(camera, known_places(old, camera.key), every, info.fps)
+        here = {e: p for e, p in all_places.items() if e in lengths}
+        for episode in undecodable(camera, here, lengths, info.fps):
+            lost.setdefault(episode, f"pictures of {camera.key} can't be decoded")
+        for episode in lengths:
+            if episode not in here:
+                lost.setdefault(episode, f"pictures of {camera.key} are missing")
+        found.append((camera, here))
+    return found
+
+
+def _tell_lost(draft: Draft, lost: Mapping[int, str], old: OldTable, rows: Rows) -> None:
+    gone = dict(lost)
+    present = set(rows.episode.tolist())
+    for episode in old.row_of:
+        if episode not in present:
+            gone.setdefault(episode, "none of its rows are left")
+    if old.table is not None and "episode_index" in old.table.column_names:
+        for value in old.table["episode_index"].to_pylist():
+            if isinstance(value, int) and value not in present:
+                gone.setdefault(value, "none of its rows are left")
+    reasons: dict[str, list[int]] = {}
+    for episode, reason in sorted(gone.items()):
+        reasons.setdefault(reason, []).append(episode)
+    for reason, which in reasons.items():
+        draft.did("left_out", f"episodes {numbers(which)}: {reason}")

@@ -1,0 +1,220 @@
+"""Ways to damage a LeRobot v3 dataset, each with what `check` must say and what repair saves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+EPISODES = "meta/episodes"
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One way.
+
+    Attributes:
+        plant: damages the dataset in a folder.
+        code: a finding that `check` must report.
+        keeps: from the number of episodes before to how many repair keeps at least.
+        exact: whether it keeps no more than that.
+    """
+
+    plant: Callable[[Path], object]
+    code: str
+    keeps: Callable[[int], int] = lambda n: n
+    exact: bool = True
+
+
+def data_files(root: Path) -> list[Path]:
+    return sorted((root / "data").glob("*/*.parquet"))
+
+
+def episode_files(root: Path) -> list[Path]:
+    return sorted((root / EPISODES).glob("*/*.parquet"))
+
+
+def video_files(root: Path) -> list[Path]:
+    return sorted((root / "videos").glob("*/*/*.mp4"))
+
+
+def cut(path: Path, share: float = 0.6) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+
+
+def info(root: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((root / "meta/info.json").read_text())
+    return value
+
+
+def set_info(root: Path, **changes: object) -> None:
+    (root / "meta/info.json").write_text(json.dumps({**info(root), **changes}))
+
+
+def change(path: Path, name: str, edit: Callable[[list[Any]], list[Any]]) -> None:
+    table = pq.read_table(path, partitioning=None)
+    field = table.schema.field(name)
+    values = pa.array(edit(table[name].to_pylist()), type=field.type)
+    pq.write_table(table.set_column(table.column_names.index(name), field, values), path)
+
+
+def rename_column(path: Path, old: str, new: str) -> None:
+    table = pq.read_table(path, partitioning=None)
+    names = [new if n == old else n for n in table.column_names]
+    pq.write_table(table.rename_columns(names).replace_schema_metadata(None), path)
+
+
+def rename_feature(root: Path, old: str, new: str) -> None:
+    set_info(root, features={new if k == old else k: f for k, f in info(root)["features"].items()})
+
+
+def rename_everywhere(root: Path) -> None:
+    rename_feature(root, "action", "actions")
+    for path in data_files(root):
+        rename_column(path, "action", "actions")
+
+
+def shuffled(values: list[Any]) -> list[Any]:
+    return [values[i] for i in np.random.default_rng(0).permutation(len(values))]
+
+
+def shuffle_rows(root: Path) -> None:
+    for path in data_files(root):
+        table = pq.read_table(path, partitioning=None)
+        order = np.random.default_rng(0).permutation(len(table))
+        pq.write_table(table.take(pa.array(order)), path)
+
+
+def wrong_stats(root: Path) -> None:
+    path = root / "meta/stats.json"
+    stats = json.loads(path.read_text())
+    stats["action"]["mean"] = [m + 7 for m in stats["action"]["mean"]]
+    stats["observation.state"]["std"] = [3 * s for s in stats["observation.state"]["std"]]
+    path.write_text(json.dumps(stats))
+
+
+def wrong_name_of_videos(root: Path) -> None:
+    if (root / "videos").exists():
+        (root / "videos").rename(root / "video")
+    else:
+        (root / "video").mkdir()
+
+
+def rows_twice(root: Path) -> None:
+    """What a retry after a failed encode leaves: the last episode's rows stand there twice."""
+    path = data_files(root)[-1]
+    table = pq.read_table(path, partitioning=None)
+    last = table["episode_index"].to_numpy().max()
+    pq.write_table(pa.concat_tables([table, table.filter(pa.array(_is(table, last)))]), path)
+
+
+def _is(table: pa.Table, episode: int) -> Any:
+    return table["episode_index"].to_numpy() == episode
+
+
+def row_of_table_twice(root: Path) -> None:
+    path = episode_files(root)[0]
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(pa.concat_tables([table, table.slice(0, 1)]), path)
+
+
+def same_episode_again(root: Path) -> None:
+    """Episode 0 appended as a new one, with everything counted as it should be."""
+    data, meta = data_files(root), episode_files(root)
+    table = pq.read_table(data[0], partitioning=None)
+    copy = table.filter(pa.array(_is(table, 0)))
+    last = pq.read_table(data[-1], partitioning=None)
+    old = info(root)
+    new, first = old["total_episodes"], old["total_frames"]
+    for name, values in (
+        ("episode_index", np.full(len(copy), new)),
+        ("index", first + np.arange(len(copy))),
+    ):
+        at = copy.column_names.index(name)
+        copy = copy.set_column(at, copy.schema.field(name), pa.array(values))
+    pq.write_table(pa.concat_tables([last, copy]), data[-1])
+    rows = pq.read_table(meta[-1], partitioning=None)
+    place = {n: rows[n][-1].as_py() for n in ("data/chunk_index", "data/file_index")}
+    row = pq.read_table(meta[0], partitioning=None).slice(0, 1).to_pylist()[0]
+    row |= place | {
+        "episode_index": new,
+        "dataset_from_index": first,
+        "dataset_to_index": first + len(copy),
+    }
+    pq.write_table(pa.concat_tables([rows, pa.Table.from_pylist([row], rows.schema)]), meta[-1])
+    set_info(root, total_episodes=new + 1, total_frames=first + len(copy))
+
+
+def killed(root: Path) -> None:
+    """What LeRobot leaves when it is killed: open tables without an end."""
+    cut(data_files(root)[-1], 0.999)
+    shutil.rmtree(root / EPISODES)
+
+
+def with_nan(root: Path) -> None:
+    def spoil(values: list[Any]) -> list[Any]:
+        return [[float("nan")] * len(values[0]), *values[1:]]
+
+    change(data_files(root)[0], "observation.state", spoil)
+
+
+def in_first(root: Path) -> int:
+    """Return how many episodes the first data file holds."""
+    table = pq.read_table(data_files(root)[0], columns=["episode_index"], partitioning=None)
+    return len(set(table["episode_index"].to_pylist()))
+
+
+DAMAGES: dict[str, Damage] = {
+    "truncated data": Damage(
+        lambda r: cut(data_files(r)[-1]), "unreadable", lambda n: n // 4, False
+    ),
+    "truncated episode table": Damage(lambda r: cut(episode_files(r)[-1]), "unreadable"),
+    "wrong stats": Damage(wrong_stats, "wrong_stats"),
+    "missing stats": Damage(lambda r: (r / "meta/stats.json").unlink(), "missing_stats"),
+    "missing info": Damage(lambda r: (r / "meta/info.json").unlink(), "missing_info"),
+    "missing episode table": Damage(lambda r: shutil.rmtree(r / EPISODES), "missing_episodes"),
+    "missing tasks": Damage(lambda r: (r / "meta/tasks.parquet").unlink(), "missing_tasks"),
+    "missing meta": Damage(lambda r: shutil.rmtree(r / "meta"), "missing_info"),
+    "video for videos": Damage(wrong_name_of_videos, "misnamed_folder"),
+    "misnamed key in info": Damage(
+        lambda r: rename_feature(r, "observation.state", "observation.stat"), "missing_feature"
+    ),
+    "misnamed key in data": Damage(
+        lambda r: [rename_column(p, "observation.state", "state") for p in data_files(r)],
+        "missing_column",
+    ),
+    "misnamed key everywhere": Damage(rename_everywhere, "missing_feature"),
+    "wrong fps": Damage(lambda r: set_info(r, fps=2 * info(r)["fps"]), "bad_timestamp"),
+    "shuffled timestamps": Damage(
+        lambda r: [change(p, "timestamp", shuffled) for p in data_files(r)], "bad_timestamp"
+    ),
+    "shuffled rows": Damage(shuffle_rows, "bad_rows"),
+    "rows written twice": Damage(rows_twice, "bad_rows"),
+    "episode listed twice": Damage(row_of_table_twice, "episode_numbers"),
+    "duplicate episode": Damage(same_episode_again, "duplicate_episode"),
+    "counts of a killed session": Damage(
+        lambda r: set_info(r, total_episodes=info(r)["total_episodes"] + 3), "episode_count"
+    ),
+    "killed": Damage(killed, "missing_episodes", lambda n: n - 1, False),
+    "NaN": Damage(with_nan, "not_finite", lambda n: n - 1),
+}
+"""What can be planted in any dataset, with videos or without."""
+
+VIDEO_DAMAGES: dict[str, Damage] = {
+    "missing video": Damage(lambda r: video_files(r)[0].unlink(), "missing_video"),
+    "camera folder misnamed": Damage(
+        lambda r: video_files(r)[0].parents[1].rename(r / "videos/observation.images.frnt"),
+        "missing_video",
+    ),
+    "truncated video": Damage(
+        lambda r: cut(video_files(r)[0]), "video_too_short", lambda n: n // 4, False
+    ),
+}

@@ -1,0 +1,172 @@
+"""Damaged datasets: `check` says what is wrong, repair saves what is whole and changes none of it.
+
+With GAPLOOP_DAMAGE_SET=DIR the slow test does the same to copies of a dataset of yours.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gaploop.datasets.check import check
+from gaploop.datasets.findings import ERROR
+from gaploop.datasets.repair import RepairOptions, plan, repair
+
+
+def _helper() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("damage", Path(__file__).with_name("damage.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["damage"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+damage = _helper()
+ALL = {**damage.DAMAGES, **damage.VIDEO_DAMAGES}
+EPISODES, FRAMES, FPS = 4, 12, 20
+REAL = os.environ.get("GAPLOOP_DAMAGE_SET", "")
+
+Write = Callable[..., str]
+
+
+def record(root: Path) -> Path:
+    """Record with LeRobot's own writer: an arm that follows its leader, one camera."""
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    joints = {"dtype": "float32", "shape": (3,), "names": ["pan.pos", "lift.pos", "gripper.pos"]}
+    video = {"dtype": "video", "shape": (48, 64, 3), "names": ["height", "width", "channels"]}
+    camera = "observation.images.front"
+    features = {"action": joints, "observation.state": joints, camera: video}
+    dataset = LeRobotDataset.create("me/x", FPS, features, root=root, robot_type="so101")
+    draw = np.random.default_rng(0)
+    for episode in range(EPISODES):
+        phase = draw.uniform(0, 6, 3)
+        for k in range(FRAMES):
+            action = 40 * np.sin(k / 6 + phase)
+            state = 40 * np.sin((k - 1) / 6 + phase) + draw.normal(0, 0.1, 3)
+            picture = draw.integers(0, 255, (48, 64, 3), dtype=np.uint8)
+            frame = {"action": np.float32(action), "observation.state": np.float32(state)}
+            dataset.add_frame({**frame, camera: picture, "task": f"Task {episode % 2}"})
+        dataset.save_episode()
+    dataset.finalize()
+    return root
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("recorded") / "set")
+
+
+@pytest.fixture
+def root(recorded: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(recorded, tmp_path / "set"))
+
+
+def errors(root: Path) -> set[str]:
+    return {f.code for f in check(root) if f.severity == ERROR}
+
+
+def signals(root: Path) -> dict[bytes, list[float]]:
+    """Return each episode's action and state, to the bit, and its timestamps."""
+    found = {}
+    for path in damage.data_files(root):
+        table = pq.read_table(path, partitioning=None)
+        for episode in sorted(set(table["episode_index"].to_pylist())):
+            part = table.filter(pa.array(table["episode_index"].to_numpy() == episode))
+            values = [part[n].to_pylist() for n in ("action", "observation.state")]
+            found[json.dumps(values).encode()] = part["timestamp"].to_pylist()
+    return found
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()
+    }
+
+
+def load(root: Path) -> list[dict[str, Any]]:
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    dataset = LeRobotDataset("me/x", root=root)
+    return [dataset[i] for i in range(len(dataset))]
+
+
+def test_what_lerobot_records_is_sound(recorded: Path) -> None:
+    assert [f.code for f in check(recorded) if f.severity != "info"] == []
+    assert plan(recorded, RepairOptions()).actions == ()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_damage_is_found_and_mended(recorded: Path, root: Path, tmp_path: Path, name: str) -> None:
+    way = ALL[name]
+    way.plant(root)
+    assert way.code in errors(root)
+    if name == "missing video":
+        assert {f.code for f in plan(root, RepairOptions()).left} == {"missing_video"}
+        return
+    before = tree(root)
+    assert repair(root, RepairOptions(), tmp_path / "mended").left == ()
+    assert tree(root) == before
+
+    mended = tmp_path / "mended"
+    assert errors(mended) == set()
+    total = damage.info(mended)["total_episodes"]
+    assert total == way.keeps(EPISODES) if way.exact else total >= way.keeps(EPISODES)
+    reference, found = signals(recorded), signals(mended)
+    assert set(found) <= set(reference)
+    assert all(np.allclose(found[k], reference[k], atol=1e-6) for k in found)
+    assert len(load(mended)) == total * FRAMES
+
+
+@pytest.mark.parametrize("name", ["killed", "missing meta", "shuffled rows"])
+def test_a_trial_says_what_repair_does_and_once_is_enough(
+    root: Path, tmp_path: Path, name: str
+) -> None:
+    ALL[name].plant(root)
+    before = tree(root)
+    said = plan(root, RepairOptions())
+    assert said.actions
+    assert tree(root) == before
+    done = repair(root, RepairOptions())
+    assert done.actions == said.actions
+    assert done.kept is not None
+    assert tree(done.kept) == before
+    assert repair(root, RepairOptions()).actions == ()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".set.lock", "set", "set.damaged-1"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL, reason="GAPLOOP_DAMAGE_SET names no dataset")
+@pytest.mark.parametrize("name", damage.DAMAGES)
+def test_a_dataset_of_yours_damaged(tmp_path: Path, name: str) -> None:
+    """The same on a real dataset; what was wrong with it before may be wrong afterwards."""
+    way = damage.DAMAGES[name]
+    root = Path(shutil.copytree(REAL, tmp_path / "set"))
+    for path in root.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    wrong_before, total = errors(root), damage.info(root)["total_episodes"]
+    reference = signals(root)
+    way.plant(root)
+    assert way.code in errors(root)
+    report = repair(root, RepairOptions(), tmp_path / "mended")
+    if "missing_video" in wrong_before:  # then nothing says any more where pictures would be
+        wrong_before |= {"no_video_columns"}
+    assert {f.code for f in report.left} <= wrong_before
+    found = signals(tmp_path / "mended")
+    assert set(found) <= set(reference)
+    left = damage.info(tmp_path / "mended")["total_episodes"]
+    assert left == way.keeps(total) if way.exact else left >= way.keeps(total)
