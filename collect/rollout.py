@@ -103,7 +103,7 @@ class Rollouts(Attendant):
         """Wait until the next take may begin; False ends the session.
 
         Raises:
-            DeviceError: the policy failed in too many takes in a row, or something stays in the way.
+            DeviceError: the policy failed too often in a row, or something stays in the way.
         """
         if len(self._faults) >= FAULTS_IN_A_ROW:
             raise DeviceError(

@@ -267,13 +267,14 @@ def record_takes(
         stop: asked every turn; True interrupts the take and ends the session.
         on_take: called once a take is known to be sealed, at the latest after the next one; its
             second argument says whether it counts.
-        publish: called every `publish_every` takes and at the end, however the session ends.
+        publish: called every `publish_every` takes, so that a publication can begin; must not
+            wait. What is left, the caller publishes afterwards, however the session ended.
         attendant: looks after the session; nobody does unless given.
 
     Raises:
         UnusableInputError: the journal can't be written, or people take part without consent.
         LostError: a device is gone, and has to be connected anew.
-        DeviceError: takes can't be recorded. What was sealed is published before either is raised.
+        DeviceError: takes can't be recorded.
     """
     warm_up()
     recovered = len(recover(spec.journal).recovered) if spec.journal.exists() else 0
@@ -282,7 +283,6 @@ def record_takes(
     session = _Session(spec, make_leader, stop, on_take, publish, attendant)
     missing = campaign_log.missing(quotas, have)
     with contextlib.ExitStack() as cleanup:
-        cleanup.callback(publish)
         cleanup.callback(recover, spec.journal)
         cleanup.callback(session.sealer.close)
         recorded = _fill_all(session, quotas, missing, make_rig, set_up)

@@ -200,8 +200,8 @@ class _Line:
 
     def _may_move(self, stop: Callable[[], bool]) -> bool:
         """Wait for the operator's word, where there is an operator."""
-        self._tell(IS_BACK)
         self._agreed.clear()
+        self._tell(IS_BACK)
         while self._options.is_watched and not self._agreed.wait(LOOK_S):
             if stop():
                 return False

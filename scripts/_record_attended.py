@@ -87,7 +87,8 @@ def record_attended(
         config.dataset.reset_time_s,
         config.auto_start or display == "none",
     )
-    with contextlib.ExitStack() as cleanup:
+    publisher = Publisher(job.journal, job.root, config.dataset.repo_id, config.consents)
+    with publisher, contextlib.ExitStack() as cleanup:
         stopped = cleanup.enter_context(stoppable())
         cast = cleanup.enter_context(_cast(job, display != "none"))
         check_targets(cast.make_rig, job.quotas, job.root, job.journal)
@@ -105,18 +106,15 @@ def record_attended(
         )
         console.safety = cast.safety
         _warm_up()
-        session = _Session(job, cast, console, book, stopped)
+        publisher.before = book.flush
+        session = _Session(job, cast, console, book, stopped, publisher)
         cleanup.callback(session.close)
         turn = cleanup.enter_context(_screen(display, console, cast))
         session.remember()
         cast.start()
-        try:
-            end = session.run(turn)
-            cast.finish()
-        finally:
-            cleanup.close()  # torque goes off before anything else takes time
-            session.publisher.now()
-    return end, session.publisher.reports, stopped
+        end = session.run(turn)
+        cast.finish()
+    return end, publisher.reports, stopped
 
 
 @contextlib.contextmanager
@@ -166,14 +164,17 @@ class _Session:
     """Runs the session in a thread of its own."""
 
     def __init__(
-        self, job: record.Job, cast: Cast, console: Console, book: LabelBook, stopped: list[int]
+        self,
+        job: record.Job,
+        cast: Cast,
+        console: Console,
+        book: LabelBook,
+        stopped: list[int],
+        publisher: Publisher,
     ) -> None:
         self._job, self._cast, self._console, self._book = job, cast, console, book
         self._stopped = stopped
-        config = job.config
-        self.publisher = Publisher(
-            job.journal, job.root, config.dataset.repo_id, config.consents, book.flush
-        )
+        self._publisher = publisher
         self._suggester = Suggester(_suggest, console.suggested)
         if job.campaign is None:  # a campaign is counted from the journal, which takes a while
             console.on_label = self._count
@@ -268,7 +269,7 @@ class _Session:
             cast.make_leader,
             set_up=self._set_up,
             stop=self._is_over,
-            publish=self.publisher.behind,
+            publish=self._publisher.behind,
             attendant=operator,
         )
         self._recovered += end.recovered

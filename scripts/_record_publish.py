@@ -1,53 +1,57 @@
-"""Publishing beside a running control loop: in a process of its own, so that no turn is late."""
+"""Publishing beside a session: in a process of its own, so that neither arm nor operator waits."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
 
+from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import read_json
+from gaploop.teleop.stopping import one_line
 
 if TYPE_CHECKING:
     from gaploop.datasets.lerobot_publish import PublishReport
 
 log = logging.getLogger(__name__)
 
-NICE = 15
+NICE: Final = 15
 """The control loop and the encoder come first."""
+FINISH_S: Final = 600.0
+"""A publication that takes longer is ended, and what it left undone is done here [s]."""
 
 
 class Publisher:
-    """Publishes a journal, at most once at a time.
+    """Publishes a journal beside a session, one publication at a time, and the rest at its end.
+
+    A publication that fails is said in a line and tried again with the next one; it may be killed
+    at any instant, and publishing twice is publishing once. Leaving the `with` block publishes
+    what is left.
 
     Args:
         journal: the takes.
         root: the dataset.
         repo_id: LeRobot's name of it.
         consents: the consent register; the default one where None.
-        before: called before every publication, such as to write labels that wait.
     """
 
-    def __init__(
-        self,
-        journal: Path,
-        root: Path,
-        repo_id: str,
-        consents: Path | None,
-        before: Callable[[], None],
-    ) -> None:
-        self._journal, self._root, self._repo_id = journal, root, repo_id
-        self._consents, self._before = consents, before
-        self._child: subprocess.Popen[bytes] | None = None
+    def __init__(self, journal: Path, root: Path, repo_id: str, consents: Path | None) -> None:
+        self.before: Callable[[], None] = lambda: None
+        """Called before every publication, such as to write labels that wait."""
         self.reports: list[PublishReport] = []
+        self._journal, self._root, self._repo_id = journal, root, repo_id
+        self._consents = consents
+        self._child: subprocess.Popen[bytes] | None = None
 
     def behind(self) -> None:
         """Begin to publish what is sealed, in another process; one that still does goes on."""
-        self._before()
+        self.before()
         if not self._any() or (self._child is not None and self._child.poll() is None):
             return
         self._reap()
@@ -55,35 +59,41 @@ class Publisher:
         command += [f"--journal={self._journal}", f"--dataset.root={self._root}"]
         command += [f"--dataset.repo_id={self._repo_id}"]
         command += [f"--consents={self._consents}"] if self._consents is not None else []
-        said = self._said.open("wb")
-        with said:
+        with self._file("json").open("wb") as said, self._file("log").open("wb") as faults:
             self._child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
-                stderr=subprocess.DEVNULL,
+                stderr=faults,
                 start_new_session=True,  # Ctrl-C is for the session; publishing ends in order
             )
         os.setpriority(os.PRIO_PROCESS, self._child.pid, NICE)
 
-    def now(self) -> None:
-        """Publish what is sealed, here; waits for a process that does already.
+    def finish(self) -> None:
+        """Publish what is left, here; waits for a process that publishes already.
 
         Raises:
-            UnusableInputError: the dataset can't take it.
+            UnusableInputError: the dataset can't take it; the journal has it still.
         """
         from gaploop.datasets.lerobot_publish import publish_takes
 
-        self._before()
+        self.before()
         self._reap()
-        if self._any():
-            self.reports.append(
-                publish_takes(self._journal, self._root, self._repo_id, consents=self._consents)
+        if not self._any():
+            return
+        try:
+            report = publish_takes(
+                self._journal, self._root, self._repo_id, consents=self._consents
             )
+        except (GaploopError, OSError) as error:
+            raise UnusableInputError(
+                f"{one_line(error)} Every sealed take is safe in {self._journal}; once that is "
+                f"mended: gaploop publish --journal={self._journal} --dataset.root={self._root}"
+            ) from error
+        self.reports.append(report)
 
-    @property
-    def _said(self) -> Path:
-        return self._journal / "publish.json"
+    def _file(self, kind: str) -> Path:
+        return self._journal / f"publish.{kind}"
 
     def _any(self) -> bool:
         from gaploop.core.journal_format import END
@@ -94,13 +104,24 @@ class Publisher:
         """Wait for the process, if there is one, and take in what it says."""
         if self._child is None:
             return
-        code, self._child = self._child.wait(), None
-        if code not in (0, 1):  # the publication at the end says what is wrong
-            log.info("publishing behind the takes failed (exit code %d)", code)
-            return
+        child, self._child = self._child, None
+        try:
+            code = child.wait(FINISH_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            code = child.wait()
+        if code in (0, 1):
+            self._take_in()
+        else:
+            why = self._file("log").read_text(errors="replace").strip().rpartition("\n")[2]
+            log.warning("Publishing failed (%s); it is tried again.", why or f"exit code {code}")
+        for kind in ("json", "log"):
+            self._file(kind).unlink(missing_ok=True)
+
+    def _take_in(self) -> None:
         from gaploop.datasets.lerobot_publish import PublishReport
 
-        said = read_json(self._said)
+        said = read_json(self._file("json"))
         self.reports.append(
             PublishReport(
                 tuple(said["published"]),
@@ -111,4 +132,26 @@ class Publisher:
                 said["withheld"],
             )
         )
-        self._said.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.finish()
+            return
+        with contextlib.ExitStack() as told:  # what ended the session is what its user is told
+            told.push(_told)
+            self.finish()
+
+
+def _told(_kind: object, error: BaseException | None, _trace: object) -> bool:
+    if not isinstance(error, GaploopError):
+        return False
+    log.error("%s", one_line(error))
+    return True

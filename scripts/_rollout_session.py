@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,17 @@ from gaploop.collect.smoothing import SmoothedPolicy
 from gaploop.collect.speed_ramp import SpeedRamp
 from gaploop.collect.take_over import OnMotion, OnRequest, OnStall, TakeOver
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
-from gaploop.core.journal_format import END
 from gaploop.core.protocols import Follower, Leader, Policy
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.datasets.lerobot_publish import PublishReport, publish_takes
+from gaploop.datasets.lerobot_publish import PublishReport
 from gaploop.scripts import _arms, options
 from gaploop.scripts._campaign import require_consents
 from gaploop.scripts._find_again import find_again
 from gaploop.scripts._keys import keys
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_targets
+from gaploop.scripts._record_publish import Publisher
 from gaploop.scripts._rollout_cast import Cast, arm_cast, embedded_cast
 from gaploop.scripts._rollout_keys import RolloutKeys
 from gaploop.scripts._signals import stoppable
@@ -45,7 +45,6 @@ class _Told:
 
     results: list[TakeResult] = field(default_factory=list)
     notes: list[RolloutNote] = field(default_factory=list)
-    published: list[PublishReport] = field(default_factory=list)
     recovered: int = 0
     reconnected: int = 0
     lost: list[str] = field(default_factory=list)
@@ -63,7 +62,8 @@ def roll_out(config: Any) -> int:
     spec = _spec(config, journal, policy_id)
     lead = functools.partial(_lead, config, policy)
     told = _Told()
-    with contextlib.ExitStack() as stack:
+    publisher = Publisher(journal, root, config.dataset.repo_id, config.consents)
+    with publisher, contextlib.ExitStack() as stack:
         stopped = stack.enter_context(stoppable())
         pressed = RolloutKeys(stack.enter_context(keys()), stopped)
         cast_of = embedded_cast if is_embedded else arm_cast
@@ -76,13 +76,13 @@ def roll_out(config: Any) -> int:
                         break
                     _check_before(config, cast, root, journal)
                     _start(cast, told)
-                    _roll(config, cast, speed, spec, root, pressed, told)
+                    _roll(config, cast, speed, spec, publisher, pressed, told)
             except LostError as error:
                 told.lost.append(str(error))
                 log.warning("%s", error)
             else:
                 break
-    return _tell(config, root, journal, told, stopped)
+    return _tell(config, root, journal, told, publisher.reports, stopped)
 
 
 def _is_over(config: Any, told: _Told, stopped: list[int], pressed: RolloutKeys) -> bool:
@@ -137,18 +137,11 @@ def _roll(
     cast: Cast,
     speed: SpeedRamp,
     spec: SessionSpec,
-    root: Path,
+    publisher: Publisher,
     pressed: RolloutKeys,
     told: _Told,
 ) -> SessionEnd:
     """Record with one connection until all takes are there, or it is lost."""
-
-    def publish() -> None:
-        if next(spec.journal.glob(f"*/{END}"), None) is not None:
-            found = publish_takes(
-                spec.journal, root, config.dataset.repo_id, consents=config.consents
-            )
-            told.published.append(found)
 
     def note(said: RolloutNote, result: TakeResult) -> None:
         told.notes.append(said)
@@ -170,7 +163,7 @@ def _roll(
             cast.make_leader,
             stop=pressed.stops,
             on_take=on_take,
-            publish=publish,
+            publish=publisher.behind,
             attendant=attendant,
         )
     told.recovered += end.recovered
@@ -276,12 +269,19 @@ def _check_before(config: Any, cast: Cast, root: Path, journal: Path) -> None:
 # -- what is said at the end --------------------------------------------------------------------
 
 
-def _tell(config: Any, root: Path, journal: Path, told: _Told, stopped: list[int]) -> int:
+def _tell(
+    config: Any,
+    root: Path,
+    journal: Path,
+    told: _Told,
+    reports: Sequence[PublishReport],
+    stopped: list[int],
+) -> int:
     by_uid = {note.uid: note for note in told.notes}
     sealed = [by_uid[result.uid] for result in told.results if result.uid in by_uid]
     counts = {o.value: sum(t.outcome is o for t in told.results) for o in Outcome}
     counts = {name: count for name, count in counts.items() if count}
-    published = sum(len(report.published) for report in told.published)
+    published = sum(len(report.published) for report in reports)
     helped = sum(note.interventions > 0 for note in sealed)
     summary = {
         "journal": journal,

@@ -313,18 +313,13 @@ def _record(
     stopped: list[int],
 ) -> tuple[SessionEnd, list[PublishReport]]:
     from gaploop.collect.session import Attendant, record_takes
-    from gaploop.core.journal_format import END
-    from gaploop.datasets.lerobot_publish import publish_takes
-
-    published: list[PublishReport] = []
-
-    def publish_sealed() -> None:
-        if next(spec.journal.glob(f"*/{END}"), None) is not None:
-            repo_id, consents = config.dataset.repo_id, config.consents
-            published.append(publish_takes(spec.journal, root, repo_id, consents=consents))
+    from gaploop.scripts._record_publish import Publisher
 
     wanted = sum(quota.takes for quota in quotas)
-    with options.progress("Recording", wanted) as advance:
+    with (
+        Publisher(spec.journal, root, config.dataset.repo_id, config.consents) as publisher,
+        options.progress("Recording", wanted) as advance,
+    ):
 
         def on_take(_result: TakeResult, counts: bool) -> None:
             advance(int(counts))
@@ -337,10 +332,10 @@ def _record(
             set_up=setting_up(SIM_STATION, config.yes),
             stop=lambda: bool(stopped),
             on_take=on_take,
-            publish=publish_sealed,
+            publish=publisher.behind,
             attendant=Attendant(config.reconnect_s),
         )
-    return end, published
+    return end, publisher.reports
 
 
 def _tell(line: str) -> None:

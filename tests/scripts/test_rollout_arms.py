@@ -125,9 +125,10 @@ def test_a_lost_cable_ends_the_attempt_and_asks_for_a_new_connection(
             follower.faults.add(Fault("unplug", at_s=follower.age_s()))
 
     pressed = RolloutKeys(Keys(None), [])
-    with pytest.raises(LostError), arm_cast(config, Still(), lead, pressed) as cast:
+    with arm_cast(config, Still(), lead, pressed) as cast:
         cast.start()
-        roll(cast, tmp_path / "journal", poll, takes=2)
+        with pytest.raises(LostError):
+            roll(cast, tmp_path / "journal", poll, takes=2)
     (take,) = read_journal(tmp_path / "journal")
     assert take.outcome is Outcome.INTERRUPTED
     (end,) = map(read_end, take_folders(tmp_path / "journal"))

@@ -1,0 +1,293 @@
+"""Faults in a recording session on arms: each ends its take, and the session goes on."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gaploop.collect.arm_rig import ArmRig
+from gaploop.collect.journal import JournalWriter
+from gaploop.collect.operator.attended import Operator
+from gaploop.collect.operator.book import LabelBook
+from gaploop.collect.operator.commands import Command, KeyMap
+from gaploop.collect.operator.console import Console
+from gaploop.collect.operator.state import Stage, Timing
+from gaploop.collect.operator.view import look
+from gaploop.collect.session import Quota, SessionSpec, record_takes
+from gaploop.core.errors import DeviceError, LostError, UnusableInputError
+from gaploop.core.files import uuid7
+from gaploop.core.journal_format import TakeHeader, read_end, read_journal, take_folders
+from gaploop.core.station import Station
+from gaploop.core.take import TakeInfo
+from gaploop.core.types import CameraFrame
+from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.datasets.layout import episode_rows
+from gaploop.scripts import _arms
+from gaploop.scripts._record_arm_cast import ArmOptions, arm_cast
+from gaploop.scripts._record_casts import Cast
+from gaploop.scripts._record_publish import Publisher
+from gaploop.scripts.cli import main
+from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
+from gaploop.teleop.loop import Rates
+
+WITHIN_S = 60.0
+STATION = Station(name="bench", domain=Domain.SIM_TARGET)
+
+
+class Pair:
+    """An emulated follower and leader."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder, self.buses, self.options = folder, dict[str, EmulatedBus](), list[str]()
+        for role, group in (("follower", "robot"), ("leader", "teleop")):
+            plan = arm_plan("so101", role).calibrated()
+            (folder / f"{role}.json").write_text(json.dumps(plan.calibration()))
+            bus = EmulatedBus.start(plan=plan, hand="still", link=folder / role)
+            self.buses[role] = stack.enter_context(bus)
+            self.options += [f"--{group}.type=so101_{role}", f"--{group}.port={folder / role}"]
+            self.options += [f"--{group}.id={role}", f"--{group}.calibration_dir={folder}"]
+
+    def configs(self) -> tuple[Any, Any]:
+        """Return LeRobot's configs of both arms."""
+        from gaploop.scripts._devices import registries
+
+        made = []
+        for registry, role in zip(registries(), ("follower", "leader"), strict=True):
+            chosen: Any = registry.get_choice_class(f"so101_{role}")
+            port = str(self.folder / role)
+            made.append(chosen(port=port, id=role, calibration_dir=self.folder))
+        return made[0], made[1]
+
+    def pull(self, role: str, for_s: float) -> None:
+        """Pull a cable out, and put it in again."""
+        bus = self.buses[role]
+        bus.faults.add(Fault("unplug", at_s=bus.age_s(), for_s=for_s))
+
+    def limp(self, role: str) -> bool:
+        """Say whether no servo has torque."""
+        bus = self.buses[role]
+        with bus.lock:
+            return not any(servo.torque for servo in bus.all_servos)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with ExitStack() as stack:
+        yield Pair(tmp_path, stack)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait for something, for a long time at most."""
+    give_up_s = time.monotonic() + WITHIN_S
+    while not is_so():
+        assert time.monotonic() < give_up_s, "waited in vain"
+        time.sleep(0.01)
+
+
+def frames(journal: Path, takes: int) -> int:
+    """Return how many bytes of rows the take number `takes` has; 0 where it hasn't begun."""
+    files = sorted(journal.glob("*/frames.arrows"))
+    return files[takes - 1].stat().st_size if len(files) >= takes else 0
+
+
+def test_a_pulled_cable_costs_one_take_of_a_session_that_nobody_watches(
+    pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A session of hours ended where a cable came out, with an error for a farewell."""
+    journal = tmp_path / "data_journal"
+
+    def pull() -> None:
+        until(lambda: frames(journal, 2) > 2500)
+        pair.pull("follower", 0.3)
+
+    puller = threading.Thread(target=pull)
+    puller.start()
+    short = ["--dataset.episode_time_s=0.8", "--dataset.reset_time_s=0"]
+    command = ["record", *pair.options, *short, "--dataset.num_episodes=2", "--display=none"]
+    assert main([*command, f"--dataset.root={tmp_path / 'data'}", "--json"]) == 0
+    puller.join()
+    heard = capsys.readouterr()
+    assert "Everything answers again" in heard.err
+    said = json.loads(heard.out)
+    assert (said["counted"], said["published"], said["evidence"]) == (2, 2, "emulated")
+    assert len(list(episode_rows(tmp_path / "data"))) == 2
+    takes = list(read_journal(journal))
+    outcomes = sorted(take.outcome for take in takes)
+    assert outcomes == [Outcome.INTERRUPTED, Outcome.UNLABELLED, Outcome.UNLABELLED]
+    ends = [end for end in map(read_end, take_folders(journal)) if end is not None]
+    (cut,) = [end for end in ends if end.outcome is Outcome.INTERRUPTED]
+    assert "cable" in cut.reason
+    for take in takes:
+        assert (take.info.domain, take.info.fps) == (Domain.SIM_TARGET, 30.0)
+        assert len(take.telemetry) > 4 * len(take.frames)
+        assert take.telemetry.arms() == ("follower", "leader")
+    assert pair.limp("follower")
+
+
+def test_a_publication_that_fails_is_said_and_loses_no_take(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A dataset that was in the way was found out hours later, when nothing had been published."""
+    journal, root = tmp_path / "journal", tmp_path / "data"
+    take = {"info": TakeInfo(uuid7(), task="t"), "environment_state_names": ()}
+    with JournalWriter(journal, TakeHeader(**take, cameras={}, channels={})) as writer:
+        writer.seal(Outcome.SUCCESS)
+    root.write_text("not a dataset")
+    publisher = Publisher(journal, root, "me/x", None)
+    publisher.behind()
+    with pytest.raises(UnusableInputError, match=r"safe in .*journal.* gaploop publish --journal="):
+        publisher.finish()
+    assert "Publishing failed (" in caplog.text
+    assert str(root) in caplog.text
+    assert sorted(path.name for path in journal.iterdir()) == [writer.folder.name]
+
+
+class Moment:
+    """A camera whose pictures stop and come again, on the loop's clock."""
+
+    name = "top"
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self.now_s, self.plugged = now_s, True
+        self._last = self.frame()
+
+    def frame(self) -> CameraFrame:
+        if self.plugged:
+            self._last = CameraFrame(np.zeros((48, 64, 3), np.uint8), self.now_s())
+        return self._last
+
+
+class Desk:
+    """A watched session on arms: a thread records, the test is the operator."""
+
+    def __init__(self, cast: Cast, journal: Path, takes: int) -> None:
+        self.book = LabelBook(journal, "ana")
+        self.console = Console(Timing(WITHIN_S, 0.0), KeyMap(), self.book, task="t")
+        self.console.safety = cast.safety
+        self.lost: list[str] = []
+        self._cast, self._journal, self._takes = cast, journal, takes
+        self.error: DeviceError | None = None
+        self.thread = threading.Thread(target=self._record)
+
+    def _record(self) -> None:
+        operator = Operator(self.console, self._cast.eyes)
+        spec = SessionSpec(self._journal, "t", max_s=WITHIN_S, resume=True)
+        cast, left = self._cast, lambda: self.console.left
+        while True:
+            try:
+                record_takes(
+                    spec,
+                    [Quota(self._takes)],
+                    cast.make_rig,
+                    cast.make_leader,
+                    stop=left,
+                    attendant=operator,
+                )
+            except LostError as error:
+                self.lost.append(str(error))
+                if cast.find_again(str(error), left):
+                    continue
+            return
+
+    def __enter__(self) -> Desk:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.console.leave()
+        self.thread.join(WITHIN_S)
+        self.book.close()
+
+    def sees(self, words: str) -> bool:
+        """Say whether the view shows some words."""
+        shown = look(self.console.seen())
+        return words in f"{shown.word} {shown.below} {shown.note}"
+
+    def take(self, *, lose: Callable[[], None] | None = None) -> None:
+        """Begin a take; call it a success, or do something in its middle."""
+        until(lambda: self._at(Stage.READY) and not self.console.seen().state.blocked)
+        self.console.command(Command.NEXT)
+        until(lambda: self._at(Stage.RECORDING))
+        if lose is not None:
+            lose()
+            until(lambda: self._at(Stage.RESET, Stage.READY))
+            return
+        self.console.command(Command.SUCCESS)
+        until(lambda: not self._at(Stage.RECORDING, Stage.ENDING))
+
+    def _at(self, *stages: Stage) -> bool:
+        return self.console.seen().state.stage in stages
+
+
+def options(pair: Pair) -> ArmOptions:
+    robot, teleop = pair.configs()
+    return ArmOptions(robot, teleop, STATION, None, 25.0, _arms.Hands(), True, 0.0)
+
+
+def test_the_operator_sees_what_is_lost_and_says_when_the_arm_may_move(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """A leader's cable came out: the window died with the session, and the next one began anew."""
+    journal = tmp_path / "journal"
+    with arm_cast(options(pair)) as cast:
+        cast.start()
+        with Desk(cast, journal, 2) as desk:
+            desk.take(lose=lambda: pair.pull("leader", 0.5))
+            until(lambda: desk.sees("DEVICE LOST"))
+            until(lambda: desk.sees("Everything answers again"))
+            assert pair.limp("follower"), "it moves only when the operator says so"
+            desk.console.command(Command.CLEAR)
+            desk.console.command(Command.CLEAR)
+            desk.take()
+            desk.take()
+            desk.thread.join(WITHIN_S)
+    assert len(desk.lost) == 1
+    assert "cable" in desk.lost[0]
+    outcomes = [take.outcome for take in read_journal(journal)]
+    assert outcomes == [Outcome.INTERRUPTED, Outcome.SUCCESS, Outcome.SUCCESS]
+    assert pair.limp("follower")
+
+
+def test_a_camera_that_stands_costs_its_take_and_the_next_waits_for_it(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """A camera's last picture was recorded for twenty takes, and nobody saw it."""
+    robot, teleop = pair.configs()
+    arms = _arms.connect(robot, teleop, STATION)
+    camera, rates = Moment(arms.clock.now_s), Rates.near(25.0)
+    rig = ArmRig(arms.follower, arms.leader, (camera,), arms.clock, rates, STATION)
+
+    def rig_of(conditions: Mapping[str, object]) -> Any:
+        return rig.with_conditions(conditions)
+
+    with rig.control:
+        rig.start()
+        cast = Cast(rig_of, lambda _rig, _seed: arms.leader, lambda: None, _unharmed())
+        with Desk(cast, tmp_path / "journal", 1) as desk:
+            desk.take(lose=lambda: setattr(camera, "plugged", False))
+            until(lambda: desk.sees("WAITING Camera top is stale"))
+            desk.console.command(Command.NEXT)
+            assert desk.sees("WAITING")
+            camera.plugged = True
+            desk.take()
+            desk.thread.join(WITHIN_S)
+    cut, whole = (read_end(folder) for folder in take_folders(tmp_path / "journal"))
+    assert cut is not None
+    assert (cut.outcome, "Camera top is stale" in cut.reason) == (Outcome.INTERRUPTED, True)
+    assert whole is not None
+    assert whole.frames > 0
+    assert desk.lost == []
+
+
+def _unharmed() -> Any:
+    from gaploop.collect.operator.console import Safety
+
+    return Safety()
