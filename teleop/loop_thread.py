@@ -159,7 +159,8 @@ class LoopThread:
         """Take a turn of the loop: show it, and hand it to every sink."""
         self.watchdog.beat()
         self.newest.tick, self.newest.state = tick, tick.state
-        if tick.command.reasons & SafetyReason.TRIPPED:
+        reasons = tick.command.reasons
+        if reasons and reasons & SafetyReason.TRIPPED:
             self.watchdog.estopped(False)
         for sink in self.sinks:
             sink.tick(tick)

@@ -148,8 +148,10 @@ class SafetyFilter:
 
         A servo that isn't heard can't be told to hold either: then it is due at once.
         """
+        if not self._trip:
+            return False
         hold_s = 0.0 if self._trip & SafetyReason.LOST_SERVO else self.limits.torque_off_s
-        return bool(self._trip) and self._now_s - self._tripped_at_s >= hold_s
+        return self._now_s - self._tripped_at_s >= hold_s
 
     def reset(self, q_rad: FloatArray) -> None:
         """Start a take from measured joint positions [rad], shape (n_joints,), at rest.

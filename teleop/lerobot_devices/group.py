@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from gaploop.core.clock import Clock
@@ -28,27 +28,28 @@ class BusGroup:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.buses: list[ServoBus] = []
-        self._lock = threading.RLock()
+        self.held = _Patience()
+        """Keeps other threads off the buses for a `with` block."""
         self._made: dict[ServoBus, tuple[float, BusState]] = {}
 
     def add(self, buses: Sequence[ServoBus]) -> None:
         """Read these buses too."""
-        with self.held():
+        with self.held:
             self.buses += buses
 
     def remove(self, buses: Sequence[ServoBus]) -> None:
         """Stop reading these."""
-        with self.held():
+        with self.held:
             self.buses = [bus for bus in self.buses if bus not in buses]
 
     def read(self, buses: Sequence[ServoBus]) -> tuple[float, list[BusState]]:
         """Read every bus of the group; return when, and what `buses` say."""
-        with self.held():
+        with self.held:
             return self._read(self.buses, buses)
 
     def take(self, buses: Sequence[ServoBus]) -> tuple[float, list[BusState]]:
         """Return what the group's last exchange read of `buses`, once; else read them now."""
-        with self.held():
+        with self.held:
             made = [self._made.pop(bus, None) for bus in buses]
             found = [one for one in made if one is not None]
             if len(found) == len(buses):
@@ -69,16 +70,19 @@ class BusGroup:
         self, buses: Sequence[ServoBus], script: Callable[[ServoBus], Script[Any]]
     ) -> list[Any]:
         """Run a script on several buses at once and return their results."""
-        with self.held():
+        with self.held:
             return run([(bus.line, script(bus)) for bus in buses])
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other threads off the buses while the block runs."""
-        # Torque-off must not wait for a thread that died with the lock.
-        held = self._lock.acquire(timeout=LOCK_S)
-        try:
-            yield
-        finally:
-            if held:
-                self._lock.release()
+
+class _Patience:
+    """A lock that isn't waited for without end: torque must go off though a thread died with it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire(timeout=LOCK_S)
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # it was another's all the time
+            self._lock.release()

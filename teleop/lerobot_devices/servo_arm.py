@@ -78,7 +78,7 @@ class ServoArms:
 
     def set_goals(self, ticks: Sequence[float], *, if_holding: Callable[[], bool]) -> None:
         """Set every servo's goal position [ticks] if, with the buses ours, that is still wanted."""
-        with self.group.held():
+        with self.group.held:
             if if_holding():
                 for bus, span in zip(self.buses, self._spans, strict=True):
                     bus.set_goals(ticks[span])

@@ -37,6 +37,7 @@ class SerialPort:
         self.baud = baud
         self._serial: serial.Serial | None = None
         self._fd = -1
+        self._readable: select.poll | None = None
 
     @property
     def is_open(self) -> bool:
@@ -94,7 +95,7 @@ class SerialPort:
 
     def close(self) -> None:
         """Close the port; safe to call twice."""
-        device, self._serial, self._fd = self._serial, None, -1
+        device, self._serial, self._fd, self._readable = self._serial, None, -1, None
         if device is not None:
             with contextlib.suppress(OSError, termios.error):
                 device.close()
@@ -113,10 +114,8 @@ class SerialPort:
     def discard(self) -> int:
         """Throw away what has come in and return how many bytes that was."""
         count = 0
-        while data := self.read():
+        while self.wait(0.0) and (data := self.read()):
             count += len(data)
-            if len(data) < 4096:
-                break
         return count
 
     def write(self, data: bytes) -> None:
@@ -145,6 +144,7 @@ class SerialPort:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until there is something to read; return whether there is."""
-        poll = select.poll()
-        poll.register(self.fileno(), select.POLLIN)
-        return bool(poll.poll(max(timeout_s, 0.0) * 1000.0))
+        if self._readable is None:
+            self._readable = select.poll()
+            self._readable.register(self.fileno(), select.POLLIN)
+        return bool(self._readable.poll(max(timeout_s, 0.0) * 1000.0))
