@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 
 from gaploop.core import labels
 from gaploop.core.labels import LabelEvent
@@ -43,18 +44,18 @@ def _said(
     taken_back: dict[tuple[str, ...], LabelEvent],
 ) -> Said:
     if event.retracts:
-        return Said(event, False, f"takes back what {event.author} said at {event.retracts}")
+        return Said(event, False, f"takes back what {event.author} said at {_time(event.retracts)}")
     back = taken_back.get(labels.name(event))
     if back is not None:
-        return Said(event, False, f"taken back at {back.at}")
+        return Said(event, False, f"taken back at {_time(back.at)}")
     if event is stands:
         return Said(event, True, _reason(event, rivals))
     if stands is None:  # nothing else was said: then it would stand itself
         return Said(event, False, "")
     if stands.rank > event.rank:
         who = f"{stands.author} ({stands.source})"
-        return Said(event, False, f"{who} stands above {_article(event.source)} word")
-    return Said(event, False, f"replaced by {stands.author} at {stands.at}")
+        return Said(event, False, f"{who} stands above {_word(event.source)}")
+    return Said(event, False, f"replaced by {stands.author} at {_time(stands.at)}")
 
 
 def _reason(event: LabelEvent, rivals: Sequence[LabelEvent]) -> str:
@@ -68,5 +69,9 @@ def _reason(event: LabelEvent, rivals: Sequence[LabelEvent]) -> str:
     )
 
 
-def _article(source: str) -> str:
-    return f"an {source}'s" if source[0] in "aeo" else f"a {source}'s"
+def _word(source: str) -> str:
+    return "an automatic word" if source == labels.SOURCES[0] else f"an {source}'s word"
+
+
+def _time(at: str) -> str:
+    return f"{labels.instant(at).astimezone(UTC):%Y-%m-%d %H:%M:%S}"

@@ -19,12 +19,26 @@ from typing import Any, Final
 
 from gaploop.core import vocabulary
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import append_lines, json_lines
+from gaploop.core.files import append_lines, json_lines, locked_stream, write_atomically
 
 SOURCES: Final = ("auto", "operator", "engineer")
 """Who says so, in rising order of precedence."""
 
 FIELDS: Final = ("outcome", "failure_mode", "phase", "dimensions", "discard_reason")
+
+TAGS: Final = (
+    "kind",
+    "domain",
+    "conditions",
+    "session",
+    "operator",
+    "station",
+    "calibration",
+    "policy",
+    "plan",
+    "units",
+)
+"""What a take was recorded with; said again where it was noted wrongly (`gaploop edit retag`)."""
 
 NOTHING_SAID: Final[dict[str, Any]] = {
     "outcome": vocabulary.Outcome.UNLABELLED.value,
@@ -32,8 +46,17 @@ NOTHING_SAID: Final[dict[str, Any]] = {
     "phase": "",
     "dimensions": {},
     "discard_reason": "",
+    **dict.fromkeys(TAGS, ""),
+    "kind": vocabulary.TakeKind.DEMONSTRATION.value,
+    "domain": vocabulary.Domain.REAL.value,
+    "conditions": {},
 }
 """What each field is while nobody has said anything."""
+
+_WORDS: Final = {
+    "kind": tuple(k.value for k in vocabulary.TakeKind),
+    "domain": tuple(d.value for d in vocabulary.Domain),
+}
 
 type Key = tuple[str, str]
 """A take's uid and a field."""
@@ -45,8 +68,9 @@ class LabelEvent:
 
     Attributes:
         uid: the take's uid.
-        field: one of `FIELDS`.
-        value: a name of the vocabulary; for `dimensions` a mapping of dimension to weight.
+        field: one of `FIELDS` or `TAGS`.
+        value: a name of the vocabulary; for `dimensions` a mapping of dimension to weight, for
+            `conditions` of name to value, for other tags text.
         author: who said it.
         source: one of `SOURCES`.
         at: ISO 8601 time, UTC; now unless given. Events of one act share it.
@@ -72,8 +96,8 @@ class LabelEvent:
     def __post_init__(self) -> None:
         if self.source not in SOURCES:
             raise unknown_choice("label source", self.source, SOURCES)
-        if self.field not in FIELDS:
-            raise unknown_choice("label field", self.field, FIELDS)
+        if self.field not in FIELDS + TAGS:
+            raise unknown_choice("label field", self.field, FIELDS + TAGS)
         if not isinstance(self.uid, str) or not isinstance(self.author, str):
             raise UnusableInputError(f"uid {self.uid!r} and author {self.author!r} must be text.")
         _check_value(self.field, self.value)
@@ -124,9 +148,12 @@ def instant(at: str) -> datetime:
 def _check_value(name: str, value: Any) -> None:
     if name == "dimensions":
         check_dimensions(value, "label")
+    elif name == "conditions":
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise UnusableInputError(f"label: conditions must map names to values, got {value!r}.")
     elif not isinstance(value, str):
         raise UnusableInputError(f"label: {name} must be text, got {value!r}.")
-    elif name in ("outcome", "failure_mode", "phase"):
+    elif name in ("outcome", "failure_mode", "phase", *_WORDS):
         _check_word(name, value)
 
 
@@ -138,6 +165,8 @@ def _check_word(name: str, value: str) -> None:
         vocabulary.failure_mode(value, "label")
     elif name == "phase" and value and value not in list(vocabulary.Phase):
         raise unknown_choice("phase", value, [p.value for p in vocabulary.Phase], "label")
+    elif name in _WORDS and value not in _WORDS[name]:
+        raise unknown_choice(name, value, _WORDS[name], "label")
 
 
 def check_dimensions(value: Mapping[str, float], where: str) -> None:
@@ -167,6 +196,23 @@ def append(path: Path, *events: LabelEvent, create: bool = True) -> None:
         OSError: they can't be written.
     """
     append_lines(path, [event.to_line() for event in events], create)
+
+
+def insert(path: Path, *events: LabelEvent, create: bool = True) -> None:
+    """Put events of another log among those of a `labels.jsonl` as `merge` does, all or none.
+
+    Args:
+        path: the file.
+        events: in the order of the other log.
+        create: as in `append`.
+
+    Raises:
+        UnusableInputError: a line of the file can't be read.
+        OSError: they can't be written.
+    """
+    with locked_stream(path, create):
+        lines = [event.to_line() for event in merge(read(path), events)]
+        write_atomically(path, "".join(f"{line}\n" for line in lines))
 
 
 def read(path: Path) -> Iterator[LabelEvent]:

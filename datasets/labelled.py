@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ def _with(episode: Episode, said: Mapping[str, Any]) -> Episode:
     )
 
 
-def say(folder: Labelled, new: Sequence[LabelEvent]) -> bool:
+def say(folder: Labelled, new: Sequence[LabelEvent], *, merged: bool = False) -> bool:
     """Write events down, durably and all of them or none; then show them in a dataset's columns.
 
     They are written at once, also while the dataset is being published to or edited: whoever
@@ -105,6 +105,7 @@ def say(folder: Labelled, new: Sequence[LabelEvent]) -> bool:
     Args:
         folder: what they are about, from `open_labelled`.
         new: what is said.
+        merged: they are events of another log: put them among those that are there by time.
 
     Returns:
         Whether the columns show it; where another process changes the dataset for longer than
@@ -116,13 +117,14 @@ def say(folder: Labelled, new: Sequence[LabelEvent]) -> bool:
     """
     if not new:
         return True
+    write = labels.insert if merged else labels.append
     if folder.journal:
-        labels.append(folder.file, *new)
+        write(folder.file, *new)
         return True
     uids = {event.uid for event in new}
     # The columns as they were before the events were read: a label that they show is among those.
     rows = [e.row for e in folder.episodes if e.info.uid in uids]
-    _append(folder, [*episodes_table.bases(rows, new, folder.events), *new])
+    _write(folder, [*episodes_table.bases(rows, new, folder.events), *new], write)
     try:
         with staging.locked(folder.root):
             staging.recover(folder.root)
@@ -132,15 +134,15 @@ def say(folder: Labelled, new: Sequence[LabelEvent]) -> bool:
     return True
 
 
-def _append(folder: Labelled, events: Sequence[LabelEvent]) -> None:
+def _write(folder: Labelled, events: Sequence[LabelEvent], write: Callable[..., None]) -> None:
     path = folder.file
     try:
-        labels.append(path, *events, create=False)
+        write(path, *events, create=False)
     except FileNotFoundError:  # the first label of all: nobody may trade folders meanwhile
         with staging.locked(folder.root):
             staging.recover(folder.root)
             path.parent.mkdir(exist_ok=True)
-            labels.append(path, *events)
+            write(path, *events)
 
 
 def add_columns(folder: Labelled) -> Labelled:

@@ -55,6 +55,13 @@ def matching(text: str, facts: Facts, option: str = "--where") -> list[bool]:
         raise UnusableInputError(f"{option} is nested too deeply. {GRAMMAR}") from None
 
 
+def asked(text: str, episodes: Sequence[Episode]) -> dict[str, Sequence[Any]]:
+    """Return the fields that a query asks about, with their values, to say why none matches."""
+    reader = Reader(" ".join(text.split("\n")).strip(), Facts.of_episodes(episodes), "--where")
+    found = (reader.field(n) for n in ast.walk(reader.parse()) if isinstance(n, ast.expr))
+    return {field.name: field.values for field in found if field is not None}
+
+
 @dataclass(frozen=True)
 class _Query:
     reader: Reader

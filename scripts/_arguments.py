@@ -8,6 +8,7 @@ positionals, and reports errors as argparse does.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,7 +52,13 @@ def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], co
         holder = _get(nested, group) if group else None
         if option.differs and isinstance(holder, dict) and leaf not in holder:
             holder[leaf] = draccus.encode(option.default)
-    return _decode(config_class, nested, options)
+    return _decode(config_class, _python_names(config_class, nested), options)
+
+
+def _python_names(config_class: type, nested: dict[str, Any]) -> dict[str, Any]:
+    """Return values by field: an option such as --import stands in the field `import_`."""
+    fields = {spec.name.rstrip("_"): spec.name for spec in dataclasses.fields(config_class)}
+    return {fields.get(name, name): value for name, value in nested.items()}
 
 
 def chosen_types(argv: Sequence[str]) -> dict[str, str]:

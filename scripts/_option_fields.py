@@ -82,7 +82,7 @@ def find_options(
     for spec in dataclasses.fields(config_class):
         if not spec.init:
             continue
-        kind, name = _without_none(hints[spec.name]), prefix + spec.name
+        kind, name = _without_none(hints[spec.name]), prefix + spec.name.rstrip("_")
         own = _default(spec)
         value = own if default is None else getattr(default, spec.name)
         doc = _help(config_class, spec.name)

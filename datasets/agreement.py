@@ -1,0 +1,136 @@
+"""How far labellers agree: raw agreement and kappa, with intervals, for each field.
+
+Kappa is agreement beyond what their habits alone would give: Cohen's for two, Fleiss' for more
+(statsmodels). Its interval is Wilson's for the raw agreement, carried through kappa with the
+agreement by chance held: bootstrap and asymptotic intervals shrink to nothing where people agree
+on few takes (docs/labels.md has the coverage of each, simulated).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core import labels
+from gaploop.core.labels import LabelEvent
+
+FIELDS: Final = ("outcome", "failure_mode", "phase", "dimensions")
+NOTHING: Final = "none"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far some labellers agree on one field.
+
+    Attributes:
+        field: a label field; of dimensions, the one with the largest weight counts.
+        authors: who is compared.
+        method: cohen or fleiss.
+        takes: how many all of them have labelled.
+        raw: share of pairs of labels that agree, 0 to 1; NaN without takes.
+        raw_interval: of `raw`, 95 % (Wilson).
+        kappa: agreement beyond chance, at most 1; NaN where all of them always said the same word,
+            or without takes.
+        kappa_interval: of `kappa`, 95 %.
+    """
+
+    field: str
+    authors: tuple[str, ...]
+    method: str
+    takes: int
+    raw: float
+    raw_interval: tuple[float, float]
+    kappa: float
+    kappa_interval: tuple[float, float]
+
+
+def agreement(events: Iterable[LabelEvent], uids: Iterable[str]) -> list[Agreement]:
+    """Return for each field how far all labellers agree, then how far each two do.
+
+    A labeller's last word on a take counts, also where somebody else's stands. Automatic labels
+    are left out: they are no second opinion.
+
+    Args:
+        events: in the order of their file.
+        uids: the takes that count.
+    """
+    wanted = set(uids)
+    people = [e for e in events if e.source != labels.SOURCES[0] and e.uid in wanted]
+    authors = sorted({e.author for e in people})
+    said = {a: labels.standing(e for e in people if e.author == a) for a in authors}
+    found = []
+    for name in FIELDS:
+        words = {
+            a: {uid: _word(e.value) for (uid, field), e in said[a].items() if field == name}
+            for a in authors
+        }
+        those = tuple(a for a in authors if words[a])
+        groups = [those, *combinations(those, 2)] if len(those) > 2 else [those]
+        found += [_compare(name, g, [words[a] for a in g]) for g in groups if len(g) > 1]
+    return found
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, dict):
+        return max(value, key=lambda name: (value[name], name), default=NOTHING)
+    return value or NOTHING
+
+
+def _compare(name: str, authors: tuple[str, ...], words: Sequence[dict[str, str]]) -> Agreement:
+    common = sorted(set.intersection(*(set(w) for w in words)))
+    method = "cohen" if len(authors) == 2 else "fleiss"
+    if not common:
+        none = (math.nan, math.nan)
+        return Agreement(name, authors, method, 0, math.nan, none, math.nan, none)
+    every, codes = np.unique([[w[uid] for w in words] for uid in common], return_inverse=True)
+    codes = codes.reshape(len(common), len(authors))
+    counts = np.stack([(codes == k).sum(axis=1) for k in range(len(every))], axis=1)
+    pairs = len(authors) * (len(authors) - 1)
+    raw = float((counts * (counts - 1)).sum() / pairs / len(common))
+    kappa = _kappa(codes, counts)
+    raw_interval = _wilson(raw, len(common))
+    interval = _carried(raw_interval, raw, kappa, codes)
+    return Agreement(name, authors, method, len(common), raw, raw_interval, kappa, interval)
+
+
+def _carried(
+    raw_interval: tuple[float, float], raw: float, kappa: float, codes: NDArray[np.intp]
+) -> tuple[float, float]:
+    """Return the interval of kappa that an interval of raw agreement means."""
+    if math.isnan(kappa):
+        return math.nan, math.nan
+    chance = (raw - kappa) / (1 - kappa) if kappa < 1 else _chance(codes)
+    low, high = (max(-1.0, (edge - chance) / (1 - chance)) for edge in raw_interval)
+    return low, min(high, 1.0)
+
+
+def _kappa(codes: NDArray[np.intp], counts: NDArray[np.intp]) -> float:
+    """Return kappa; NaN where all said one word, so that chance alone would agree."""
+    from statsmodels.stats.inter_rater import cohens_kappa, fleiss_kappa  # here: it takes a second
+
+    if counts.shape[1] == 1:
+        return math.nan
+    if codes.shape[1] > 2:
+        return float(fleiss_kappa(counts, method="fleiss"))
+    table = np.zeros((counts.shape[1],) * 2)
+    np.add.at(table, (codes[:, 0], codes[:, 1]), 1)
+    return float(cohens_kappa(table, return_results=False))
+
+
+def _chance(codes: NDArray[np.intp]) -> float:
+    """Return how often labellers who always agreed would have agreed by chance."""
+    share = np.bincount(codes[:, 0]) / len(codes)
+    return float((share**2).sum())
+
+
+def _wilson(share: float, count: int) -> tuple[float, float]:
+    from statsmodels.stats.proportion import proportion_confint
+
+    low, high = proportion_confint(share * count, count, method="wilson")
+    return float(low), float(high)

@@ -1,0 +1,271 @@
+"""What `gaploop label` prints: tables for people, the same as JSON types for programs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from gaploop.core import labels
+from gaploop.core.label_history import history
+from gaploop.core.labels import FIELDS, LabelEvent
+from gaploop.core.vocabulary import Outcome
+from gaploop.datasets.agreement import Agreement
+from gaploop.datasets.label_csv import value_of
+from gaploop.datasets.labelled import Labelled
+from gaploop.datasets.layout import Episode
+from gaploop.datasets.query import asked
+
+MOST_ROWS: Final = 500
+"""More takes than this are counted, not listed: nobody reads them, and drawing them is slow."""
+_MOST_VALUES: Final = 8
+_MOST_STATEMENTS: Final = 4
+
+
+def written(
+    folder: Labelled,
+    new: Sequence[LabelEvent],
+    stated: int,
+    verb: str,
+    dry_run: bool,
+    *,
+    merged: bool,
+    shown: bool,
+    adds: bool,
+) -> tuple[dict[str, Any], str]:
+    """Return what was written as JSON types and in words.
+
+    Args:
+        folder: as it was before.
+        new: what was written.
+        stated: how many statements were made, those that were there already among them.
+        verb: what was done to the takes.
+        dry_run: nothing was.
+        merged: they were put among the others by time.
+        shown: the columns show it.
+        adds: the dataset got gap columns first.
+    """
+    uids = list(dict.fromkeys(e.uid for e in new))
+    after = labels.standing(labels.merge(folder.events, new) if merged else [*folder.events, *new])
+    above = [after[e.key] for e in new if e.key in after and after[e.key].rank > e.rank]
+    index = {e.info.uid: e.index for e in folder.episodes}
+    answer = {
+        "dataset": folder.root,
+        "episodes": [index[uid] for uid in uids],
+        "uids": uids,
+        "events": len(new),
+        "unchanged": stated - len(new),
+        "outranked": len(above),
+        "author": new[0].author if new else "",
+        "dry_run": dry_run,
+        "columns": shown,
+    }
+    lines = list(_words(folder, answer, new, verb))
+    if above:
+        who = ", ".join(sorted({f"{e.author} ({e.source})" for e in above}))
+        lines.append(f"{len(above)} of these don't count: {who} stands above.")
+    odd = [uid for uid in uids if _contradicts(uid, after)]
+    if odd:
+        numbers = _numbers([index[uid] for uid in odd])
+        lines.append(
+            f"A success with a failure mode: {folder.what} {numbers}. If it was one, clear the "
+            "mode with --failure_mode=none."
+        )
+    if adds:
+        lines.append(
+            f"{'Adds' if dry_run else 'Added'} gap columns to meta/episodes, with a uid for each "
+            "episode. Edit with gaploop edit: LeRobot's own edit tool drops them."
+        )
+    if not shown:
+        lines.append(
+            "Another process is changing the dataset: the labels are written down, and its columns "
+            "show them from the next label or publication on."
+        )
+    return answer, "\n".join(lines)
+
+
+def _contradicts(uid: str, after: Mapping[labels.Key, LabelEvent]) -> bool:
+    said = {name: e.value for name in FIELDS if (e := after.get((uid, name))) is not None}
+    return said.get("outcome") == Outcome.SUCCESS and bool(said.get("failure_mode"))
+
+
+def _words(
+    folder: Labelled, answer: Mapping[str, Any], new: Sequence[LabelEvent], verb: str
+) -> Iterable[str]:
+    if not new:
+        known = "That is what stands already." if answer["unchanged"] else "No take is chosen."
+        yield f"Nothing to write. {known}"
+        return
+    count = len(answer["uids"])
+    said = list(dict.fromkeys(_statement(e) for e in new))
+    shown = "; ".join(said[:_MOST_STATEMENTS]) + ("; …" if len(said) > _MOST_STATEMENTS else "")
+    be = "would be" if answer["dry_run"] else "is" if count == 1 else "are"
+    takes = f"{count} {folder.what}{'s' * (count != 1)}"
+    people = ", ".join(sorted({e.author for e in new}))
+    yield f"{takes} {be} {verb} ({_numbers(answer['episodes'])}) by {people}: {shown}"
+    if answer["unchanged"]:
+        yield f"{answer['unchanged']} statements were there already."
+
+
+def _statement(event: LabelEvent) -> str:
+    return f"{event.field} = {_shown(event.value)}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        words = (f"{n} {v:g}" if isinstance(v, float) else f"{n} {v}" for n, v in value.items())
+        return ", ".join(words) or "none"
+    return str(value) or "none"
+
+
+def _numbers(indices: Sequence[int]) -> str:
+    shown = ", ".join(str(i) for i in indices[:10])
+    return shown + (f" and {len(indices) - 10} more" if len(indices) > 10 else "")
+
+
+def current(folder: Labelled, takes: Sequence[Episode]) -> dict[str, Any]:
+    """Return the labels that stand, as JSON types."""
+    said = labels.standing(folder.events)
+    rows = [
+        {
+            folder.what: take.index,
+            "uid": take.info.uid,
+            **{name: value_of(take, name, said) for name in FIELDS},
+            "conditions": dict(take.info.conditions),
+            "labels": {
+                name: _origin(said[take.info.uid, name])
+                for name in FIELDS
+                if (take.info.uid, name) in said
+            },
+        }
+        for take in takes
+    ]
+    counts = {
+        name: dict(Counter(row[name] for row in rows)) for name in ("outcome", "failure_mode")
+    }
+    return {"dataset": folder.root, "takes": rows, "counts": counts}
+
+
+def _origin(event: LabelEvent) -> dict[str, Any]:
+    names = ("author", "source", "at", "confidence", "note")
+    return {name: getattr(event, name) for name in names}
+
+
+def print_current(folder: Labelled, takes: Sequence[Episode], where: str) -> None:
+    """Print the labels that stand as a table, with counts below."""
+    said = labels.standing(folder.events)
+    table = _table(f"{folder.root}", folder.what, "outcome", "failure mode", "phase", "dimensions")
+    table.add_column("said by", overflow="fold")
+    for take in takes[:MOST_ROWS]:
+        who = [said[key] for name in FIELDS if (key := (take.info.uid, name)) in said]
+        people = dict.fromkeys(f"{e.author} ({e.source})" for e in who)
+        values = (take.outcome.value, take.failure_mode, take.phase, _shown(take.info.dimensions))
+        cells = [str(take.index), *(v if v != "none" else "" for v in values), ", ".join(people)]
+        table.add_row(*map(escape, cells))
+    console = Console()
+    if takes:
+        console.print(table)
+    if len(takes) > MOST_ROWS:
+        console.print(f"… and {len(takes) - MOST_ROWS} more: narrow it with --where, or use --json")
+    for line in _counts(folder, takes, where):
+        console.print(escape(line), soft_wrap=True, highlight=False)
+
+
+def _counts(folder: Labelled, takes: Sequence[Episode], where: str) -> Iterable[str]:
+    total = len(folder.episodes)
+    outcomes = Counter(take.outcome.value for take in takes)
+    parts = ", ".join(f"{n} {name}" for name, n in outcomes.most_common())
+    yield f"{len(takes)} of {total} {folder.what}s" + (f": {parts}" if parts else ".")
+    if where and not takes:
+        for name, values in asked(where, folder.episodes).items():
+            counts = Counter(_shown(v) if not isinstance(v, list) else str(v) for v in values)
+            shown = ", ".join(f"{v} ({n})" for v, n in counts.most_common(_MOST_VALUES))
+            yield f"  {name} is: {shown}{', …' if len(counts) > _MOST_VALUES else ''}"
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=escape(title), title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def histories(folder: Labelled, takes: Sequence[Episode]) -> list[dict[str, Any]]:
+    """Return each take's events with what became of them; takes without any are left out."""
+    of_take: dict[str, list[LabelEvent]] = {}
+    for event in folder.events:
+        of_take.setdefault(event.uid, []).append(event)
+    return [
+        {
+            folder.what: take.index,
+            "uid": take.info.uid,
+            "events": [
+                {**vars(said.event), "counts": said.counts, "why": said.why}
+                for said in history(of_take[take.info.uid])
+            ],
+        }
+        for take in takes
+        if take.info.uid in of_take
+    ]
+
+
+def print_histories(folder: Labelled, found: Sequence[Mapping[str, Any]]) -> None:
+    """Print for each take who said what when (UTC), which counts and why."""
+    console = Console(highlight=False, soft_wrap=True)
+    if not found:
+        console.print("Nobody has said anything about these.")
+    for take in found:
+        console.print(f"[bold]{folder.what} {take[folder.what]}[/]  {take['uid']}")
+        width = max(len(_who(event)) for event in take["events"])
+        for event in take["events"]:
+            value = _shown(event["value"])
+            sure = "" if event["confidence"] == 1 else f" ({event['confidence']:g})"
+            said = event["field"] if event["retracts"] else f"{event['field']} = {value}{sure}"
+            note = f'  "{event["note"]}"' if event["note"] else ""
+            when = event["at"][:19].replace("T", " ")
+            line = f"{when}  {_who(event):<{width}}  {said}: {event['why']}{note}"
+            mark = "[green]✓[/] " if event["counts"] else "  "
+            console.print(f"  {mark}{escape(line)}")
+
+
+def _who(event: Mapping[str, Any]) -> str:
+    return f"{event['author']} ({event['source']})"
+
+
+def print_agreement(folder: Labelled, found: Sequence[Agreement]) -> None:
+    """Print how far labellers agree, field by field."""
+    console = Console()
+    if not found:
+        console.print(
+            f"{folder.root}: nobody to compare. Agreement needs two people's labels "
+            "(--author) on the same takes; automatic ones don't count.",
+            soft_wrap=True,
+        )
+        return
+    table = _table(str(folder.root), "field", "labellers", "takes", "agree", "kappa", "")
+    for a in found:
+        agree = (
+            "–"
+            if not a.takes
+            else f"{a.raw:.0%} [{a.raw_interval[0]:.0%}, {a.raw_interval[1]:.0%}]"
+        )
+        kappa = "–" if math.isnan(a.kappa) else f"{a.kappa:.2f} [{_pair(a.kappa_interval)}]"
+        why = "" if not math.isnan(a.kappa) else _undefined(a)
+        method = {"cohen": "Cohen", "fleiss": "Fleiss"}[a.method]
+        cells = (a.field, ", ".join(a.authors), str(a.takes), agree, kappa, why or method)
+        table.add_row(*map(escape, cells))
+    console.print(table)
+    console.print("In brackets: 95 % intervals. Kappa: 1 is full agreement, 0 is chance.")
+
+
+def _pair(interval: tuple[float, float]) -> str:
+    return f"{interval[0]:.2f}, {interval[1]:.2f}"
+
+
+def _undefined(a: Agreement) -> str:
+    return "all said the same word throughout" if a.takes else "no take labelled by all"
