@@ -25,7 +25,7 @@ class Histogram:
     """Counts of durations in bins 1 % wide: percentiles of any number of turns in 16 KB."""
 
     def __init__(self) -> None:
-        self._counts: NDArray[np.int64] = np.zeros(_BINS, dtype=np.int64)
+        self._counts = [0] * _BINS
         self.worst_s = math.nan
 
     def add(self, duration_s: float) -> None:
@@ -40,7 +40,7 @@ class Histogram:
 
     def quantile_s(self, share: float) -> float:
         """Return the duration [s] that `share` of those counted don't exceed; NaN without any."""
-        total = int(self._counts.sum())
+        total = sum(self._counts)
         if not total:
             return math.nan
         place = int(np.searchsorted(np.cumsum(self._counts), share * total))
@@ -135,7 +135,7 @@ class LoopStatistics:
         if reasons or self._tripped:
             self._count_reasons(tick, reasons)
         status = tick.state.status
-        if status.any():
+        if any(status.tolist()):
             self._silent += (status & NO_REPLY) != 0
         self.latest = tick
 
