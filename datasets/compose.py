@@ -6,13 +6,15 @@ along; what is left out is in no file of the result.
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from gaploop.core import labels
 from gaploop.core.files import read_json, write_json
 from gaploop.core.journal_format import TRUTH
 from gaploop.datasets import episodes_table, layout, staging
@@ -59,8 +61,8 @@ def compose(
     _write_info(pieces, stage, placed)
     _copy_telemetry(pieces, stage, rules.link)
     _copy_rest(pieces, stage, hidden=rules.link)
-    _write_lines(pieces, stage, layout.LABELS)
-    _write_lines(pieces, stage, TRUTH)
+    _write_labels(pieces, stage)
+    _write_truth(pieces, stage)
     if any(piece.tagged for piece in pieces):
         episodes_table.materialise(stage, {})
     return done
@@ -129,40 +131,29 @@ def _copy_rest(pieces: Sequence[Piece], stage: Path, hidden: bool) -> None:
             shutil.copy2(path, target)
 
 
-def _write_lines(pieces: Sequence[Piece], stage: Path, name: str) -> None:
-    """Write the lines about the chosen takes of a file of JSON lines, each once."""
+def _write_labels(pieces: Sequence[Piece], stage: Path) -> None:
+    """Write what was said about the chosen takes, wherever it was said."""
     uids = {e.info.uid for piece in pieces for e in piece.episodes}
-    kept: dict[str, dict[int, list[str]]] = {}
-    for number, piece in enumerate(pieces):
-        for uid, line in _lines(piece.info.root / name):
-            if uid in uids:
-                kept.setdefault(uid, {}).setdefault(number, []).append(line)
-    if not kept:
-        return
-    (stage / name).parent.mkdir(parents=True, exist_ok=True)
-    lines = [line for of_take in kept.values() for line in united(of_take.values())]
-    (stage / name).write_text("".join(f"{line}\n" for line in lines))
+    said = [
+        [event for event in labels.read(piece.info.root / layout.LABELS) if event.uid in uids]
+        for piece in pieces
+    ]
+    events = labels.merge(*said)
+    if events:
+        (stage / layout.LABELS).parent.mkdir(parents=True, exist_ok=True)
+        labels.append(stage / layout.LABELS, *events)
 
 
-def _lines(path: Path) -> Iterable[tuple[str, str]]:
-    """Yield (uid, line) of a file of JSON lines; what a kill left of a line is passed over."""
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            value = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(value, dict) and value.get("uid"):
-            yield str(value["uid"]), line
-
-
-def united(histories: Iterable[Sequence[str]]) -> list[str]:
-    """Return what several logs say about one take, each line once.
-
-    Where they differ, lines are in order of time, so that the order of the logs doesn't matter.
-    """
-    found = [list(dict.fromkeys(history)) for history in histories]
-    longest = max(found, key=len)
-    if all(history == longest[: len(history)] for history in found):
-        return longest
-    every = dict.fromkeys(line for history in found for line in history)
-    return sorted(every, key=lambda line: (str(json.loads(line).get("at", "")), line))
+def _write_truth(pieces: Sequence[Piece], stage: Path) -> None:
+    """Write what is known about the chosen takes besides; a torn line says nothing."""
+    uids = {e.info.uid for piece in pieces for e in piece.episodes}
+    kept: dict[str, None] = {}
+    for piece in pieces:
+        path = piece.info.root / TRUTH
+        for line in path.read_text().splitlines() if path.exists() else ():
+            with contextlib.suppress(json.JSONDecodeError):
+                value = json.loads(line)
+                if isinstance(value, dict) and value.get("uid") in uids:
+                    kept[line] = None
+    if kept:
+        (stage / TRUTH).write_text("".join(f"{line}\n" for line in kept))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -85,6 +86,10 @@ def apply_labels(row: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, A
             result[f"gap_{name}"] = str(said[name])
     if "dimensions" in said:
         result |= dimension_columns(said["dimensions"])
+    for name in labels.TAGS:
+        if name in said:
+            value = said[name]
+            result[f"gap_{name}"] = json.dumps(value) if name == "conditions" else str(value)
     return result
 
 
@@ -139,6 +144,8 @@ def base_events(row: Mapping[str, Any], fields: Iterable[str]) -> list[LabelEven
         "phase": row["gap_phase"],
         "dimensions": dict(weights),
         "discard_reason": "",
+        **{name: row[f"gap_{name}"] for name in labels.TAGS},
+        "conditions": json.loads(row["gap_conditions"] or "{}"),
     }
     at = datetime.fromtimestamp(max(int(row["gap_t0_ns"]), 0) / 1e9, UTC).isoformat()
     return [

@@ -82,12 +82,15 @@ class EditConfig:
 def run(config: EditConfig) -> int:
     """Edit; the work is in `datasets.edit`."""
     from gaploop.datasets.edit import opened
+    from gaploop.scripts._edit_retag import retag
 
     actions = {"delete": _delete, "keep": _keep, "split": _split}
     if not config.action:
         raise UnusableInputError(f"gaploop edit what? One of: {', '.join(ACTIONS)}.")
-    if config.action not in actions:
+    if config.action not in ACTIONS:
         raise unknown_choice("action", config.action, ACTIONS)
+    if config.action == "retag":  # as a label, it is written without keeping anybody waiting
+        return retag(config)
     change = config.yes and config.output_dir is None and not config.dry_run
     with opened([config.dataset.folder()], change) as (piece,):
         return actions[config.action](config, piece)
@@ -100,15 +103,15 @@ def _confirmed(config: EditConfig) -> bool:
 def _delete(config: EditConfig, piece: Piece) -> int:
     from gaploop.datasets.edit import plan_choice
 
-    gone = _chosen(config, piece)
-    plan = plan_choice("edit delete", piece, piece.chosen - gone, _told(config))
+    gone = chosen(config, piece)
+    plan = plan_choice("edit delete", piece, piece.chosen - gone, told(config))
     return finish(config, plan, config.output_dir, _confirmed(config))
 
 
 def _keep(config: EditConfig, piece: Piece) -> int:
     from gaploop.datasets.edit import plan_choice
 
-    plan = plan_choice("edit keep", piece, _chosen(config, piece), _told(config))
+    plan = plan_choice("edit keep", piece, chosen(config, piece), told(config))
     return finish(config, plan, config.output_dir, _confirmed(config))
 
 
@@ -116,7 +119,7 @@ def _split(config: EditConfig, piece: Piece) -> int:
     from gaploop.datasets.edit import plan_split
 
     parts, named = _parts(config, piece)
-    plan = plan_split(piece, parts, _told(config), named=named, shared=config.shared_sessions)
+    plan = plan_split(piece, parts, told(config), named=named, shared=config.shared_sessions)
     return finish(config, plan, required_output(config), True)
 
 
@@ -149,8 +152,8 @@ def _parts(config: EditConfig, piece: Piece) -> tuple[dict[str, list[int]], bool
     if config.by:
         return by_field(piece.held, config.by), False
     if config.episodes or config.where:
-        chosen = _chosen(config, piece)
-        parts = {"chosen": sorted(chosen), "rest": sorted(piece.chosen - chosen)}
+        these = chosen(config, piece)
+        parts = {"chosen": sorted(these), "rest": sorted(piece.chosen - these)}
         return parts, not config.where
     shares = config.splits or {"train": config.fraction, "test": 1 - (config.fraction or 0)}
     if all(isinstance(share, int | float) for share in shares.values()):
@@ -175,7 +178,7 @@ def _listed(indices: Any, name: str, piece: Piece) -> list[int]:
     return parse_episodes(str(indices), len(piece.held))
 
 
-def _chosen(config: EditConfig, piece: Piece) -> frozenset[int]:
+def chosen(config: EditConfig, piece: Piece) -> frozenset[int]:
     """Return the episodes that --episodes and --where both name."""
     from gaploop.datasets.lerobot_import import parse_episodes
     from gaploop.datasets.query import where
@@ -198,11 +201,11 @@ def _chosen(config: EditConfig, piece: Piece) -> frozenset[int]:
     return chosen
 
 
-def _told(config: EditConfig) -> dict[str, Any]:
+def told(config: EditConfig) -> dict[str, Any]:
     """Return the options that decided what the result holds."""
     names = ("episodes", "where", "fraction", "splits", "by", "set", "shared_sessions", "reencode")
-    told = {name: getattr(config, name) for name in names if getattr(config, name)}
-    return told | ({"seed": config.seed} if config.fraction or config.splits else {})
+    given = {name: getattr(config, name) for name in names if getattr(config, name)}
+    return given | ({"seed": config.seed} if config.fraction or config.splits else {})
 
 
 def finish(

@@ -1,0 +1,100 @@
+"""What takes were recorded with, said again where it was noted wrongly: as events, with history.
+
+The tags are columns of the episode table; each change is an event of its own beside the labels,
+so that `gaploop label --history` shows who changed what, and it can be taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core import labels
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.labels import TAGS, LabelEvent
+from gaploop.core.vocabulary import Domain
+from gaploop.datasets import columns, episodes_table, layout
+from gaploop.datasets.layout import Episode
+
+SOURCE: Final = "engineer"
+_NOT_TAGS: Final = {
+    "consent": "consent is what people in a take gave; manage it with: gaploop consent",
+    "uid": "labels and lineage hang on a take's uid; it never changes",
+    "t0_ns": "when a take was recorded never changes",
+    **dict.fromkeys(labels.FIELDS, "that is a label; say it with: gaploop label"),
+}
+
+
+def tag_events(
+    episodes: Sequence[Episode], values: Mapping[str, Any], author: str, note: str = ""
+) -> list[LabelEvent]:
+    """Return the events that give episodes tags that they don't have yet.
+
+    Args:
+        episodes: whose.
+        values: tag to value; conditions are added to those that a take has, null removes one.
+        author: who says so.
+        note: why.
+
+    Raises:
+        UnusableInputError: no such tag or value, episodes without gap columns, or simulated takes
+            that are to pass for real ones.
+    """
+    for name in values:
+        _check_name(name)
+    at, events = labels.now(), []
+    for episode in episodes:
+        old = _tags(episode)
+        for name, value in values.items():
+            new = _with_conditions(old[name], value) if name == "conditions" else str(value)
+            if new != old[name]:
+                event = LabelEvent(episode.info.uid, name, new, author, SOURCE, at, note=note)
+                _check_domain(episode, event)
+                events.append(event)
+    return events
+
+
+def _check_name(name: str) -> None:
+    bare = name.removeprefix("gap_")
+    if bare in _NOT_TAGS:
+        raise UnusableInputError(f"--set: {bare} can't be set here: {_NOT_TAGS[bare]}.")
+    if name not in TAGS:
+        raise unknown_choice("tag", name, TAGS, "--set")
+
+
+def _tags(episode: Episode) -> dict[str, Any]:
+    info = episode.info
+    return {name: getattr(info, name) for name in TAGS} | {
+        "conditions": dict(info.conditions),
+        "kind": info.kind.value,
+        "domain": info.domain.value,
+    }
+
+
+def _with_conditions(old: Mapping[str, Any], value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UnusableInputError(
+            f'--set: conditions must map names to values, such as {{"lighting": "lamp"}}; '
+            f"got {value!r}."
+        )
+    return {k: v for k, v in {**old, **value}.items() if v is not None}
+
+
+def _check_domain(episode: Episode, event: LabelEvent) -> None:
+    """Refuse to make real evidence of a simulated take."""
+    simulated = episode.info.domain in (Domain.SIM, Domain.SIM_TARGET)
+    if event.field == "domain" and event.value == Domain.REAL and simulated:
+        raise UnusableInputError(
+            f"--set: episode {episode.index} is tagged as simulated ({episode.info.domain}); it "
+            "can't be tagged as real. Was it imported wrongly? Import it again with --domain=real."
+        )
+
+
+def add_events(root: Path, episodes: Sequence[Episode], events: Sequence[LabelEvent]) -> None:
+    """Add events to a dataset that nobody else sees yet, and show them in its columns."""
+    path = root / layout.LABELS
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [{n: e.row[n] for n in columns.EPISODE_COLUMNS} for e in episodes]
+    labels.append(path, *episodes_table.bases(rows, events, labels.read(path)), *events)
+    episodes_table.materialise(root, {}, {event.uid for event in events})
