@@ -33,6 +33,62 @@ class Damage:
     exact: bool = True
 
 
+FPS = 20
+CAMERA = "observation.images.front"
+
+
+def record(
+    root: Path,
+    episodes: int = 4,
+    frames: int = 12,
+    *,
+    fault: str = "",
+    videos: bool = True,
+) -> Path:
+    """Record with LeRobot's own writer: an arm that follows its leader, one camera.
+
+    Args:
+        root: where to.
+        episodes: how many.
+        frames: of each.
+        fault: in all episodes, `dead` (a joint's state stays), `clipped` (it stops at a limit),
+            `late` (the arm follows after 0.5 s) or `early`; in episode 1, `frozen` (the picture
+            stays) or `stalled` (all joints' states stay for a second).
+        videos: whether pictures are stored as videos.
+    """
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    joints = {"dtype": "float32", "shape": (3,), "names": ["pan.pos", "lift.pos", "gripper.pos"]}
+    picture = {"shape": (48, 64, 3), "names": ["height", "width", "channels"]}
+    camera = {"dtype": "video" if videos else "image", **picture}
+    features = {"action": joints, "observation.state": joints, CAMERA: camera}
+    dataset = LeRobotDataset.create(
+        "me/x", FPS, features, root=root, robot_type="so101", use_videos=videos
+    )
+    draw = np.random.default_rng(0)
+    lag = {"late": 10, "early": -4}.get(fault, 1)
+    for episode in range(episodes):
+        phase, noise = draw.uniform(0, 6, 3), draw.normal(0, 0.1, (frames, 3))
+        time = np.arange(frames)[:, None]
+        action = 40 * np.sin(time / 6 + phase)
+        state = 40 * np.sin((time - lag) / 6 + phase) + noise
+        pictures = draw.integers(0, 255, (frames, 48, 64, 3), dtype=np.uint8)
+        if fault == "dead":
+            state[:, 1] = 3.25
+        elif fault == "clipped":
+            state[:, 1] = np.minimum(state[:, 1], 20)
+        elif fault == "frozen" and episode == 1:
+            pictures[:] = pictures[0]
+        elif fault == "stalled" and episode == 1:
+            state[5:30] = state[5]
+        for k in range(frames):
+            values = {"action": np.float32(action[k]), "observation.state": np.float32(state[k])}
+            dataset.add_frame({**values, CAMERA: pictures[k], "task": f"Task {episode % 2}"})
+        dataset.save_episode()
+    dataset.finalize()
+    return root
+
+
 def data_files(root: Path) -> list[Path]:
     return sorted((root / "data").glob("*/*.parquet"))
 

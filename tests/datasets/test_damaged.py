@@ -37,38 +37,16 @@ def _helper() -> ModuleType:
 
 damage = _helper()
 ALL = {**damage.DAMAGES, **damage.VIDEO_DAMAGES}
-EPISODES, FRAMES, FPS = 4, 12, 20
+EPISODES, FRAMES = 4, 12
 REAL = os.environ.get("GAPLOOP_DAMAGE_SET", "")
 
 Write = Callable[..., str]
 
 
-def record(root: Path) -> Path:
-    """Record with LeRobot's own writer: an arm that follows its leader, one camera."""
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
-
-    joints = {"dtype": "float32", "shape": (3,), "names": ["pan.pos", "lift.pos", "gripper.pos"]}
-    video = {"dtype": "video", "shape": (48, 64, 3), "names": ["height", "width", "channels"]}
-    camera = "observation.images.front"
-    features = {"action": joints, "observation.state": joints, camera: video}
-    dataset = LeRobotDataset.create("me/x", FPS, features, root=root, robot_type="so101")
-    draw = np.random.default_rng(0)
-    for episode in range(EPISODES):
-        phase = draw.uniform(0, 6, 3)
-        for k in range(FRAMES):
-            action = 40 * np.sin(k / 6 + phase)
-            state = 40 * np.sin((k - 1) / 6 + phase) + draw.normal(0, 0.1, 3)
-            picture = draw.integers(0, 255, (48, 64, 3), dtype=np.uint8)
-            frame = {"action": np.float32(action), "observation.state": np.float32(state)}
-            dataset.add_frame({**frame, camera: picture, "task": f"Task {episode % 2}"})
-        dataset.save_episode()
-    dataset.finalize()
-    return root
-
-
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return record(tmp_path_factory.mktemp("recorded") / "set")
+    root = tmp_path_factory.mktemp("recorded") / "set"
+    return Path(damage.record(root, EPISODES, FRAMES))
 
 
 @pytest.fixture
@@ -170,3 +148,26 @@ def test_a_dataset_of_yours_damaged(tmp_path: Path, name: str) -> None:
     assert set(found) <= set(reference)
     left = damage.info(tmp_path / "mended")["total_episodes"]
     assert left == way.keeps(total) if way.exact else left >= way.keeps(total)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("dead", "dead_joint"),
+        ("clipped", "clipped_joint"),
+        ("late", "action_lag"),
+        ("early", "action_lag"),
+        ("frozen", "frozen_images"),
+        ("stalled", "frozen_state"),
+        ("", ""),
+    ],
+)
+def test_joints_and_pictures_that_do_not_move_as_they_should_are_warned_of(
+    tmp_path: Path, fault: str, code: str
+) -> None:
+    root = damage.record(tmp_path / "set", 3, 60, fault=fault)
+    found = [f for f in check(root) if f.severity != "info"]
+    assert {f.code for f in found} == ({code} if code else set())
+    assert all(f.severity == "warning" for f in found)
+    if fault in ("frozen", "stalled"):
+        assert "--episodes='[1]'" in found[0].mend
