@@ -25,6 +25,7 @@ MOST_ROWS: Final = 500
 """More takes than this are counted, not listed: nobody reads them, and drawing them is slow."""
 _MOST_VALUES: Final = 8
 _MOST_STATEMENTS: Final = 4
+_METHODS: Final = {"cohen": "Cohen's", "fleiss": "Fleiss'"}
 
 
 def written(
@@ -68,8 +69,9 @@ def written(
     lines = list(_words(folder, answer, new, verb))
     if above:
         who = ", ".join(sorted({f"{e.author} ({e.source})" for e in above}))
-        lines.append(f"{len(above)} of these don't count: {who} stands above.")
-    odd = [uid for uid in uids if _contradicts(uid, after)]
+        lines.append(f"{len(above)} of these don't count: above them stands the word of {who}.")
+    sealed = {e.info.uid: e.outcome.value for e in folder.episodes}
+    odd = [uid for uid in uids if _contradicts(uid, sealed[uid], after)]
     if odd:
         numbers = _numbers([index[uid] for uid in odd])
         lines.append(
@@ -89,9 +91,9 @@ def written(
     return answer, "\n".join(lines)
 
 
-def _contradicts(uid: str, after: Mapping[labels.Key, LabelEvent]) -> bool:
+def _contradicts(uid: str, outcome: str, after: Mapping[labels.Key, LabelEvent]) -> bool:
     said = {name: e.value for name in FIELDS if (e := after.get((uid, name))) is not None}
-    return said.get("outcome") == Outcome.SUCCESS and bool(said.get("failure_mode"))
+    return said.get("outcome", outcome) == Outcome.SUCCESS and bool(said.get("failure_mode"))
 
 
 def _words(
@@ -239,7 +241,7 @@ def _who(event: Mapping[str, Any]) -> str:
 
 def print_agreement(folder: Labelled, found: Sequence[Agreement]) -> None:
     """Print how far labellers agree, field by field."""
-    console = Console()
+    console = Console(highlight=False)
     if not found:
         console.print(
             f"{folder.root}: nobody to compare. Agreement needs two people's labels "
@@ -247,25 +249,21 @@ def print_agreement(folder: Labelled, found: Sequence[Agreement]) -> None:
             soft_wrap=True,
         )
         return
-    table = _table(str(folder.root), "field", "labellers", "takes", "agree", "kappa", "")
-    for a in found:
-        agree = (
-            "–"
-            if not a.takes
-            else f"{a.raw:.0%} [{a.raw_interval[0]:.0%}, {a.raw_interval[1]:.0%}]"
-        )
-        kappa = "–" if math.isnan(a.kappa) else f"{a.kappa:.2f} [{_pair(a.kappa_interval)}]"
-        why = "" if not math.isnan(a.kappa) else _undefined(a)
-        method = {"cohen": "Cohen", "fleiss": "Fleiss"}[a.method]
-        cells = (a.field, ", ".join(a.authors), str(a.takes), agree, kappa, why or method)
-        table.add_row(*map(escape, cells))
-    console.print(table)
+    shown = [a for a in found if a.takes or len(a.authors) > 2]
+    width = max(len(", ".join(a.authors)) for a in shown or found)
+    for a in shown:
+        people = f"{a.field:<12}  {', '.join(a.authors):<{width}}"
+        if not a.takes:
+            console.print(f"{people}  no take is labelled by all of them", soft_wrap=True)
+            continue
+        low, high = a.raw_interval
+        kappa = f"{_METHODS[a.method]} kappa {a.kappa:.2f} [{_pair(a.kappa_interval)}]"
+        if math.isnan(a.kappa):
+            kappa = "no kappa: all said the same word throughout"
+        raw = f"{a.takes:>4} takes  agree {a.raw:>4.0%} [{low:.0%}, {high:.0%}]"
+        console.print(escape(f"{people}  {raw}  {kappa}"), soft_wrap=True)
     console.print("In brackets: 95 % intervals. Kappa: 1 is full agreement, 0 is chance.")
 
 
 def _pair(interval: tuple[float, float]) -> str:
     return f"{interval[0]:.2f}, {interval[1]:.2f}"
-
-
-def _undefined(a: Agreement) -> str:
-    return "all said the same word throughout" if a.takes else "no take labelled by all"
