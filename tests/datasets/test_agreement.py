@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,6 +75,18 @@ def test_intervals_hold_what_they_are_of_and_are_never_a_point(words: list[list[
     assert found.kappa <= high + 1e-9
     assert high <= 1
     assert high - low > 0.01
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
+    """Bootstrap and asymptotic ones did so in 45 % of draws like these."""
+    draw = np.random.default_rng(1)
+    truth, held, draws = 0.90, 0, 120
+    for _ in range(draws):
+        real = draw.choice(2, size=(20, 1), p=[0.8, 0.2]).repeat(2, axis=1)
+        guessed = draw.choice(2, size=(20, 2), p=[0.8, 0.2])
+        low, high = of(np.where(draw.random((20, 2)) > 0.95, guessed, real).tolist()).kappa_interval
+        held += low <= truth <= high
+    assert held / draws > 0.87
 
 
 @given(WORDS, st.permutations(range(4)))
