@@ -1,0 +1,174 @@
+"""The command `gaploop harmonise`: a dataset converted so that it goes with another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.scripts.options import DatasetFolder, emit, progress
+
+if TYPE_CHECKING:
+    from gaploop.datasets.harmonise import Conversion
+    from gaploop.datasets.harmonise_plan import Draft
+    from gaploop.datasets.pieces import Piece
+
+EXAMPLE: Final = """
+gaploop harmonise sim_takes --to=real_takes --dry_run > spec.yaml     # what differs, and a spec
+gaploop harmonise sim_takes --to=real_takes --output_dir=sim_like_real
+gaploop harmonise sim_takes --spec=spec.yaml --output_dir=sim_like_real
+gaploop harmonise sim_like_real --undo --output_dir=sim_again
+"""
+MORE: Final = "See all of it, and a spec to fill in: gaploop harmonise {root} --to={to} --dry_run"
+
+
+@dataclass
+class HarmoniseConfig:
+    """Convert a dataset so that it can be mixed or merged with another.
+
+    Renames, turns and orders joints; converts units (deg, rad, normalised) and between joint and
+    tool space; resamples to another rate; renames, crops and scales cameras; leaves features out;
+    names another robot. Writes a new dataset with labels, telemetry and consent, and what was
+    done with which numbers to meta/gap/harmonise.json. It never guesses: what isn't plain is one
+    line with the choices. docs/harmonising.md describes the spec.
+    """
+
+    dataset: DatasetFolder = field(default_factory=DatasetFolder)
+    to: Path | None = None
+    """The dataset that it shall go with. With --spec or --undo: check the result against it."""
+    spec: Path | None = None
+    """What to do, as YAML."""
+    undo: bool = False
+    """Undo the last conversion, as recorded in the dataset, where nothing was lost by it."""
+    dry_run: bool = False
+    """Only say what differs and what would be done; the spec goes to stdout."""
+    output_dir: Path | None = None
+    """The new dataset."""
+    json: bool = False
+    """Print {"output_dir", "takes", "done"}, or with --dry_run {"differences", "spec", …}."""
+
+
+def run(config: HarmoniseConfig) -> int:
+    """Convert, or say what a conversion would be; 1 where a dry run leaves something open."""
+    from gaploop.datasets.edit import opened
+
+    root = config.dataset.folder()
+    ways = [bool(config.spec), config.undo, bool(config.to and not (config.spec or config.undo))]
+    if sum(ways) != 1:
+        raise UnusableInputError(
+            "Convert it how? Give one of --to=REFERENCE, --spec=FILE.yaml and --undo."
+        )
+    roots = [root, *([config.to] if config.to else [])]
+    with opened(roots) as pieces:
+        if config.dry_run and config.to and not (config.spec or config.undo):
+            return _show_draft(pieces[0], pieces[1], config.json)
+        conversion = _conversion(config, pieces)
+        if config.dry_run:
+            return _show_conversion(conversion, config.json)
+        return _convert(config, pieces, conversion)
+
+
+def _conversion(config: HarmoniseConfig, pieces: tuple[Piece, ...]) -> Conversion:
+    from gaploop.datasets.harmonise import resolve
+    from gaploop.datasets.harmonise_plan import derive
+    from gaploop.datasets.harmonise_spec import load_spec, parse_spec
+    from gaploop.datasets.harmonise_undo import history_of, undone
+
+    piece = pieces[0]
+    if config.undo:
+        history = history_of(piece.info.root)
+        if not history:
+            raise UnusableInputError(f"{piece.info.root} was not converted: nothing to undo.")
+        return undone(piece.info, history[-1])
+    if config.spec is not None:
+        return resolve(load_spec(config.spec), piece.info, piece.episodes)
+    draft = derive(piece, pieces[1])
+    for line in (*draft.impossible, *draft.undecided):
+        more = MORE.format(root=piece.info.root, to=config.to)
+        raise UnusableInputError(f"{line} {more}")
+    if not draft.spec:
+        raise UnusableInputError(f"{piece.info.root} goes with {config.to} as it is.")
+    spec = parse_spec(draft.spec, f"{piece.info.root}", Path())
+    return resolve(spec, piece.info, piece.episodes)
+
+
+def _convert(config: HarmoniseConfig, pieces: tuple[Piece, ...], conversion: Conversion) -> int:
+    from gaploop.datasets.harmonise_plan import derive
+    from gaploop.datasets.lerobot_harmonise import harmonise
+    from gaploop.datasets.pieces import Piece
+
+    if config.output_dir is None:
+        raise UnusableInputError("Where to? Name a new folder with --output_dir=OUT.")
+    piece = pieces[0]
+    with progress("Converting", len(piece.episodes)) as advance:
+        takes = harmonise(piece, conversion, config.output_dir, advance)
+    left: list[str] = []
+    if config.to is not None:
+        draft = derive(Piece.whole(config.output_dir), pieces[1])
+        left = [*draft.impossible, *draft.undecided, *map(str, draft.spec)]
+    done = conversion.record()
+    answer = {"output_dir": config.output_dir, "takes": takes, "done": done, "differs_in": left}
+    text = f"{takes} takes written to {config.output_dir}."
+    if config.to is not None and not left:
+        text += f" They go with {config.to}: gaploop merge, gaploop mix."
+    elif left:
+        text += f" Still different from {config.to}: {'; '.join(left)}"
+    emit(config.json, answer, text)
+    return int(bool(left))
+
+
+def _show_draft(piece: Piece, reference: Piece, as_json: bool) -> int:
+    from gaploop.datasets.harmonise_plan import derive, tidy
+
+    draft = derive(piece, reference)
+    open_ = bool(draft.undecided or draft.impossible)
+    answer = {
+        "differences": [asdict(d) for d in draft.differences],
+        "spec": tidy(draft.spec),
+        "undecided": draft.undecided,
+        "impossible": draft.impossible,
+    }
+    if not as_json:
+        _show_differences(draft, str(piece.info.root), str(reference.info.root))
+    emit(as_json, answer, _yaml(answer["spec"]) if draft.spec else "")
+    return int(open_)
+
+
+def _show_differences(draft: Draft, ours: str, theirs: str) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from gaploop.datasets.differences import shown
+
+    console = Console(stderr=True)
+    table = Table("what", ours, theirs, title="What differs", title_justify="left")
+    for d in draft.differences:
+        name = d.what if d.aspect in (d.what, "presence") else f"{d.what}, {d.aspect}"
+        values = (shown(d.have), shown(d.want))
+        if d.aspect == "presence":
+            values = ("there" if d.have else "missing", "there" if d.want else "missing")
+        table.add_row(name, *map(escape, values))
+    console.print(table if draft.differences else f"{ours} goes with {theirs} as it is.")
+    for line in draft.impossible:
+        console.print(f"✗ {line}", markup=False, highlight=False, soft_wrap=True)
+    for line in draft.undecided:
+        console.print(f"? {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_conversion(conversion: Conversion, as_json: bool) -> int:
+    done = conversion.record()
+    features: Mapping[str, Any] = conversion.features()
+    shapes = {n: list(f["shape"]) for n, f in features.items()}
+    emit(as_json, {"done": done, "features": shapes}, _yaml({"done": done, "features": shapes}))
+    return 0
+
+
+def _yaml(value: Any) -> str:
+    import yaml
+
+    from gaploop.scripts.options import jsonable
+
+    return str(yaml.safe_dump(jsonable(value), sort_keys=False, allow_unicode=True)).rstrip()
