@@ -17,7 +17,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.policy_leader import Pace, PolicyLeader
 from gaploop.collect.take_over import OnRequest, TakeOver, Wish
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Leader
@@ -133,6 +133,11 @@ class SharedLeader:
         return self._driver
 
     @property
+    def pace(self) -> Pace:
+        """How long the policy took in this attempt."""
+        return self._policy.pace
+
+    @property
     def fault(self) -> str:
         """Why the policy doesn't drive any more in this attempt, or ""."""
         return self._fault
@@ -146,7 +151,7 @@ class SharedLeader:
         self._fault, self.interventions = "", 0
 
         def start(_t_s: float) -> None:
-            self._policy.speed_scale = speed_scale
+            self._policy.speed_scale, self._policy.pace = speed_scale, Pace()
             self._may_drive = True
             self._stop_and_hold()
             self._wishes.reset(speed_scale)
@@ -229,7 +234,8 @@ class SharedLeader:
         return LeaderSample(t_s, self._hold if aligning else self._sent_rad(), state=state)
 
     def close(self) -> None:
-        """Close the person's leader; safe to call twice."""
+        """Close the person's leader and the policy's thread; safe to call twice."""
+        self._policy.close()
         close = getattr(self._person, "close", None)
         if callable(close):
             close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,6 +14,34 @@ from gaploop.core.protocols import Follower, Policy
 from gaploop.core.types import FloatArray, LeaderSample, Observation
 
 _ROUNDING: Final = 1e-9
+
+
+@dataclass
+class Pace:
+    """How long a policy took in a take.
+
+    Attributes:
+        asked: how often it was asked.
+        total_s: how long it took in all [s].
+        worst_s: longest time for one answer [s].
+        waited_s: how long the arm stood because an answer wasn't there yet [s].
+    """
+
+    asked: int = 0
+    total_s: float = 0.0
+    worst_s: float = 0.0
+    waited_s: float = 0.0
+
+    def took(self, duration_s: float) -> None:
+        """Take note of an answer."""
+        self.asked += 1
+        self.total_s += duration_s
+        self.worst_s = max(self.worst_s, duration_s)
+
+    @property
+    def mean_s(self) -> float:
+        """Mean time for an answer [s]."""
+        return self.total_s / max(self.asked, 1)
 
 
 class PolicyLeader:
@@ -43,6 +73,8 @@ class PolicyLeader:
         self._policy, self._follower = policy, follower
         self._turns = max(1, round(control_hz / fps))
         self._speed_scale = 1.0
+        self.pace = Pace()
+        """How long the policy took since it was last set anew."""
         self.reset()
 
     @property
@@ -79,7 +111,9 @@ class PolicyLeader:
             self._path, self._at = [self._follower.from_units(observation.state)], 0.0
         self._turn = 0
         while self._at + self._speed_scale > len(self._path) - 1 + _ROUNDING:
+            start_s = time.perf_counter()
             asked = np.asarray(self._policy.act(observation), dtype=np.float64)
+            self.pace.took(time.perf_counter() - start_s)
             self._path.append(self._follower.from_units(asked))
 
     def read(self, t_s: float) -> LeaderSample:
@@ -100,6 +134,9 @@ class PolicyLeader:
         step = min(math.floor(at), len(self._path) - 2)
         start, target = self._path[step], self._path[step + 1]
         return LeaderSample(t_s, start + min(at - step, 1.0) * (target - start))
+
+    def close(self) -> None:
+        """Let go of what the policy runs in; here it is the caller's thread."""
 
     def done(self) -> bool:
         """Return False: a policy doesn't say when it is done."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gaploop.collect.intervention import SharedLeader
+from gaploop.collect.policy_leader import Pace
 from gaploop.collect.rig import Rig
 from gaploop.collect.speed_ramp import SpeedRamp
 from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, overcome, run_take
@@ -29,6 +30,7 @@ class RolloutNote:
         interventions: how often the person took over.
         person_s: how long the person drove [s].
         fault: what ended it early, or "".
+        pace: how long the policy took.
     """
 
     uid: str
@@ -36,6 +38,7 @@ class RolloutNote:
     interventions: int
     person_s: float
     fault: str = ""
+    pace: Pace = field(default_factory=Pace)
 
 
 @dataclass
@@ -138,7 +141,8 @@ class Rollouts(Attendant):
         finally:
             leader.rest()
         uid, times = given["writer"].header.info.uid, leader.interventions
-        self._told(RolloutNote(uid, scale, times, watch.person_s, leader.fault), result)
+        note = RolloutNote(uid, scale, times, watch.person_s, leader.fault, replace(leader.pace))
+        self._told(note, result)
         return result
 
     def _ended(self, leader: SharedLeader, verdict: Verdict) -> str:

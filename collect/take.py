@@ -15,12 +15,13 @@ from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.recorder import Recorder
 from gaploop.collect.rig import Rig
 from gaploop.core import journal_format
-from gaploop.core.errors import DeviceError
+from gaploop.core.errors import DeviceError, GaploopError
 from gaploop.core.protocols import Leader, TakeSink
-from gaploop.core.types import SafetyReason, Tick
+from gaploop.core.types import Observation, SafetyReason, Tick
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.advice import GONE, say_reasons, say_to_do
 from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, run_loop
+from gaploop.teleop.stopping import Attempt, one_line
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ def run_take(
     watch = _Watch(rig, is_policy if until_success is None else until_success)
     recorders = _recorder(rig, leader, writer)
     subscribers: tuple[TakeSink, ...] = (*recorders, watch, *sinks)
-    callbacks = (*((leader.observe,) if isinstance(leader, PolicyLeader) else ()), *on_frame)
+    callbacks = (*((_asking(leader),) if isinstance(leader, PolicyLeader) else ()), *on_frame)
     end = rig.loop(
         rig.follower,
         leader,
@@ -173,6 +174,23 @@ def run_take(
         sealing = _seal(rig, writer, outcome, reason, sealer)
     uid = writer.header.info.uid if writer is not None else ""
     return TakeResult(uid, outcome, reason, end.duration_s, end.frames, sealing)
+
+
+def _asking(leader: PolicyLeader) -> OnFrame:
+    """Return what shows a policy its frames; whatever it raises ends the take only."""
+
+    def observe(observation: Observation) -> None:
+        with Attempt() as attempt:
+            leader.observe(observation)
+        if isinstance(attempt.error, GaploopError):
+            raise attempt.error
+        if attempt.error is not None:
+            kind = type(attempt.error).__name__
+            raise DeviceError(
+                f"The policy failed ({kind}: {one_line(attempt.error)})."
+            ) from attempt.error
+
+    return observe
 
 
 def _recorder(rig: Rig, leader: Leader, writer: JournalWriter | None) -> tuple[Recorder, ...]:

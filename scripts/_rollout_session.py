@@ -9,11 +9,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gaploop.collect.campaign import Quota
 from gaploop.collect.intervention import SharedLeader
-from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.policy_leader import Pace, PolicyLeader
+from gaploop.collect.policy_thread import PatientLeader
 from gaploop.collect.rollout import RolloutNote, Rollouts
 from gaploop.collect.session import SessionEnd, SessionSpec, TakeResult, record_takes
 from gaploop.collect.smoothing import SmoothedPolicy
@@ -37,6 +38,9 @@ from gaploop.scripts._signals import stoppable
 from gaploop.teleop.loop import Rates
 
 log = logging.getLogger(__name__)
+
+WAITED_S: Final = 0.2
+"""A policy that let the arm wait this long in an attempt is told of [s]."""
 
 
 @dataclass
@@ -176,6 +180,11 @@ def _line(note: RolloutNote, result: TakeResult) -> str:
         words.append(f"taken over {note.interventions}x, {note.person_s:.1f} s")
     if note.speed_scale < 1:
         words.append(f"at {note.speed_scale:.0%} of its speed")
+    if note.pace.waited_s >= WAITED_S:
+        words.append(
+            f"the arm waited {note.pace.waited_s:.1f} s for the policy (mean "
+            f"{1e3 * note.pace.mean_s:.0f}, worst {1e3 * note.pace.worst_s:.0f} ms)"
+        )
     return "; ".join(words)
 
 
@@ -241,7 +250,10 @@ def _lead(
     person: Leader | None,
 ) -> SharedLeader:
     """Return who drives an arm: the policy, and the person who can take over."""
-    leader = PolicyLeader(policy, follower, rates.fps, rates.control_hz)
+    is_by_itself = config.take_over == "never" or _arms.kind(config.teleop) == _arms.EXPERT
+    waits = config.robot.type == _arms.EMBEDDED and is_by_itself  # time that can wait, waits
+    kind = PolicyLeader if waits else PatientLeader
+    leader = kind(policy, follower, rates.fps, rates.control_hz)
     return SharedLeader(leader, person, sent_rad, _wishes(config, follower, rates.fps))
 
 
@@ -290,6 +302,7 @@ def _tell(
         "outcomes": counts,
         "helped": helped,
         "person_s": round(sum(note.person_s for note in sealed), 3),
+        "policy": _pace([note.pace for note in sealed]),
         "speed_scale": [note.speed_scale for note in sealed],
         "faults": [note.fault for note in told.notes if note.fault],
         "published": published,
@@ -307,6 +320,17 @@ def _tell(
     )
     options.emit(config.json, summary, text)
     return 128 + stopped[0] if stopped else 0
+
+
+def _pace(paces: Sequence[Pace]) -> dict[str, float]:
+    """Return how long the policy took, over all attempts."""
+    asked = sum(pace.asked for pace in paces)
+    return {
+        "asked": asked,
+        "mean_ms": round(1e3 * sum(pace.total_s for pace in paces) / max(asked, 1), 2),
+        "worst_ms": round(1e3 * max((pace.worst_s for pace in paces), default=0.0), 2),
+        "waited_s": round(sum(pace.waited_s for pace in paces), 2),
+    }
 
 
 def _evidence(config: Any) -> str:
