@@ -25,7 +25,7 @@ TIMEOUT_S: Final = 30.0
 """A request without an answer for this long is tried again [s]."""
 READ_AHEAD_BYTES: Final = 1 << 16
 """Least size of a ranged request; a Parquet footer and its length fit into one."""
-_REPO_ID: Final = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+_REPO_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 _FOLDERS: Final = ("meta", "data", "videos")
 
 
@@ -201,7 +201,7 @@ def find_datasets(names: Iterable[str]) -> list[Metadata]:
 
     Args:
         names: folders of datasets, folders above any number of them, and repositories on a Hub as
-            `hf://datasets/OWNER/NAME`, or `OWNER/NAME` where no folder has that name; `@REVISION`
+            `hf://datasets/OWNER/NAME`, or `OWNER/NAME` where there is no folder OWNER; `@REVISION`
             may follow.
 
     Raises:
@@ -217,7 +217,7 @@ def find_datasets(names: Iterable[str]) -> list[Metadata]:
                     f"{path}: neither a dataset nor a folder above one (none has {layout.INFO})."
                 )
             found |= {source.name: source for source in local}
-        elif name.startswith(HUB) or (_REPO_ID.fullmatch(name) and not path.exists()):
+        elif name.startswith(HUB) or (_REPO_ID.fullmatch(name) and not path.parent.exists()):
             repo_id, _, revision = name.removeprefix(HUB).partition("@")
             source = HubMetadata(repo_id, revision or None)
             found[source.name] = source

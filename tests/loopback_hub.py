@@ -89,6 +89,7 @@ class LoopbackHub:
         self.faults: list[Fault] = []
         self.log: list[str] = []
         self.card_check, self.delay_s = card_check, delay_s
+        self.ranges = True
         self.watch: Callable[[str, str], None] = lambda _method, _path: None
         self.lock = threading.RLock()
         hub = self
@@ -106,6 +107,7 @@ class LoopbackHub:
         with self.lock:
             self.repos, self.blobs, self.faults, self.log = {}, {}, [], []
             self.card_check, self.watch = True, lambda _method, _path: None
+            self.ranges = True
 
     @property
     def port(self) -> int:
@@ -373,6 +375,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if name.endswith(LFS_SUFFIXES):
             headers |= {"X-Linked-Etag": f'"{hashlib.sha256(content).hexdigest()}"',
                         "X-Linked-Size": str(len(content))}  # fmt: skip
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
+        if asked and self.state.ranges:
+            part = content[int(asked[1]) : int(asked[2]) + 1]
+            return self._send(206, part, headers | {"Content-Length": str(len(part))})
         return self._send(200, content, headers)
 
 
