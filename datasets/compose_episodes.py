@@ -118,15 +118,15 @@ def _renumbered_stats(table: pa.Table, placed: Placed) -> pa.Table:
             pairs = zip(old, moving[feature], strict=True)
             table = _put(table, name, [v and [x + by for x in v] for v, by in pairs])
         elif feature == "task_index":
-            pairs = zip(old, placed.task_indices, strict=True)
-            table = _put(table, name, [v and [type(v[0])(_stat(t, stat))] for v, t in pairs])
+            tasks = zip(old, placed.task_indices, strict=True)
+            table = _put(table, name, [v and [type(v[0])(_stat(t, stat))] for v, t in tasks])
     return table
 
 
 def _stat(values: np.ndarray[Any, Any], stat: str) -> float:
     if stat in _QUANTILES:
         return float(np.quantile(values, _QUANTILES[stat]))
-    return float({"min": np.min, "max": np.max, "mean": np.mean, "std": np.std}[stat](values))
+    return float(getattr(values, stat)())  # min, max, mean, std
 
 
 def _total_stats(table: pa.Table, pieces: Sequence[Piece]) -> dict[str, Any]:
