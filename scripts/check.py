@@ -33,6 +33,9 @@ class CheckConfig:
     """
 
     dataset: CheckedFolder = field(default_factory=CheckedFolder)
+    roots: list[str] = field(default_factory=list)
+    """Check the metadata of these many datasets, as gaploop survey does; folders above them, or
+    hf://datasets/OWNER/NAME."""
     deep: bool = False
     """Decode every picture and look at every episode's motion. Otherwise all of a dataset with up
     to 3,000 pictures, and some episodes of a larger one, spread evenly."""
@@ -45,6 +48,7 @@ class CheckConfig:
 EXAMPLE = """
 gaploop check recordings/pick_place
 gaploop check recordings/pick_place --deep
+gaploop check --roots='[recordings]'
 gaploop check recordings/pick_place --json | jq '.findings[].code'
 """
 
@@ -55,6 +59,8 @@ def run(config: CheckConfig) -> int:
     from gaploop.datasets.findings import ERROR
 
     root = config.dataset.root
+    if config.roots:
+        return _check_many(config)
     if root is None:
         raise UnusableInputError("Which folder? Name it: gaploop check DIR")
     effort = DEEP if config.deep else QUICK
@@ -66,6 +72,17 @@ def run(config: CheckConfig) -> int:
     if findings and not config.json:
         _show(findings, str(root))
     return int(failed)
+
+
+def _check_many(config: CheckConfig) -> int:
+    from gaploop.scripts import survey
+
+    if config.dataset.root is not None or config.deep:
+        raise UnusableInputError(
+            "--roots looks at the metadata of many datasets. For the data and videos of one: "
+            "gaploop check DIR"
+        )
+    return survey.run(survey.SurveyConfig(config.roots, json=config.json))
 
 
 def _show(findings: Sequence[Finding], title: str) -> None:

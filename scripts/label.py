@@ -22,6 +22,7 @@ gaploop label recordings/pick --episode=3 --outcome=failure --failure_mode=slip 
     --dimensions='{"contact_dynamics": 0.8}' --author=ana
 gaploop label recordings/pick --where='lighting==dim' --phase=approach --author=ana --dry_run
 gaploop label recordings/pick --undo --author=ana
+gaploop label --roots='[recordings]' --where='outcome==failure'
 gaploop label recordings/pick --episode=3 --history
 gaploop label recordings/pick --agreement
 gaploop label recordings/pick --export=labels.csv      edit it, then: --import=labels.csv
@@ -56,6 +57,8 @@ class LabelConfig:
     """These takes by their uids, or the beginnings of them."""
     where: str = ""
     """Those of which this is true, such as 'failure_mode in [slip, drift] and lighting==dim'."""
+    roots: list[str] = field(default_factory=list)
+    """With --where: search these many datasets, as gaploop survey does, and label nothing."""
     outcome: str | None = None
     """Set how it ended: success, failure, discarded, interrupted or unlabelled."""
     failure_mode: str | None = None
@@ -96,6 +99,8 @@ def run(config: LabelConfig) -> int:
     """Do the one thing that is asked for."""
     from gaploop.datasets.labelled import open_labelled
 
+    if config.roots:
+        return _search_many(config)
     if config.dataset.root is None:
         raise UnusableInputError("Which folder? Name it: gaploop label DIR")
     setting = [name for name in _SET if getattr(config, name) is not None]
@@ -114,6 +119,23 @@ def run(config: LabelConfig) -> int:
     folder = open_labelled(config.dataset.root)
     job = asked[0] if asked else _history if config.history else _show
     return job(config, folder, _chosen(config, folder))
+
+
+def _search_many(config: LabelConfig) -> int:
+    from dataclasses import replace
+
+    from gaploop.scripts import survey
+
+    searched = {name: getattr(config, name) for name in ("roots", "where", "output_dir", "json")}
+    plain = replace(LabelConfig(), **searched)
+    if not config.where or plain != config:
+        raise UnusableInputError(
+            "--roots searches many datasets: give it --where alone. To set labels name one "
+            "dataset: gaploop label DIR"
+        )
+    return survey.run(
+        survey.SurveyConfig(config.roots, config.where, config.output_dir, config.json)
+    )
 
 
 def _chosen(config: LabelConfig, folder: Labelled) -> list[Episode]:

@@ -162,3 +162,16 @@ def test_what_is_no_dataset_is_refused(
     assert main(["survey", name]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "not found" in line or "neither a dataset" in line
+
+
+def test_label_and_check_take_many_roots(sets: Path, capsys: Any) -> None:
+    query = "--where=outcome==failure"
+    assert main(["survey", str(sets), query, "--json"]) == 0
+    searched = capsys.readouterr().out
+    assert main(["label", f"--roots=[{sets}]", query, "--json"]) == 0
+    assert capsys.readouterr().out == searched
+    assert main(["check", f"--roots=[{sets}]"]) == 0
+    assert "Nothing wrong" in capsys.readouterr().out
+    assert main(["label", f"--roots=[{sets}]", query, "--outcome=success"]) == 2
+    assert main(["label", f"--roots=[{sets}]"]) == 2
+    assert main(["check", str(sets / "more"), f"--roots=[{sets}]"]) == 2
