@@ -19,7 +19,8 @@ from gaploop.datasets.frame_cache import CacheOptions, Progress
 from gaploop.datasets.frame_packs import Int64Array, PictureStore
 from gaploop.datasets.lerobot_batches import FetchedBatch, empty_pictures
 from gaploop.datasets.lerobot_columns import numeric_columns
-from gaploop.datasets.lerobot_frames import Clip, Decoding, NoRoomError, cache_pictures, scaled
+from gaploop.datasets.lerobot_decode import Clip, Decoding, scaled
+from gaploop.datasets.lerobot_frames import NoRoomError, cache_pictures
 
 log = logging.getLogger(__name__)
 

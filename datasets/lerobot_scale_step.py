@@ -16,7 +16,7 @@ import torch
 from lerobot.configs.types import FeatureType, PipelineFeatureType, PolicyFeature
 from lerobot.processor.pipeline import ObservationProcessorStep
 
-from gaploop.datasets.lerobot_frames import scaled
+from gaploop.datasets.lerobot_decode import scaled
 
 PICTURES: Final = "observation.image"
 """How LeRobot's names of pictures begin."""

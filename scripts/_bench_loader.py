@@ -35,6 +35,8 @@ WORKERS: Final = (0, 2)
 TURN_S: Final = 1.5
 """How long a loader is measured at a time [s], and at least `TURN_BATCHES`."""
 TURN_BATCHES: Final = 3
+SHUFFLED: Final = 100
+"""Samples in the streaming loader's buffer. By default 1000: as fast, and minutes to fill."""
 REPO: Final = "bench/loader"
 
 
@@ -60,7 +62,7 @@ class Loader:
     @property
     def workers(self) -> tuple[int, ...]:
         """How many worker processes it is measured with."""
-        # Every streaming worker first fills a buffer of 1000 samples: minutes.
+        # Streaming workers share the dataset's files out, and there is one.
         return (0,) if self.mode == "streaming" else WORKERS
 
 
@@ -160,7 +162,7 @@ def _open(root: Path, folder: Path, name: str) -> Any:
     if not loader.mode:
         return LeRobotDataset(REPO, root=root, **how)
     try:
-        dataset = StreamingLeRobotDataset(REPO, root=root, **how)
+        dataset = StreamingLeRobotDataset(REPO, root=root, buffer_size=SHUFFLED, **how)
         next(iter(dataset))
     except (ImportError, OSError, RuntimeError) as error:
         return " ".join(str(error).split())[:160]
@@ -204,8 +206,11 @@ def _rates(opened: Mapping[str, Any]) -> dict[tuple[str, int], list[float]]:
 
 def _batches(dataset: Any, workers: int, seed: int) -> Iterator[Any]:
     import torch
+    from lerobot.datasets import video_utils
     from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
+    # Workers must not inherit the open files of LeRobot's decoders: their position is shared.
+    video_utils._default_decoder_cache.clear()
     if isinstance(dataset, IterableDataset):
         while True:
             yield from DataLoader(dataset, batch_size=BATCH, num_workers=workers)
