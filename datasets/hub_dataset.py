@@ -23,6 +23,8 @@ from gaploop.datasets.hub_target import ChangedError, Contents, HubFile, HubTarg
 
 FOLDERS: Final = ("data", "meta", "videos", layout.TELEMETRY)
 """What LeRobot and gaploop write into a dataset; nothing else goes along."""
+IMAGES: Final = "images"
+"""Where LeRobot keeps pictures until they are encoded; its own push leaves them out too."""
 NOTICES: Final = ("LICENSE", "LICENCE", "NOTICE", "CITATION")
 TEMPLATE: Final = Path(__file__).parent / "hub_dataset_card.md"
 ATTEMPTS: Final = 3
@@ -137,10 +139,10 @@ def inspect(root: Path, options: PushOptions) -> Look:
 def _require_sound(root: Path) -> None:
     errors = [f for f in check(root) if f.severity == ERROR]
     if errors:
-        more = f" ({len(errors) - 1} more errors)" if len(errors) > 1 else ""
+        more = f" And {len(errors) - 1} more." if len(errors) > 1 else ""
         raise UnusableInputError(
             f"{root} isn't sound: {errors[0].where}: {errors[0].message}{more} Mend it first; see "
-            f"all with: gaploop check {root}"
+            f"what is wrong and how with: gaploop check {root}"
         )
     from gaploop.datasets.lerobot_loads import require_loads  # here: it imports torch
 
@@ -201,7 +203,7 @@ def files_of(root: Path) -> tuple[dict[str, Path], list[str]]:
             }
         elif path.is_file() and path.name.partition(".")[0].upper() in NOTICES:
             files[path.name] = path
-        elif path.name != README and not path.name.startswith("."):
+        elif path.name not in (README, IMAGES) and not path.name.startswith("."):
             left_out.append(path.name + "/" * path.is_dir())
     return files, left_out
 

@@ -8,11 +8,13 @@ from typing import Any, Final
 
 import cv2
 import numpy as np
+import pyarrow.parquet as pq
 
 from gaploop.core.consent import takes_part
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.types import Image
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.datasets.layout import DatasetInfo, Episode
+from gaploop.datasets.layout import LABELS, TELEMETRY, DatasetInfo, Episode
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.video import VideoRange
 
@@ -20,6 +22,8 @@ PICTURE: Final = "assets/sample.jpg"
 PICTURE_HEIGHT: Final = 240
 """Of every camera's part of the picture [pixels]."""
 MOST_CAMERAS: Final = 4
+PICTURES_AT_ONCE: Final = 16
+"""Read together while looking for an episode's first one."""
 MOST_ROWS: Final = 40
 """Rows of a table before the rest is summed up."""
 
@@ -34,13 +38,19 @@ def facts(info: DatasetInfo, episodes: Sequence[Episode]) -> dict[str, Any]:
         "minutes": f"{info.total_frames / info.fps / 60:.1f}",
         "fps": f"{info.fps:g}",
         "robot": info.robot_type or "an unnamed robot",
-        "cameras": [key.rpartition(".")[2] for key in info.video_keys],
+        "cameras": [
+            key.rpartition(".")[2]
+            for key, spec in info.features.items()
+            if spec.get("dtype") in ("video", "image")
+        ],
         "tasks": sorted({e.info.task for e in episodes if e.info.task}),
         "tables": [(title, rows) for title, rows in _tables(episodes) if rows],
         "dimensions": _dimensions(episodes),
         "simulated": _simulated(episodes),
         "consent": _consent(episodes),
-        "telemetry": (info.root / "telemetry").is_dir(),
+        "labelled": any(_is_ours(e) for e in episodes),
+        "history": (info.root / LABELS).exists(),
+        "telemetry": (info.root / TELEMETRY).is_dir(),
     }
 
 
@@ -62,8 +72,15 @@ def _tables(episodes: Sequence[Episode]) -> list[tuple[str, Table]]:
     ]
 
 
+def _is_ours(episode: Episode) -> bool:
+    """Say whether an episode has gap columns; without, domain and people are unknown."""
+    return bool(episode.row.get("gap_uid"))
+
+
 def _domain(episode: Episode) -> str:
     domain = episode.info.domain
+    if not _is_ours(episode):
+        return "not stated"
     return f"{domain.value} (sim-to-sim)" if domain is Domain.SIM_TARGET else domain.value
 
 
@@ -101,6 +118,8 @@ def _consent(episodes: Sequence[Episode]) -> str:
             "the agreement was valid when this was pushed. Who withdraws is removed from later "
             "versions: use the latest one."
         )
+    if not all(_is_ours(e) for e in episodes):
+        return "Not all takes were recorded with gaploop: nothing here says who is in those."
     simulated = all(e.info.domain is not Domain.REAL for e in episodes)
     return (
         "The takes are simulated; nobody is in them."
@@ -127,15 +146,17 @@ def picture(info: DatasetInfo, episodes: Sequence[Episode]) -> bytes:
     A success and a take without people are preferred.
 
     Raises:
-        UnusableInputError: a video can't be read.
+        UnusableInputError: a picture can't be read.
     """
-    if not episodes or not info.video_keys:
+    kinds = {key: spec.get("dtype") for key, spec in info.features.items()}
+    cameras = [key for key, kind in kinds.items() if kind in ("video", "image")][:MOST_CAMERAS]
+    if not episodes or not cameras:
         return b""
     best = min(episodes, key=lambda e: (has_people(e), e.outcome is not Outcome.SUCCESS, e.index))
     parts = []
-    for key in info.video_keys[:MOST_CAMERAS]:
-        path, start_s = video_of(info, best.row, key)
-        image = next(VideoRange(path, start_s, 1, info.fps)(), None) if path is not None else None
+    for key in cameras:
+        read = _video_picture if kinds[key] == "video" else _stored_picture
+        image = read(info, best, key)
         if image is None:
             raise UnusableInputError(
                 f"{info.root}: no picture of {key} in episode {best.index} can be read. "
@@ -146,6 +167,25 @@ def picture(info: DatasetInfo, episodes: Sequence[Episode]) -> bytes:
     # JPEG wants BGR.
     done, jpeg = cv2.imencode(".jpg", np.hstack(parts)[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, 85])
     return bytes(jpeg) if done else b""
+
+
+def _video_picture(info: DatasetInfo, episode: Episode, key: str) -> Image | None:
+    path, start_s = video_of(info, episode.row, key)
+    return None if path is None else next(VideoRange(path, start_s, 1, info.fps)(), None)
+
+
+def _stored_picture(info: DatasetInfo, episode: Episode, key: str) -> Image | None:
+    """Read a picture that LeRobot keeps in the data file itself, as {bytes, path}."""
+    place = {n: episode.row.get(f"data/{n}") for n in ("chunk_index", "file_index")}
+    path = info.root / info.data_path.format(**{n: int(v or 0) for n, v in place.items()})
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(PICTURES_AT_ONCE, columns=["episode_index", key]):
+            for row in batch.to_pylist():
+                if row["episode_index"] == episode.index:
+                    encoded = np.frombuffer(row[key]["bytes"], dtype=np.uint8)
+                    image = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
+                    return None if image is None else np.asarray(image[:, :, ::-1], dtype=np.uint8)
+    return None
 
 
 def _counted(words: Iterable[str]) -> Table:

@@ -124,23 +124,19 @@ def _parquet(path: Path) -> Iterator[tuple[str, str]]:
         schema = file.schema_arrow
         for key, value in (schema.metadata or {}).items():
             yield f" ({key.decode()})", value.decode(errors="replace")
-        names = [field.name for field in schema if _holds_text(field.type)]
-        for group in range(file.num_row_groups if names else 0):
-            table = file.read_row_group(group, columns=names)
-            for name in names:
-                yield f" (column {name})", "\n".join(_strings(table[name]))
-
-
-def _holds_text(kind: pa.DataType) -> bool:
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _holds_text(kind.value_type)
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+        leaves = [file.schema.column(k) for k in range(len(file.schema.names))]
+        texts = [leaf.path for leaf in leaves if leaf.logical_type.type == "STRING"]
+        for path_in_file in texts:
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group, columns=[path_in_file])
+                yield f" (column {path_in_file})", "\n".join(_strings(table.column(0)))
 
 
 def _strings(column: pa.ChunkedArray) -> list[str]:
+    """Return the distinct texts of a column of which only one leaf was read."""
     values = column.combine_chunks()
-    while pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
-        values = values.flatten()
+    while not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        values = values.field(0) if pa.types.is_struct(values.type) else values.flatten()
     return [str(v) for v in values.unique().to_pylist() if v]
 
 

@@ -122,6 +122,9 @@ def send(push: QueuedPush, patience: Patience, keep: bool = False) -> Sent:
                 if not keep:
                     push_queue.drop(push)
                 raise
+            except (KeyboardInterrupt, SystemExit):
+                log.info("%s is interrupted. Go on with: gaploop push", push.repo_id)
+                raise
             push_queue.drop(push)
             return done
     except GaploopError as error:  # of the queue itself, too

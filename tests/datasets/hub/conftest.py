@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from gaploop.datasets import hub as transport
 from gaploop.datasets import hub_dataset
 from gaploop.datasets.hub_dataset import PushOptions, push_dataset
 from gaploop.datasets.hub_errors import Patience
-from gaploop.datasets.hub_target import Contents, HubTarget, Pushed
+from gaploop.datasets.hub_target import Contents, HubFile, HubTarget, Pushed
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.push_queue import ENVIRONMENT as QUEUE
 
@@ -134,13 +135,16 @@ def packed(_published: Path, _running: LoopbackHub) -> tuple[Path, Contents]:
 
 
 @pytest.fixture
-def push_packed(hub: LoopbackHub, packed: tuple[Path, Contents]) -> Callable[[], Path]:
+def push_packed(hub: LoopbackHub, packed: tuple[Path, Contents]) -> Callable[..., Path]:
     """Return a function that pushes what is packed and returns the dataset's folder."""
 
-    def push() -> Path:
+    def push(notice: str = "", private: bool | None = None, timeout_s: float = 30.0) -> Path:
+        """Push; with a `notice`, what is pushed differs from what was pushed without."""
         root, contents = packed
-        patience = Patience(3, wait_s=0.01, timeout_s=0.8)
-        transport.push(HubTarget(NAME, "dataset", hub.url), contents, patience)
+        more = (HubFile("NOTICE", notice.encode()),) if notice else ()
+        patience = Patience(3 if timeout_s > 1 else 9, wait_s=0.01, timeout_s=timeout_s)
+        target = HubTarget(NAME, "dataset", hub.url, private)
+        transport.push(target, replace(contents, files=contents.files + more), patience)
         return root
 
     return push
@@ -152,7 +156,7 @@ def push(hub: LoopbackHub) -> Callable[..., Pushed]:
 
     def push(root: Path, name: str = NAME, **options: Any) -> Pushed:
         private = options.pop("private", None)
-        patience = Patience(options.pop("retries", 3), wait_s=0.01, timeout_s=0.8)
+        patience = Patience(options.pop("retries", 3), wait_s=0.01, timeout_s=30.0)
         target = HubTarget(name, "dataset", hub.url, private)
         return push_dataset(root, target, PushOptions(patience=patience, **options))[0]
 

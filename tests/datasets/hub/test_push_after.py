@@ -1,0 +1,66 @@
+"""`--dataset.push_to_hub` of the commands that write datasets: a Hub that is down ends nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from loopback_hub import LoopbackHub
+
+from gaploop.datasets import push_queue
+from gaploop.scripts._pushing import push_after
+from gaploop.scripts.cli import main
+from gaploop.scripts.options import DatasetTarget
+
+type Capture = pytest.CaptureFixture[str]
+
+
+def test_takes_recorded_while_the_hub_is_down_are_pushed_later(
+    hub: LoopbackHub, tmp_path: Path, capsys: Capture
+) -> None:
+    hub.fault("drop", times=10**6)
+    root = tmp_path / "takes"
+    command = ["record", "--dataset.repo_id=me/takes", f"--dataset.root={root}", "--json"]
+    command += ["--dataset.push_to_hub=true", "--dataset.private", "--dataset.tags=[kitchen]"]
+    assert main([*command, "--dataset.num_episodes=1"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["published"], said["push"]["state"]) == (said["takes"], "queued")
+    hub.faults.clear()
+    assert main(["push"]) == 0
+    repo = hub.repo("me/takes")
+    assert repo.private
+    assert "- kitchen" in hub.files("me/takes")["README.md"].decode()
+    assert repo.tags == {"v3.0": repo.branches["main"]}
+
+
+def test_a_session_that_is_stopped_leaves_its_push_for_later(
+    dataset: Path, hub: LoopbackHub
+) -> None:
+    asked = DatasetTarget(dataset, "me/cube", push_to_hub=True)
+    said = push_after(asked, dataset, None, stopped=[15])
+    assert said is not None
+    assert said["state"] == "queued"
+    assert hub.log == []
+    assert [p.repo_id for p in push_queue.waiting()] == ["me/cube"]
+
+
+def test_what_must_not_be_pushed_waits_until_it_is_mended(dataset: Path, hub: LoopbackHub) -> None:
+    (dataset / "meta" / "notes.md").write_text("hf_" + "aB3" * 11)
+    asked = DatasetTarget(dataset, "me/cube", push_to_hub=True)
+    said = push_after(asked, dataset, None)
+    assert said is not None
+    assert said["state"] == "refused"
+    (dataset / "meta" / "notes.md").unlink()
+    assert main(["push"]) == 0
+    assert hub.repo("me/cube").tags
+
+
+@pytest.mark.parametrize("command", ["record", "rollout", "publish"])
+def test_a_push_to_nowhere_is_refused_before_anything_happens(
+    command: str, tmp_path: Path, capsys: Capture
+) -> None:
+    options = [f"--dataset.root={tmp_path / 'x'}", "--dataset.push_to_hub=true"]
+    assert main([command, *options]) == 2
+    assert "--dataset.repo_id=local/gaploop" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
