@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.datasets import columns
 from gaploop.datasets.differences import PICTURES
 from gaploop.datasets.harmonise_pose import EE, ToJoints, ToTool
-from gaploop.datasets.harmonise_spec import CameraSpec, HarmoniseSpec, SpaceSpec, UnitsSpec
+from gaploop.datasets.harmonise_spec import CameraSpec, HarmoniseSpec, SpaceSpec
 from gaploop.datasets.harmonise_steps import (
     UNITS,
     VECTORS,
@@ -27,8 +27,14 @@ from gaploop.datasets.harmonise_steps import (
     joint,
     record,
 )
+from gaploop.datasets.harmonise_units import UnitsSpec
 from gaploop.datasets.layout import DatasetInfo, Episode
 from gaploop.datasets.pieces import AUTOMATIC
+
+FILLED: Final = (
+    columns.TIME, columns.TAKE, columns.SENT, columns.INTERVENTION, columns.SAFETY,
+)  # fmt: skip
+"""Gap columns of frames that can be added: see `Conversion.fill`."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class Conversion:
         drop: features that are left out, besides those of cameras.
         robot_type: name of the robot afterwards.
         units: of the joint vectors afterwards; "" where nobody knows.
+        fill: gap columns to add: time from the frame's number, the take's hash, the requested
+            action as what was sent, no intervention, no safety event, ages unknown.
     """
 
     info: DatasetInfo
@@ -54,6 +62,7 @@ class Conversion:
     drop: tuple[str, ...]
     robot_type: str
     units: str
+    fill: tuple[str, ...] = ()
 
     @property
     def lost(self) -> tuple[str, ...]:
@@ -114,6 +123,8 @@ class Conversion:
             elif spec["dtype"] in PICTURES:
                 change = self.cameras.get(name.removeprefix(columns.IMAGES)) or CameraSpec()
                 table[new]["shape"] = picture_shape(shape, change)
+        for name in self.fill:
+            table[name] = _filled_feature(name, joints)
         return table
 
     def record(self) -> dict[str, Any]:
@@ -123,6 +134,7 @@ class Conversion:
             "steps": [record(step) for step in self.steps],
             "cameras": {n: None if c is None else vars(c) for n, c in self.cameras.items()},
             "dropped": list(self.drop),
+            "filled": list(self.fill),
             "robot_type": {"from": self.info.robot_type, "to": self.robot_type},
             "lost": list(self.lost),
         }
@@ -191,8 +203,28 @@ def resolve(spec: HarmoniseSpec, info: DatasetInfo, episodes: Sequence[Episode])
     done = Conversion(
         info, tuple(steps), fps, spec.rule, dict(spec.cameras), spec.drop, robot, units
     )
+    if spec.fill:
+        done = replace(done, fill=_missing_columns(done))
     done.features()
     return done
+
+
+def _missing_columns(conversion: Conversion) -> tuple[str, ...]:
+    have = conversion.features()
+    if columns.ACTION not in have:
+        raise UnusableInputError(f"fill: {conversion.info.root} has no {columns.ACTION}.")
+    cameras = [n.removeprefix(columns.IMAGES) for n in have if n.startswith(columns.IMAGES)]
+    wanted = (*FILLED, *(f"{columns.CAMERA_AGE}{camera}" for camera in cameras))
+    return tuple(name for name in wanted if name not in have)
+
+
+def _filled_feature(name: str, joints: Vectors) -> dict[str, Any]:
+    if name == columns.SENT:
+        names = list(joints[columns.ACTION].names)
+        return {"dtype": "float32", "shape": (len(names),), "names": names}
+    specs = columns.frame_features((), (), {"any": {"width": 2, "height": 2}})
+    same = f"{columns.CAMERA_AGE}any" if name.startswith(columns.CAMERA_AGE) else name
+    return specs[same]
 
 
 def known_units(episodes: Sequence[Episode], info: DatasetInfo) -> str:

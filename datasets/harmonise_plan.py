@@ -9,7 +9,7 @@ from typing import Any, Final
 from gaploop.core.kinematics import model_of
 from gaploop.datasets import columns
 from gaploop.datasets.differences import PICTURES, Difference, differences, profile
-from gaploop.datasets.harmonise import empty_vectors
+from gaploop.datasets.harmonise import FILLED, empty_vectors
 from gaploop.datasets.harmonise_pose import EE, POSE
 from gaploop.datasets.harmonise_spec import UNDECIDED
 from gaploop.datasets.harmonise_steps import SUFFIX, UNITS, VECTORS, is_gripper, joint
@@ -118,9 +118,7 @@ def _units(draft: Draft, a: DatasetInfo, ours: str, theirs: str, space: str) -> 
 
 
 def _joints(draft: Draft, a: DatasetInfo, b: DatasetInfo) -> None:
-    ours, theirs = _joint_names(a), _joint_names(b)
-    extra = [n for n in ours if n not in theirs]
-    missing = [n for n in theirs if n not in ours]
+    extra, missing = _strangers(a, b), _strangers(b, a)
     if extra:
         draft.spec["joints"] = dict.fromkeys(extra, UNDECIDED)
         choices = f"one of {', '.join(missing)}, or null" if missing else "null"
@@ -137,8 +135,14 @@ def _joints(draft: Draft, a: DatasetInfo, b: DatasetInfo) -> None:
         _names_and_order(draft, a, b)
 
 
-def _joint_names(info: DatasetInfo) -> list[str]:
-    return list(dict.fromkeys(joint(n) for v in empty_vectors(info).values() for n in v.names))
+def _strangers(a: DatasetInfo, b: DatasetInfo) -> list[str]:
+    """Return the joints that a feature has in `a` and not in `b`."""
+    found = []
+    for feature in VECTORS:
+        if feature in a.features and feature in b.features:
+            known = {joint(n) for n in b.names(feature)}
+            found += [joint(n) for n in a.names(feature) if joint(n) not in known]
+    return list(dict.fromkeys(found))
 
 
 def _names_and_order(draft: Draft, a: DatasetInfo, b: DatasetInfo) -> None:
@@ -228,6 +232,9 @@ def _others(draft: Draft, a: DatasetInfo, b: DatasetInfo) -> None:
         draft.spec["drop"] = drop
     missing = [n for n in theirs if n not in ours]
     missing += [n for n in VECTORS if n in b.features and n not in a.features]
+    if any(n in FILLED for n in missing) or (_ages(b) and not _ages(a)):
+        draft.spec["fill"] = True
+    missing = [n for n in missing if n not in FILLED]
     if missing:
         draft.impossible.append(
             f"{a.root} has no {', '.join(missing)}, which can't be made up. Leave it out of "
@@ -239,6 +246,10 @@ def _others(draft: Draft, a: DatasetInfo, b: DatasetInfo) -> None:
                 f"{name} is {_form(a, name)}, in {b.root} {_form(b, name)}. Leave it out of both: "
                 f"drop: [{name}]."
             )
+
+
+def _ages(info: DatasetInfo) -> bool:
+    return any(n.startswith(columns.CAMERA_AGE) for n in info.features)
 
 
 def _form(info: DatasetInfo, name: str) -> str:

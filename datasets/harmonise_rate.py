@@ -37,7 +37,7 @@ def chosen_rows(frames: int, source_fps: float, target_fps: float, rule: str) ->
     count = int(np.floor((frames - 1) * target_fps / source_fps + _ROUNDING)) + 1
     place = np.arange(count) * source_fps / target_fps
     shift = 0.5 if rule == "nearest" else _ROUNDING
-    return np.minimum(np.floor(place + shift), frames - 1).astype(np.int64)
+    return np.asarray(np.minimum(np.floor(place + shift), frames - 1).astype(np.int64))
 
 
 def between(values: NDArray[Any], source_fps: float, target_fps: float) -> NDArray[np.float64]:

@@ -16,6 +16,7 @@ from gaploop.datasets.harmonise_units import UnitsSpec, parse_units
 
 KEYS: Final = (
     "robot_type", "fps", "joints", "order", "suffix", "units", "action_space", "cameras", "drop",
+    "fill",
 )  # fmt: skip
 UNDECIDED: Final = "?"
 """Stands in a printed spec where only its user can decide."""
@@ -74,6 +75,7 @@ class HarmoniseSpec:
         cameras: old camera name to what becomes of it; None to leave it out.
         drop: features to leave out.
         robot_type: new name of the robot; None to keep it.
+        fill: add the gap columns of frames that are missing, saying no more than is known.
     """
 
     joints: Mapping[str, JointChange] = field(default_factory=dict)
@@ -86,6 +88,7 @@ class HarmoniseSpec:
     cameras: Mapping[str, CameraSpec | None] = field(default_factory=dict)
     drop: tuple[str, ...] = ()
     robot_type: str | None = None
+    fill: bool = False
 
 
 def load_spec(path: Path) -> HarmoniseSpec:
@@ -128,6 +131,7 @@ def parse_spec(value: Mapping[str, Any], where: str, folder: Path) -> HarmoniseS
         _cameras(value.get("cameras"), f"{where}, cameras"),
         tuple(map(str, drop)),
         None if robot is None else str(robot),
+        bool(value.get("fill", False)),
     )
 
 

@@ -50,7 +50,10 @@ type Vectors = Mapping[str, Vector]
 class Step(Protocol):
     """One conversion of a take's vectors."""
 
-    kind: str
+    @property
+    def kind(self) -> str:
+        """What the step is called in records."""
+        ...
 
     def apply(self, vectors: Vectors, uid: str) -> dict[str, Vector]:
         """Return the vectors of a take, converted."""
@@ -225,18 +228,16 @@ class Units:
         if is_gripper(name):
             return self._gripper(values)
         low, high = self.ranges_deg.get(joint(name), (-100.0, 100.0))
-        degrees = {
-            "deg": lambda: values,
-            "rad": lambda: np.degrees(values),
-            "m100_100": lambda: low + (values + 100.0) / 200.0 * (high - low),
-        }[self.source]()
-        return np.asarray(
-            {
-                "deg": lambda: degrees,
-                "rad": lambda: np.radians(degrees),
-                "m100_100": lambda: (degrees - low) / (high - low) * 200.0 - 100.0,
-            }[self.target]()
-        )
+        degrees = values
+        if self.source == "rad":
+            degrees = np.degrees(values)
+        elif self.source == "m100_100":
+            degrees = low + (values + 100.0) / 200.0 * (high - low)
+        if self.target == "rad":
+            return np.asarray(np.radians(degrees))
+        if self.target == "m100_100":
+            return np.asarray((degrees - low) / (high - low) * 200.0 - 100.0)
+        return degrees
 
     def _gripper(self, values: Numbers) -> Numbers:
         if self.gripper_rad is None or (self.source == "rad") == (self.target == "rad"):

@@ -52,7 +52,8 @@ def undone(info: DatasetInfo, entry: Mapping[str, Any]) -> Conversion:
         if change["name"]
     }
     units, robot = entry["units"]["from"], entry["robot_type"]["from"]
-    return Conversion(info, tuple(steps), info.fps, "hold", cameras, (), robot, units)
+    added = tuple(entry.get("filled", ()))
+    return Conversion(info, tuple(steps), info.fps, "hold", cameras, added, robot, units)
 
 
 def _step_of(value: Mapping[str, Any]) -> Step:

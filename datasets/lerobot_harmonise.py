@@ -7,7 +7,7 @@ rate it was recorded with.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -172,7 +172,24 @@ def _values(table: FrameTable, episode: Episode, conversion: Conversion) -> dict
         elif new is not None:
             result[new] = own[index]
     done = conversion.vectors(joints, episode.info.uid)
-    return result | {n: v.values.astype(np.float32) for n, v in done.items()}
+    result |= {n: v.values.astype(np.float32) for n, v in done.items()}
+    return result | {n: _filled(n, episode, result, fps) for n in conversion.fill}
+
+
+def _filled(
+    name: str, episode: Episode, values: Mapping[str, NDArray[Any]], fps: float
+) -> NDArray[Any]:
+    action = values[columns.ACTION]
+    n = len(action)
+    if name == columns.SENT:
+        return action
+    if name == columns.TIME:
+        return np.arange(n) / fps
+    if name == columns.TAKE:
+        return np.full(n, columns.take_hash(episode.info.uid), dtype=np.int64)
+    if name.startswith(columns.CAMERA_AGE):
+        return np.full(n, columns.AGE_UNKNOWN_S, dtype=np.float32)
+    return np.zeros(n, dtype=bool if name == columns.INTERVENTION else np.int64)
 
 
 def _aged(

@@ -276,6 +276,23 @@ def test_undoing_gives_back_what_was(
     assert len(history) == 2
 
 
+def test_gap_columns_that_an_import_lacks_are_filled(folder: Path, tmp_path: Path) -> None:
+    """A foreign dataset has none; without them it would never merge with one of ours."""
+    gap = [n for n in read_info(folder / "arm").features if n.startswith("gap.")]
+    bare = convert(folder, "arm", tmp_path / "bare", drop=gap)
+    full = tmp_path / "full"
+    assert run(bare, f"--to={folder / 'arm'}", f"--output_dir={full}") == 0
+    assert not errors(full)
+    old, new = (load_frames(root, gap) for root in (folder / "arm", full))
+    assert {n: old.info.features[n]["dtype"] for n in gap} == {
+        n: new.info.features[n]["dtype"] for n in gap
+    }
+    assert np.array_equal(old.columns["gap.take"], new.columns["gap.take"])
+    assert np.array_equal(new.columns["gap.sent"], numbers(full).columns["action"])
+    assert not new.columns["gap.intervention"].any()
+    assert (new.columns["gap.cam_age.overhead"] == -1).all()
+
+
 def test_labels_telemetry_and_what_others_wrote_follow(folder: Path, tmp_path: Path) -> None:
     import shutil
 
