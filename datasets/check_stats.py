@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.datasets import columns, layout
-from gaploop.datasets.check_scan import Moments, Scan, numeric_features
+from gaploop.datasets.check_scan import INDICES, Moments, Scan, numeric_features
 from gaploop.datasets.findings import Findings, numbers
 from gaploop.datasets.layout import DatasetInfo
 
@@ -181,7 +181,7 @@ def _check_episode_stats(
     wrong: dict[str, list[int]] = {}
     parts: dict[str, list[dict[str, NDArray[np.float64]]]] = {}
     for path in layout.episode_files(info.root):
-        for key in info.features:
+        for key in (k for k in info.features if k not in INDICES):  # edit tools leave those behind
             table = _stat_columns(path, key)
             if table is None or not len(table["episode_index"]):
                 continue

@@ -1,0 +1,281 @@
+"""Repair: labels find their recordings again, a kill leaves old or new, cut tables are read."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gaploop.core import labels
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.labels import LabelEvent
+from gaploop.core.vocabulary import Outcome
+from gaploop.datasets import columns, layout
+from gaploop.datasets.check import check
+from gaploop.datasets.lerobot_publish import publish
+from gaploop.datasets.parquet_salvage import salvage
+from gaploop.datasets.repair import RepairOptions, plan, repair
+from gaploop.datasets.telemetry_zarr import telemetry_path
+from gaploop.scripts.cli import main
+
+Write = Callable[..., str]
+DIED = 9
+STEPS = ("mended", "copied", "kept", "swapped")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture
+def published(store: Path, write_take: Write) -> Path:
+    """A dataset of four takes with labels, made once; never changed."""
+    if not (store / "set").exists():
+        for i, outcome in enumerate((Outcome.SUCCESS, Outcome.FAILURE) * 2):
+            uid = write_take(store / "journal", 12, outcome, code=50 * i, session=f"s{i}")
+        dimensions = {"contact_dynamics": 0.7}
+        event = LabelEvent(uid, "dimensions", dimensions, "ana", "engineer")
+        labels.append(store / "journal" / "labels.jsonl", event)
+        publish(store / "journal", store / "set", "me/x")
+    return store / "set"
+
+
+@pytest.fixture
+def edited(store: Path, published: Path, tmp_path: Path) -> Path:
+    """What LeRobot's own tool makes of it: episode 1 gone, and every gap column with it."""
+    from lerobot.datasets.dataset_tools import delete_episodes
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    if not (store / "edited").exists():
+        delete_episodes(LeRobotDataset("me/x", root=published), [1], store / "edited", "me/y")
+    return Path(shutil.copytree(store / "edited", tmp_path / "edited"))
+
+
+@pytest.fixture
+def root(published: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(published, tmp_path / "set"))
+
+
+def gap_rows(root: Path) -> list[dict[str, object]]:
+    return [{n: row[n] for n in columns.EPISODE_COLUMNS} for row in layout.episode_rows(root)]
+
+
+def edit_column(root: Path, name: str, values: list[object]) -> None:
+    [path] = layout.episode_files(root)
+    table = pq.read_table(path)
+    field = table.schema.field(name)
+    at = table.column_names.index(name)
+    pq.write_table(table.set_column(at, field, pa.array(values, type=field.type)), path)
+
+
+@pytest.mark.parametrize("source", ["set", "journal"])
+def test_labels_that_lerobots_tool_dropped_find_their_recordings(
+    store: Path, published: Path, edited: Path, source: str
+) -> None:
+    """LeRobot 0.6.1 drops custom episode columns on delete and split."""
+    [finding] = check(edited)
+    assert finding.code == "no_gap_columns"
+    assert "--labels_from=" in finding.mend
+    before = gap_rows(published)
+    repair(edited, RepairOptions(labels_from=store / source))
+    assert gap_rows(edited) == [before[0], *before[2:]]
+    assert check(edited) == []
+    uids = {row["gap_uid"] for row in gap_rows(edited)}
+    assert {e.uid for e in labels.read(edited / layout.LABELS)} <= uids
+    if source == "set":
+        assert all(telemetry_path(edited, str(uid)).exists() for uid in uids)
+    assert repair(edited, RepairOptions(labels_from=store / source)).actions == ()
+
+
+def test_labels_from_what_knows_none_of_the_takes_is_refused(
+    edited: Path, tmp_path: Path, write_take: Write
+) -> None:
+    write_take(tmp_path / "other")
+    before = {p: p.read_bytes() for p in edited.rglob("*") if p.is_file()}
+    for source, word in ((tmp_path / "other", "none of the 3 takes"), (tmp_path, "name the")):
+        with pytest.raises(UnusableInputError, match=word):
+            repair(edited, RepairOptions(labels_from=source))
+    assert {p: p.read_bytes() for p in edited.rglob("*") if p.is_file()} == before
+
+
+def test_labels_beside_the_wrong_recording_go_back_to_their_own(root: Path) -> None:
+    before = gap_rows(root)
+    for name in columns.EPISODE_COLUMNS:
+        edit_column(root, name, [row[name] for row in reversed(before)])
+    assert "wrong_take" in {f.code for f in check(root)}
+    repair(root, RepairOptions())
+    assert gap_rows(root) == before
+    assert check(root) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("gap_outcome", "sucess", "bad_gap_value"),
+        ("gap_outcome", "failure", "stale_labels"),
+        ("gap_uid", "", "bad_uid"),
+        ("gap_dimensions", ["contact"], "bad_gap_value"),
+    ],
+)
+def test_one_wrong_value_is_put_right(root: Path, name: str, value: object, code: str) -> None:
+    before = gap_rows(root)
+    event = LabelEvent(str(before[0]["gap_uid"]), "outcome", "success", "ana", "engineer")
+    labels.append(root / layout.LABELS, event)
+    edit_column(root, name, [value, *[row[name] for row in before[1:]]])
+    assert code in {f.code for f in check(root)}
+    repair(root, RepairOptions())
+    assert check(root) == []
+    assert gap_rows(root)[0]["gap_uid"] == before[0]["gap_uid"]
+    assert gap_rows(root)[0]["gap_outcome"] == "success"
+    assert gap_rows(root)[1:] == before[1:]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_kill_at_any_step_leaves_the_old_or_the_new(root: Path, step: str) -> None:
+    (root / layout.STATS).unlink()
+    shutil.rmtree(root / layout.EPISODES)
+
+    def hook(reached: str) -> None:
+        if reached == step:
+            os._exit(DIED)
+
+    before = {p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+    child = os.fork()
+    if child == 0:
+        try:
+            repair(root, RepairOptions(), hook=hook)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == DIED
+    now = {p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+    new = not any(f.severity == "error" for f in check(root))
+    assert new == (step == "swapped")
+    assert new or now == before
+    repair(root, RepairOptions())
+    assert not [f for f in check(root) if f.severity == "error"]
+    kept = sorted(root.parent.glob("set.damaged-*"))
+    assert kept
+    assert all(
+        {p.relative_to(k): p.read_bytes() for p in k.rglob("*") if p.is_file()} == before
+        for k in kept
+    )
+
+
+def test_nothing_whole_is_refused_and_nothing_changed(root: Path) -> None:
+    for path in root.glob("data/*/*.parquet"):
+        path.write_bytes(path.read_bytes()[:200])
+    before = sorted(root.parent.rglob("*"))
+    with pytest.raises(UnusableInputError, match="Restore"):
+        repair(root, RepairOptions())
+    after = [p for p in sorted(root.parent.rglob("*")) if p.name != ".set.lock"]
+    assert after == before
+
+
+@pytest.mark.parametrize("compression", ["snappy", "none", "zstd"])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_a_cut_table_is_read_up_to_the_cut(
+    tmp_path: Path, compression: str, dictionary: bool
+) -> None:
+    """A writer that was killed leaves row groups without the footer that says where they are."""
+    draw = np.random.default_rng(0)
+    schema = pa.schema(
+        [
+            ("action", pa.list_(pa.float32(), 3)),
+            ("observation.state", pa.list_(pa.float32(), 2)),
+            ("timestamp", pa.float32()),
+            ("index", pa.int64()),
+            ("gap.intervention", pa.bool_()),
+            ("note", pa.string()),
+        ]
+    )
+    groups = []
+    for size in (30, 1, 400, 25):
+        columns_ = [
+            pa.array(list(draw.normal(size=(size, 3))), schema.field(0).type),
+            pa.array(list(draw.normal(size=(size, 2))), schema.field(1).type),
+            pa.array(draw.normal(size=size), pa.float32()),
+            pa.array(np.arange(size)),
+            pa.array(draw.normal(size=size) > 0),
+            pa.array([f"row {i}" for i in range(size)]),
+        ]
+        groups.append(pa.Table.from_arrays(columns_, schema=schema))
+    path, whole = tmp_path / "x.parquet", pa.concat_tables(groups)
+    with pq.ParquetWriter(
+        path, schema, compression=compression, use_dictionary=dictionary
+    ) as writer:
+        for group in groups:
+            writer.write_table(group)
+    data = path.read_bytes()
+    ends = np.cumsum([len(g) for g in groups])
+    for share in (0.999, 0.9, 0.5, 0.3, 0.1):
+        path.write_bytes(data[: int(len(data) * share)])
+        try:
+            table = salvage(path, schema)
+        except UnusableInputError:
+            assert share < 0.3
+            continue
+        assert len(table) in ends
+        assert table.equals(whole.slice(0, len(table)))
+
+
+def test_command_tries_first_and_does_it_when_told(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["repair", str(root)]) == 0
+    assert "nothing to repair" in capsys.readouterr().out
+    (root / layout.STATS).unlink()
+    assert main(["repair", str(root)]) == 1
+    out = capsys.readouterr().out
+    assert "nothing is changed" in out
+    assert f"gaploop repair {root} --yes" in out
+    assert not (root / layout.STATS).exists()
+    assert main(["repair", str(root), f"--output_dir={tmp_path / 'out'}", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"] is True
+    assert answer["actions"][0]["code"] == "rebuilt_stats"
+    assert main(["repair", str(root), f"--output_dir={tmp_path / 'out'}"]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert main(["repair", str(root), "--yes"]) == 0
+    assert main(["check", str(root)]) == 0
+    (tmp_path / "nothing").mkdir()
+    assert main(["repair", str(tmp_path / "nothing")]) == 2
+
+
+@pytest.mark.parametrize("times", [6, pytest.param(60, marks=pytest.mark.slow)])
+def test_repair_of_anything_never_ends_in_a_traceback(
+    root: Path, tmp_path: Path, times: int
+) -> None:
+    """Cut, emptied, scrambled, deleted, renamed: a sound dataset, what is left, or one line."""
+    draw = random.Random(times)
+    files = [p.relative_to(root) for p in sorted(root.rglob("*")) if p.is_file()]
+    for number in range(times):
+        copy = Path(shutil.copytree(root, tmp_path / f"copy{number}"))
+        path = copy / draw.choice(files)
+        data = bytearray(path.read_bytes())
+        way = draw.choice(("cut", "flip", "gone", "rename"))
+        if way == "cut":
+            path.write_bytes(data[: draw.randrange(len(data) + 1)])
+        elif way == "flip" and data:
+            for _ in range(5):
+                data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+            path.write_bytes(data)
+        elif way == "gone":
+            path.unlink()
+        else:
+            path.rename(path.with_name("x" + path.name))
+        try:
+            report = repair(copy, RepairOptions(), tmp_path / f"mended{number}")
+        except UnusableInputError:
+            continue
+        found = [f for f in check(tmp_path / f"mended{number}") if f.severity == "error"]
+        assert len(found) == len(report.left)
+        assert plan(tmp_path / f"mended{number}", RepairOptions()).actions == ()
