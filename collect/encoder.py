@@ -26,8 +26,9 @@ from typing import Any, Final, Protocol, Self
 
 import numpy as np
 
+from gaploop.collect import encoder_choice
 from gaploop.collect.ring import CameraSpecs, Ring
-from gaploop.collect.video_stream import VideoStream
+from gaploop.collect.video_stream import SOFTWARE, VideoStream
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import Image
 
@@ -263,12 +264,33 @@ class Encoder:
 
     def __init__(self) -> None:
         self._process: _Process | None = None
+        self._is_software = False
         self._retired: list[_Process] = []
 
     @property
     def pid(self) -> int:
         """Id of the process; 0 before the first take."""
         return self._process.popen.pid if self._process is not None else 0
+
+    def named(self, cameras: CameraSpecs) -> dict[str, dict[str, Any]]:
+        """Return the cameras with the encoder of each: the one that costs least on this machine.
+
+        After a take failed with one of the machine's own encoders, software does the rest.
+        """
+        process = self._process
+        if process is not None and (process.faults or process.dead) and not self._is_software:
+            self._is_software = True
+            if any(spec.get("encoder", SOFTWARE) != SOFTWARE for spec in process.cameras.values()):
+                encoder_choice.forget()
+        return {
+            camera: {
+                **spec,
+                "encoder": SOFTWARE
+                if self._is_software
+                else encoder_choice.choose(spec["width"], spec["height"]),
+            }
+            for camera, spec in cameras.items()
+        }
 
     def start(self, cameras: CameraSpecs) -> None:
         """Have a process ready for pictures of `cameras`.

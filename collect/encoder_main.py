@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.collect.ring import CameraSpecs, Ring
-from gaploop.collect.video_stream import VideoStream
+from gaploop.collect.video_stream import SOFTWARE, VideoStream
 from gaploop.core.errors import DeviceError
 
 SYNC_EVERY_S: Final = 0.25
@@ -53,7 +53,8 @@ class _Server:
         streams = self._takes[uid] = {}
         for camera, spec in self._cameras.items():
             path = folder / f"{camera}.mkv"
-            streams[camera] = VideoStream(path, spec["width"], spec["height"], spec["fps"])
+            encoder = spec.get("encoder", SOFTWARE)
+            streams[camera] = VideoStream(path, spec["width"], spec["height"], spec["fps"], encoder)
 
     def _show(self, uid: str, slots: list[int]) -> None:
         try:

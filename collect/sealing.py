@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Final
 
 from gaploop.collect.encoder import Encoder
@@ -55,7 +56,7 @@ class Sealer:
                 self.failed(result, str(error))
                 continue
             self._faults = 0
-            yield result
+            yield replace(result, sealing=None)
 
     def failed(self, result: TakeResult, why: str) -> None:
         """Take note of a take that couldn't be recorded.

@@ -133,6 +133,7 @@ class _Session:
             How many takes were recorded that count.
         """
         leader = self.make_leader(rig, self._next_seed)
+        self._warm_up(rig)
         first = len(self.results)
         while not self.stop():
             self._settle(len(self.sealer.pending))
@@ -151,6 +152,12 @@ class _Session:
             self._settle(0 if self._is_publication_due() else 1)
         self._settle(0)
         return self._sealed(first)
+
+    def _warm_up(self, rig: Rig) -> None:
+        """Have the encoder chosen and running before somebody waits for the first take."""
+        encoder, cameras = self.sealer.encoder, rig.header(self.spec.task).cameras
+        if cameras:
+            encoder.start(encoder.named(cameras))
 
     def _settle(self, keep: int) -> None:
         """Report takes that are sealed by now; wait until at most `keep` aren't."""
@@ -198,7 +205,9 @@ class _Session:
             operator=self.spec.operator,
             leader=leader,
         )
-        header = replace(header, info=replace(header.info, consent=self.spec.consent))
+        cameras = self.sealer.encoder.named(header.cameras)
+        info = replace(header.info, consent=self.spec.consent)
+        header = replace(header, info=info, cameras=cameras)
         self._require_consent(header.info)
         encoder, waits = self.sealer.encoder, not rig.is_real_time
         try:

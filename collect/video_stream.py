@@ -22,8 +22,27 @@ from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.types import Image
 
 CODEC: Final = "h264"
-ENCODER: Final = "libx264"
-_X264: Final = {"preset": "ultrafast", "tune": "zerolatency", "g": "10", "threads": "1"}
+SOFTWARE: Final = "libx264"
+_NO_DELAY: Final = {"g": "10", "bf": "0"}
+HARDWARE: Final[dict[str, tuple[str, dict[str, str]]]] = {
+    "h264_videotoolbox": ("yuv420p", {**_NO_DELAY, "realtime": "1"}),
+    "h264_nvenc": (
+        "yuv420p",
+        {**_NO_DELAY, "preset": "p1", "tune": "ull", "zerolatency": "1", "delay": "0"},
+    ),
+    "h264_qsv": ("nv12", {**_NO_DELAY, "preset": "veryfast", "async_depth": "1"}),
+    "h264_vaapi": ("nv12", {**_NO_DELAY, "async_depth": "1"}),
+    "h264_v4l2m2m": ("yuv420p", _NO_DELAY),
+}
+"""Encoder to its pixel format and options: no B-frames, nothing kept back. Those of LeRobot's list
+for `vcodec="auto"` that write H.264, and the one of small boards."""
+_ENCODERS: Final = {
+    SOFTWARE: (
+        "yuv420p",
+        {"preset": "ultrafast", "tune": "zerolatency", "g": "10", "threads": "1"},
+    ),
+    **HARDWARE,
+}
 MATROSKA: Final = {"cluster_time_limit": "100", "flush_packets": "1"}
 
 
@@ -44,13 +63,16 @@ class VideoStream:
         path: the file; it must not exist.
         width, height: size of the pictures [pixels], even.
         fps: pictures per second [Hz].
+        encoder: FFmpeg's name of it.
 
     Raises:
-        DeviceError: the file can't be written.
+        DeviceError: the file can't be written, or the encoder doesn't open.
     """
 
-    def __init__(self, path: Path, width: int, height: int, fps: float) -> None:
-        self.pictures = 0
+    def __init__(
+        self, path: Path, width: int, height: int, fps: float, encoder: str = SOFTWARE
+    ) -> None:
+        self.pictures = self.packets = 0
         self._path = path
         self._last: tuple[Image, av.VideoFrame] | None = None
         self._closing = threading.Lock()
@@ -62,10 +84,25 @@ class VideoStream:
             self._container = av.open(str(path), "w", format="matroska", options=MATROSKA)
         except (OSError, av.FFmpegError) as error:
             raise self._fault(error) from None
-        self._stream = self._container.add_stream(ENCODER, rate=rate, options=_X264)
+        self._format, options = _ENCODERS[encoder]
+        self._stream: av.VideoStream = self._container.add_stream(
+            encoder, rate=rate, options=options
+        )
         self._stream.width, self._stream.height = width, height
-        self._stream.pix_fmt = "yuv420p"
+        self._stream.pix_fmt = self._format
         self._stream.codec_context.time_base = self._time_base
+        if encoder != SOFTWARE:
+            self._open_now(encoder)
+
+    def _open_now(self, encoder: str) -> None:
+        """Find out whether the machine has the device that an encoder needs."""
+        try:
+            self._stream.codec_context.open()
+        except av.FFmpegError as error:
+            os.close(self._handle)
+            self._handle = -1
+            why = error.strerror or error
+            raise DeviceError(f"The encoder {encoder} doesn't open here ({why}).") from None
 
     def encode(self, picture: Image) -> None:
         """Write the next picture, RGB, uint8; its memory isn't needed any more afterwards.
@@ -75,7 +112,7 @@ class VideoStream:
         """
         if self._last is None or self._last[0] is not picture:
             rgb = av.VideoFrame.from_ndarray(picture, format="rgb24")
-            self._last = (picture, rgb.reformat(format="yuv420p"))
+            self._last = (picture, rgb.reformat(format=self._format))
         self._write(self._last[1])
 
     def encode_again(self) -> None:
@@ -96,10 +133,12 @@ class VideoStream:
     def _write(self, frame: av.VideoFrame) -> None:
         frame.pts, frame.time_base = self.pictures, self._time_base
         try:
-            self._container.mux(self._stream.encode(frame))
+            packets = self._stream.encode(frame)
+            self._container.mux(packets)
         except av.FFmpegError as error:
             raise self._fault(error) from None
         self.pictures += 1
+        self.packets += len(packets)
 
     def sync(self) -> None:
         """Wait until what was written is on the disk; any thread may ask.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import subprocess
@@ -48,6 +49,8 @@ class Publisher:
         self._journal, self._root, self._repo_id = journal, root, repo_id
         self._consents = consents
         self._child: subprocess.Popen[bytes] | None = None
+        # Now: in the middle of a session the import would hold up the control loop.
+        self._module = importlib.import_module("gaploop.datasets.lerobot_publish")
 
     def behind(self) -> None:
         """Begin to publish what is sealed, in another process; one that still does goes on."""
@@ -75,14 +78,12 @@ class Publisher:
         Raises:
             UnusableInputError: the dataset can't take it; the journal has it still.
         """
-        from gaploop.datasets.lerobot_publish import publish_takes
-
         self.before()
         self._reap()
         if not self._any():
             return
         try:
-            report = publish_takes(
+            report = self._module.publish_takes(
                 self._journal, self._root, self._repo_id, consents=self._consents
             )
         except (GaploopError, OSError) as error:
@@ -119,11 +120,9 @@ class Publisher:
             self._file(kind).unlink(missing_ok=True)
 
     def _take_in(self) -> None:
-        from gaploop.datasets.lerobot_publish import PublishReport
-
         said = read_json(self._file("json"))
         self.reports.append(
-            PublishReport(
+            self._module.PublishReport(
                 tuple(said["published"]),
                 said["present"],
                 said["skipped"],

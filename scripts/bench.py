@@ -21,6 +21,7 @@ gaploop bench gaps --n=30 --output_dir=outputs/gaps
 gaploop bench attribution --n=8 --output_dir=outputs/attribution
 gaploop bench metadata --json
 gaploop bench journal --kills=1000 --output_dir=outputs/journal
+gaploop bench memory --n=200
 gaploop bench record --seconds=300 --output_dir=outputs/record
 gaploop bench real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
 """
@@ -35,6 +36,7 @@ BENCHES: Final = {
     "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
     "metadata": "queries and checks over up to 1,000 datasets, 1 million episodes, beside LeRobot",
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
+    "memory": "what the recorder's processes hold after each of 200 takes",
     "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
     "faults": "torque off after every trip: random faults on emulated arms",
     "gaps": "what every gap mechanism costs the base policy",

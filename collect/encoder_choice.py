@@ -1,0 +1,207 @@
+"""Which of the machine's H.264 encoders a take's videos are written with: tried, measured, kept.
+
+That FFmpeg was built with an encoder says nothing of whether the machine has the device for it, so
+each candidate encodes some pictures for real, in a process of its own, for a driver may crash. It
+qualifies if it hands out every picture's packet at once and in order, which a take needs to survive
+a kill, if the pictures come back as they were, and if it keeps up. Of those that do, the one that
+costs the processor least is used. What was found is remembered per machine.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import av
+import numpy as np
+
+from gaploop.collect.video_stream import HARDWARE, SOFTWARE, VideoStream
+from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.files import read_json, write_json
+from gaploop.core.types import Image
+
+log = logging.getLogger(__name__)
+
+PICTURES: Final = 40
+FPS: Final = 50.0
+KEEPS_UP_MS: Final = 8.0
+"""Two cameras at 50 Hz leave 10 ms for a picture [ms]."""
+LEAST_PSNR_DB: Final = 28.0
+"""Pictures that come back worse than this are not the ones that went in [dB]."""
+PATIENCE_S: Final = 30.0
+"""A candidate's process that takes longer hangs [s]."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a candidate did.
+
+    Attributes:
+        encoder: FFmpeg's name of it.
+        ms: median time for a picture, colour conversion included [ms].
+        cpu_ms: processor time for a picture [ms].
+        why_not: why it doesn't qualify, or "".
+    """
+
+    encoder: str
+    ms: float = 0.0
+    cpu_ms: float = 0.0
+    why_not: str = ""
+
+
+def choose(
+    width: int,
+    height: int,
+    candidates: tuple[str, ...] | None = None,
+    memory: Path | None = None,
+    trial: Callable[[str, int, int], Measured] | None = None,
+) -> str:
+    """Return the encoder for pictures of a size; measured once on a machine, then remembered.
+
+    Args:
+        width, height: of the pictures [pixels].
+        candidates: what to try beside software; hardware encoders that PyAV offers unless given.
+        memory: the file that remembers; one in the user's cache folder unless given.
+        trial: tries one.
+    """
+    offered = tuple(name for name in HARDWARE if name in av.codecs_available)
+    candidates = offered if candidates is None else candidates
+    if not candidates:
+        return SOFTWARE
+    memory = memory or _memory()
+    key = f"{platform.node()}, PyAV {av.__version__}, {width}x{height}: {', '.join(candidates)}"
+    known = _read(memory)
+    if key not in known:
+        found = [(trial or measure)(name, width, height) for name in (SOFTWARE, *candidates)]
+        known[key] = {"encoder": best(found), "measured": [asdict(one) for one in found]}
+        _write(memory, known)
+        log.info("Videos are encoded by %s. %s", known[key]["encoder"], _words(found))
+    return str(known[key]["encoder"])
+
+
+def forget(memory: Path | None = None) -> None:
+    """Measure anew the next time: an encoder that was chosen has failed."""
+    (memory or _memory()).unlink(missing_ok=True)
+
+
+def best(found: list[Measured]) -> str:
+    """Return the encoder that costs least of those that qualify; software where none does."""
+    fit = [one for one in found if not one.why_not and one.ms <= KEEPS_UP_MS]
+    return min(fit, key=lambda one: one.cpu_ms).encoder if fit else SOFTWARE
+
+
+def measure(encoder: str, width: int, height: int) -> Measured:
+    """Try an encoder in a process of its own."""
+    command = [sys.executable, "-P", "-m", "gaploop.collect.encoder_choice"]
+    try:
+        done = subprocess.run(
+            [*command, encoder, str(width), str(height)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+            start_new_session=True,
+        )
+        said = json.loads(done.stdout.rpartition("{")[1] + done.stdout.rpartition("{")[2])
+    except subprocess.TimeoutExpired:
+        return Measured(encoder, why_not="it hangs")
+    except ValueError:
+        return Measured(encoder, why_not=f"it crashed (exit code {done.returncode})")
+    return Measured(**said)
+
+
+def tried(encoder: str, width: int, height: int) -> Measured:
+    """Encode some pictures, here, and look at what comes of them."""
+    shown = [_picture(number, width, height) for number in range(PICTURES)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "try.mkv"
+        try:
+            times_ms, cpu_ms, is_prompt = _encoded(path, encoder, shown)
+            worst_db = min(map(_psnr_db, shown, _decoded(path)), default=0.0)
+            count = sum(1 for _ in _decoded(path))
+        except (DeviceError, av.FFmpegError, ValueError, OSError) as error:
+            return Measured(encoder, why_not=" ".join(str(error).split()))
+    why = "" if is_prompt else "it keeps pictures back"
+    why = why or ("" if count == PICTURES else f"it lost {PICTURES - count} pictures")
+    why = why or ("" if worst_db >= LEAST_PSNR_DB else f"it spoils pictures ({worst_db:.0f} dB)")
+    return Measured(encoder, round(float(np.median(times_ms)), 2), round(cpu_ms, 2), why)
+
+
+def _encoded(path: Path, encoder: str, shown: list[Image]) -> tuple[list[float], float, bool]:
+    height, width = shown[0].shape[:2]
+    stream = VideoStream(path, width, height, FPS, encoder)
+    stream.encode(shown[0])  # what is set up once isn't a picture's cost
+    is_prompt, times_ms = stream.packets == 1, []
+    cpu_s = time.process_time()
+    for number, picture in enumerate(shown[1:], start=2):
+        start_s = time.perf_counter()
+        stream.encode(picture)
+        times_ms.append(1e3 * (time.perf_counter() - start_s))
+        is_prompt = is_prompt and stream.packets == number
+    cpu_s = time.process_time() - cpu_s
+    stream.close()
+    return times_ms, 1e3 * cpu_s / max(len(times_ms), 1), is_prompt
+
+
+def _decoded(path: Path) -> Any:
+    with av.open(str(path)) as container:
+        for frame in container.decode(video=0):
+            yield frame.to_ndarray(format="rgb24")
+
+
+def _picture(number: int, width: int, height: int) -> Image:
+    """Return a picture with edges and slopes that move on."""
+    y, x = np.mgrid[0:height, 0:width]
+    red = (x * 255 // width + 3 * number) % 256
+    green = y * 255 // height
+    blue = np.where((x // 16 + y // 16 + number) % 2, 60, 190)
+    return np.stack((red, green, blue), axis=2).astype(np.uint8)
+
+
+def _psnr_db(one: Image, two: Image) -> float:
+    """Return the peak signal-to-noise ratio of the brightness [dB]."""
+    error = (one.astype(float).mean(axis=2) - two.astype(float).mean(axis=2)) ** 2
+    return float(10 * np.log10(255**2 / max(error.mean(), 1e-9)))
+
+
+def _memory() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "gaploop" / "encoders.json"
+
+
+def _read(memory: Path) -> dict[str, Any]:
+    try:
+        return dict(read_json(memory)) if memory.exists() else {}
+    except UnusableInputError:  # a memory that can't be read is made anew
+        return {}
+
+
+def _write(memory: Path, known: Mapping[str, Any]) -> None:
+    try:
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        write_json(memory, known)
+    except OSError as error:
+        log.info("What encoders cost can't be remembered (%s).", error)
+
+
+def _words(found: list[Measured]) -> str:
+    return "; ".join(
+        f"{one.encoder}: {one.why_not}"
+        if one.why_not
+        else f"{one.encoder}: {one.cpu_ms:g} ms of processor time a picture, {one.ms:g} ms in all"
+        for one in found
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asdict(tried(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))))

@@ -1,0 +1,72 @@
+"""The encoder of videos is chosen by what it does here, not by what FFmpeg was built with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import av
+import pytest
+
+from gaploop.collect.encoder_choice import Measured, best, choose, measure
+from gaploop.collect.video_stream import HARDWARE, SOFTWARE
+
+FAKES = {
+    SOFTWARE: Measured(SOFTWARE, 3.0, 2.6),
+    "fast": Measured("fast", 2.0, 0.4),
+    "slow": Measured("slow", 30.0, 0.1),
+    "absent": Measured("absent", why_not="The encoder absent doesn't open here."),
+    "late": Measured("late", 1.0, 0.1, "it keeps pictures back"),
+}
+
+
+@pytest.mark.parametrize(
+    ("candidates", "chosen"),
+    [
+        (("absent", "late", "slow"), SOFTWARE),
+        (("absent", "fast", "slow"), "fast"),
+        ((), SOFTWARE),
+    ],
+)
+def test_the_cheapest_of_those_that_do_what_a_take_needs_is_chosen_and_remembered(
+    candidates: tuple[str, ...], chosen: str, tmp_path: Path
+) -> None:
+    """FFmpeg offered h264_nvenc on a laptop without that card, and every take failed."""
+    tried: list[str] = []
+
+    def trial(name: str, _width: int, _height: int) -> Measured:
+        tried.append(name)
+        return FAKES[name]
+
+    memory = tmp_path / "cache" / "encoders.json"
+    for _ in range(3):
+        assert choose(64, 48, candidates, memory, trial) == chosen
+    assert tried == ([SOFTWARE, *candidates] if candidates else [])
+    assert choose(128, 96, candidates, memory, trial) == chosen, "another size costs otherwise"
+    assert len(json.loads(memory.read_text()) if candidates else "ab") == 2
+
+
+def test_a_memory_that_is_torn_is_made_anew(tmp_path: Path) -> None:
+    memory = tmp_path / "encoders.json"
+    memory.write_text("{")
+    assert choose(64, 48, ("fast",), memory, lambda name, _w, _h: FAKES[name]) == "fast"
+    assert "fast" in memory.read_text()
+
+
+def test_where_nothing_keeps_up_software_does_it() -> None:
+    assert best([FAKES["slow"], Measured(SOFTWARE, 20.0, 9.0)]) == SOFTWARE
+
+
+def test_candidates_are_tried_for_real_in_a_process_of_their_own() -> None:
+    assert measure(SOFTWARE, 64, 48).why_not == ""
+    for name in [name for name in HARDWARE if name in av.codecs_available][:1]:
+        found = measure(name, 64, 48)
+        assert found.why_not or found.ms > 0
+    assert "crashed" in measure("no_such_encoder", 64, 48).why_not
+
+
+@pytest.mark.slow
+def test_what_lerobot_tries_for_auto_is_tried_here() -> None:
+    from lerobot.configs.video import HW_VIDEO_CODECS
+
+    assert {name for name in HW_VIDEO_CODECS if name.startswith("h264")} <= set(HARDWARE)
