@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import LeaderSample
+from gaploop.core.types import FloatArray, LeaderSample
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _rss_mb(pid: int) -> float:
 
 def _figures(name: str, points: Sequence[tuple[int, float]]) -> dict[str, Any]:
     """Return first and last value [MB], and the slope after warming up [kB per take]."""
-    taken = np.array([p for p in points if p[0] > WARM_UP])
+    taken = np.array([p for p in points if p[0] > WARM_UP], dtype=np.float64)
     values = [p[1] for p in points]
     figures = {
         "first_mb": round(values[0], 1),
@@ -124,13 +124,18 @@ def _figures(name: str, points: Sequence[tuple[int, float]]) -> dict[str, Any]:
     }
     if name == "publisher" or len(taken) < 2 * BLOCKS:  # a new process every time
         return figures
-    slopes = [float(np.polyfit(*block.T, 1)[0]) for block in np.array_split(taken, BLOCKS)]
+    slopes = [_slope(block) for block in np.array_split(taken, BLOCKS)]
     return {
         **figures,
-        "slope_kb_per_take": round(1e3 * float(np.polyfit(*taken.T, 1)[0]), 2),
+        "slope_kb_per_take": round(1e3 * _slope(taken), 2),
         "spread_kb_per_take": round(1e3 * float(np.std(slopes, ddof=1) / BLOCKS**0.5), 2),
         "series_mb": [round(value, 1) for value in values[:: max(1, len(values) // 20)]],
     }
+
+
+def _slope(points: FloatArray) -> float:
+    """Return the slope of memory over takes [MB per take], shape of points (n, 2)."""
+    return float(np.polyfit(points[:, 0], points[:, 1], 1)[0])
 
 
 def table(result: Mapping[str, Any]) -> str:
