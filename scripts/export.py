@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.scripts.options import DatasetEpisodes, emit, progress
+from gaploop.scripts.options import DatasetFolder, emit, progress
 
 
 @dataclass
@@ -19,11 +19,13 @@ class ExportConfig:
     them need a valid consent. docs/formats.md says what goes where.
     """
 
-    dataset: DatasetEpisodes = field(default_factory=DatasetEpisodes)
+    dataset: DatasetFolder = field(default_factory=DatasetFolder)
     format: str = ""
     """diffusion_policy, umi, aloha or robomimic."""
     output: Path | None = None
     """The new file or folder; it must not exist."""
+    episodes: str = ""
+    """Only these, such as '0:30' or '[0, 3]'."""
     compress: bool = False
     """aloha: pictures as JPEG, a tenth of the size; they are then no longer exact."""
     consents: Path | None = None
@@ -36,21 +38,24 @@ EXAMPLE = """
 gaploop export recordings/pick_place --format=diffusion_policy --output=pick_place.zarr
 gaploop export recordings/pick_place --format=umi --output=pick_place.zarr.zip
 gaploop export recordings/pick_place --format=aloha --output=pick_place_aloha --compress
-gaploop export recordings/pick_place --format=robomimic --output=pick_place.hdf5
+gaploop export recordings/pick_place --format=robomimic --output=pick_place.hdf5 --episodes=0:30
 """
 
 
 def run(config: ExportConfig) -> int:
     """Export; the work is in `datasets.formats`."""
     from gaploop.datasets.formats.registry import WRITTEN, export_dataset
+    from gaploop.datasets.layout import read_info
+    from gaploop.datasets.lerobot_import import parse_episodes
 
     root = config.dataset.folder()
     if not config.format:
         raise UnusableInputError(f"Export as what? Say --format=…, one of: {', '.join(WRITTEN)}.")
     if config.output is None:
         raise UnusableInputError("Export where to? Name a new file or folder with --output=OUT.")
-    chosen = config.dataset.episodes
-    with progress("Exporting", len(chosen or ()) or _count(root)) as advance:
+    total = read_info(root).total_episodes
+    chosen = parse_episodes(config.episodes, total) if config.episodes else None
+    with progress("Exporting", len(chosen) if chosen else total) as advance:
         out = export_dataset(
             root,
             config.format,
@@ -68,12 +73,7 @@ def run(config: ExportConfig) -> int:
         "labels": len(out.labels),
         "notes": out.notes,
     }
-    text = f"{len(out.lengths)} episodes, {out.total_frames} frames written to {config.output}."
+    episodes = "1 episode" if len(out.lengths) == 1 else f"{len(out.lengths)} episodes"
+    text = f"{episodes}, {out.total_frames} frames written to {config.output}."
     emit(config.json, answer, "\n".join([*out.notes, text]))
     return 0
-
-
-def _count(root: Path) -> int:
-    from gaploop.datasets.layout import read_info
-
-    return read_info(root).total_episodes

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.scripts.options import emit, progress
 
+if TYPE_CHECKING:
+    from gaploop.datasets.formats.model import Incoming, Recording
+
 POSITIONAL: Final = "source"
 LAYOUTS: Final = ("aloha", "diffusion_policy", "mcap", "robomimic", "umi")
 FORMATS: Final = ("csv", "lerobot", "uci_failures", *LAYOUTS)
+_SAID: Final = ("fps", "units", "task", "robot_type", "keys", "swap_red_blue")
+_DATASETS: Final = ("episodes", "kind", "domain", "outcome")
+_ONLY_FOR: Final = {
+    "mapping": ("csv",),
+    "drop_videos": ("lerobot",),
+    **dict.fromkeys((*_SAID, "video"), LAYOUTS),
+    **dict.fromkeys(_DATASETS, ("lerobot", *LAYOUTS)),
+}
+"""Option to the formats that heed it."""
 
 
 @dataclass
@@ -38,7 +50,7 @@ class ImportConfig:
     drop_videos: bool = False
     """lerobot: go on without pictures; joint state becomes observation.environment_state too."""
     episodes: str = ""
-    """lerobot: only these, such as '0:30' or '[0, 3]'."""
+    """Datasets: only these, such as '0:30' or '[0, 3]'."""
     kind: str = ""
     """Datasets: demonstration, rollout or import; import unless the source says."""
     domain: str = ""
@@ -85,11 +97,22 @@ def run(config: ImportConfig) -> int:
     if config.format and config.format not in FORMATS:
         raise unknown_choice("format", config.format, FORMATS, "--format")
     name = config.format or _guessed(config.source)
+    _check_options(config, name)
     run_format: Callable[[ImportConfig, Path, Path], int]
     if name in LAYOUTS:
         return _layout(config, name, config.source, config.output_dir)
     run_format = _lerobot if name == "lerobot" else _takes
     return run_format(config, config.source, config.output_dir)
+
+
+def _check_options(config: ImportConfig, name: str) -> None:
+    """Refuse what the format would pass over in silence."""
+    plain = ImportConfig()
+    for option, formats in _ONLY_FOR.items():
+        if name not in formats and getattr(config, option) != getattr(plain, option):
+            raise UnusableInputError(
+                f"--{option} is for {', '.join(formats)}, this is {name}. Leave it out."
+            )
 
 
 def _guessed(source: Path) -> str:
@@ -120,7 +143,7 @@ def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
         **_words(config),
         swap_red_blue=config.swap_red_blue,
     )
-    incoming = KNOWN[name].read(source, settings)
+    incoming = _some(config, KNOWN[name].read(source, settings))
     with progress("Importing", incoming.count) as advance:
         count = write_dataset(incoming, target, config.video, advance)
     seen = [] if config.format else [f"{source}: {KNOWN[name].says}."]
@@ -128,8 +151,35 @@ def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
     notes = [*seen, *incoming.notes, *(came if incoming.exact else [])]
     answer = {"dataset": str(target), "format": name, "episodes": count, "notes": notes}
     answer |= {"labels": len(incoming.labels), "exact": incoming.exact}
-    emit(config.json, answer, "\n".join([*notes, f"{count} episodes written to {target}."]))
+    episodes = "1 episode" if count == 1 else f"{count} episodes"
+    emit(config.json, answer, "\n".join([*notes, f"{episodes} written to {target}."]))
     return 0
+
+
+def _some(config: ImportConfig, incoming: Incoming) -> Incoming:
+    """Return the chosen episodes of an import.
+
+    Raises:
+        UnusableInputError: an episode that isn't there, or something said about a source that
+            gaploop exported and that says it itself.
+    """
+    from gaploop.datasets.lerobot_import import parse_episodes
+
+    plain = ImportConfig()
+    said = [n for n in (*_SAID, *_DATASETS[1:]) if getattr(config, n) != getattr(plain, n)]
+    if incoming.exact and said:
+        raise UnusableInputError(
+            f"{config.source} was exported by gaploop and comes back as it was. Leave out "
+            f"{', '.join(f'--{name}' for name in said)}; label it afterwards: gaploop label"
+        )
+    if not config.episodes:
+        return incoming
+    chosen = set(parse_episodes(config.episodes, incoming.count))
+
+    def episodes() -> Iterator[Recording]:
+        return (e for i, e in enumerate(incoming.episodes()) if i in chosen)
+
+    return replace(incoming, count=len(chosen), episodes=episodes)
 
 
 def _keys(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

@@ -92,10 +92,11 @@ def _plain(feature: str) -> str:
 
 def _range(out: Outgoing) -> tuple[FloatArray, FloatArray]:
     """Return what maps to -1 and to 1; the range is left alone where it is inside already."""
-    parts = [episode.columns[columns.ACTION] for episode in out.numbers()]
-    parts = [part.reshape(len(part), -1).astype(np.float64) for part in parts]
-    low = np.min([part.min(axis=0) for part in parts], axis=0)
-    high = np.max([part.max(axis=0) for part in parts], axis=0)
+    low = high = np.empty(0)
+    for k, episode in enumerate(out.numbers()):
+        action = episode.columns[columns.ACTION].reshape(episode.length, -1).astype(np.float64)
+        low = np.minimum(low, action.min(axis=0)) if k else action.min(axis=0)
+        high = np.maximum(high, action.max(axis=0)) if k else action.max(axis=0)
     if (low >= -1).all() and (high <= 1).all():
         return -np.ones_like(low), np.ones_like(high)
     high[high <= low] = low[high <= low] + 1.0  # a joint that never moves

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -70,7 +71,9 @@ def write_dataset(
             rows = _write(incoming, stage, pictures, target.name, video, on_episode)
             path = stage / layout.LABELS
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("".join(f"{line}\n" for line in incoming.labels))
+            uids = {row["gap_uid"] for row in rows}
+            lines = [line for line in incoming.labels if json.loads(line)["uid"] in uids]
+            path.write_text("".join(f"{line}\n" for line in lines))
             episodes_table.materialise(stage, dict(enumerate(rows)))
             _note_places(rows, target)
             staging.commit(stage, target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 import zarr
 from zarr.storage import ZipStore
 
-from gaploop.core import labels
+from gaploop.core import consent_store, labels
+from gaploop.core.consent import Use, new_id
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets import columns, layout
@@ -25,7 +27,7 @@ from gaploop.datasets.formats.model import ImportSettings
 from gaploop.datasets.formats.registry import LAYOUTS, export_dataset, guess
 from gaploop.datasets.formats.sink import write_dataset
 from gaploop.datasets.frames import load_frames
-from gaploop.datasets.lerobot_publish import publish
+from gaploop.datasets.lerobot_publish import publish, publish_takes
 from gaploop.datasets.lerobot_read import read_takes
 from gaploop.scripts.cli import main
 
@@ -290,3 +292,42 @@ def test_wrong_exports_are_refused_in_one_line(
     assert main(["export", str(dataset), *argv]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert says in line
+
+
+@pytest.mark.parametrize("name", ["aloha", "umi"])
+def test_some_episodes_come_back_with_their_labels(
+    name: str, dataset: Path, exported: Callable[[str], Path], tmp_path: Path
+) -> None:
+    argv = ["import", str(exported(name)), f"--output_dir={tmp_path / 'out'}"]
+    assert main([*argv, "--episodes=[0, 2]"]) == 0
+    uids = [take.info.uid for take in read_takes(dataset)]
+    assert [take.info.uid for take in read_takes(tmp_path / "out")] == [uids[0], uids[2]]
+    (event,) = labels.read(tmp_path / "out" / layout.LABELS)
+    assert event.uid == uids[0]
+
+
+@pytest.mark.parametrize("option", ["--fps=10", "--outcome=failure", "--drop_videos=true"])
+def test_nothing_that_is_said_is_passed_over_in_silence(
+    option: str, exported: Callable[[str], Path], tmp_path: Path, capsys: Any
+) -> None:
+    argv = ["import", str(exported("aloha")), f"--output_dir={tmp_path / 'out'}", option]
+    assert main(argv) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert option.partition("=")[0] in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_people_have_to_agree_to_a_copy(tmp_path: Path, write_take: Callable[..., str]) -> None:
+    register, id_ = tmp_path / "consents.jsonl", new_id()
+    expires = datetime.now(UTC).date() + timedelta(days=9)
+    consent_store.add(register, id_, expires, frozenset(Use))
+    write_take(tmp_path / "journal", 3, consent=id_)
+    publish_takes(tmp_path / "journal", tmp_path / "set", "me/set", consents=register)
+    export_dataset(tmp_path / "set", "robomimic", tmp_path / "a.hdf5", consents=register)
+    places = consent_store.load_register(register).places[id_]
+    assert str(tmp_path / "a.hdf5") in {place.where for place in places}
+    with pytest.raises(UnusableInputError, match=id_):
+        export_dataset(
+            tmp_path / "set", "robomimic", tmp_path / "b.hdf5", consents=tmp_path / "other.jsonl"
+        )
+    assert not (tmp_path / "b.hdf5").exists()
