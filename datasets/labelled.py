@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -166,11 +165,6 @@ def add_columns(folder: Labelled) -> Labelled:
 def lacks_columns(folder: Labelled) -> bool:
     """Say whether a dataset has no gap columns yet."""
     return not folder.journal and not all(e.row.get("gap_uid") for e in folder.episodes)
-
-
-def is_writable(folder: Labelled) -> bool:
-    """Say whether labels can be written there."""
-    return os.access(folder.root, os.W_OK)
 
 
 def chosen(

@@ -16,12 +16,12 @@ from gaploop.core import journal_format, labels
 from gaploop.core.consent import Place, Use
 from gaploop.core.consent_store import refusal_at
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder, write_atomically
+from gaploop.core.files import existing_folder
 from gaploop.core.journal_format import TakeHeader, read_end, read_header, read_take, take_folders
 from gaploop.core.labels import LabelEvent
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets import columns, episodes_table, layout, staging
+from gaploop.datasets import columns, episodes_table, layout, publish_labels, staging
 from gaploop.datasets.compatible import Shape, require_same
 from gaploop.datasets.telemetry_zarr import telemetry_path, write_telemetry
 from gaploop.datasets.video import verify
@@ -106,7 +106,8 @@ def publish_takes(
         events = labels.current(labels.read(journal / journal_format.LABELS))
         found = _with_consent(_candidates(journal, known, events), root, consents)
         _check_compatible(root, found)
-        new_events = _new_events(journal, root, known | {h.info.uid for _, h in found.folders})
+        uids = known | {h.info.uid for _, h in found.folders}
+        new_events = publish_labels.new_events(journal, root, uids)
         if not found.folders and not new_events:
             return PublishReport((), found.present, found.skipped, withheld=found.withheld)
         job = _Job(journal, root, repo_id, on_take, hook)
@@ -185,13 +186,6 @@ def _check_compatible(root: Path, found: _Candidates) -> None:
         require_same(shapes[0], shape, _MEND)
 
 
-def _new_events(journal: Path, root: Path, uids: set[str]) -> list[LabelEvent]:
-    """Return the label events that the dataset doesn't have yet."""
-    have = {event.to_line() for event in labels.read(root / layout.LABELS)}
-    said = [e for e in labels.read(journal / journal_format.LABELS) if e.uid in uids]
-    return [event for event in said if event.to_line() not in have]
-
-
 def refusal(take: Take) -> str:
     """Say why a sealed take can't be an episode; "" where it can."""
     frames = take.frames
@@ -238,7 +232,7 @@ class _Job:
             found.withheld,
         )
         if rows or _dataset(self.root):
-            self._add_labels(stage, new_events, found)
+            publish_labels.add_labels(self.journal, stage, new_events, found.folders)
             self._complete(stage, dict(enumerate(rows, first)))
             staging.commit(stage, self.root, self.hook)
         return report
@@ -275,24 +269,6 @@ class _Job:
         episodes_table.materialise(stage, rows)
         self.hook("columns written")
         _copy_truth(self.journal, stage)
-
-    def _add_labels(self, stage: Path, new: list[LabelEvent], found: _Candidates) -> None:
-        """Write label events among those that the dataset has, by time."""
-        path = stage / layout.LABELS
-        path.parent.mkdir(parents=True, exist_ok=True)
-        have = list(labels.read(path))
-        about = {event.uid for event in new}
-        said = [e for e in labels.read(self.journal / journal_format.LABELS) if e.uid in about]
-        rows = episodes_table.rows_of(stage, about)
-        rows += [_as_sealed(*pair) for pair in found.folders if pair[1].info.uid in about]
-        events = labels.merge(episodes_table.bases(rows, new, have), have, said)
-        write_atomically(path, "".join(f"{event.to_line()}\n" for event in events))
-
-
-def _as_sealed(folder: Path, header: TakeHeader) -> dict[str, Any]:
-    """Return a take's episode columns before anybody labelled it."""
-    end = read_end(folder)
-    return columns.default_row(header.info, end.outcome if end else Outcome.INTERRUPTED)
 
 
 def _open_writer(stage: Path, repo_id: str, header: TakeHeader) -> Any:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.scripts.options import emit, jsonable
+from gaploop.scripts._label_write import SETTABLE, give, import_labels, set_labels, undo
 
 if TYPE_CHECKING:
-    from gaploop.core.labels import LabelEvent
     from gaploop.datasets.labelled import Labelled
     from gaploop.datasets.layout import Episode
 
@@ -27,7 +26,6 @@ gaploop label recordings/pick --episode=3 --history
 gaploop label recordings/pick --agreement
 gaploop label recordings/pick --export=labels.csv      edit it, then: --import=labels.csv
 """
-_SET: Final = ("outcome", "failure_mode", "phase", "dimensions", "discard_reason")
 
 
 @dataclass
@@ -103,22 +101,35 @@ def run(config: LabelConfig) -> int:
         return _search_many(config)
     if config.dataset.root is None:
         raise UnusableInputError("Which folder? Name it: gaploop label DIR")
-    setting = [name for name in _SET if getattr(config, name) is not None]
+    setting = [name for name in SETTABLE if getattr(config, name) is not None]
     jobs = {
-        _set: bool(setting),
-        _undo: config.undo,
-        _import: config.import_ is not None,
+        set_labels: bool(setting),
+        undo: config.undo,
+        import_labels: config.import_ is not None,
         _agreement: config.agreement,
         _export: config.export is not None,
     }
     asked = [job for job, yes in jobs.items() if yes]
-    if len(asked) > 1:
+    if len(asked) > 1 or (config.history and asked not in ([], [_export])):
         raise UnusableInputError(
-            "Setting labels, --undo, --import, --agreement and --export are done one at a time."
+            "Setting labels, --undo, --import, --agreement, --export and --history are done one at "
+            "a time; only --history --export go together."
         )
+    _check_said(config, asked)
     folder = open_labelled(config.dataset.root)
     job = asked[0] if asked else _history if config.history else _show
     return job(config, folder, _chosen(config, folder))
+
+
+def _check_said(config: LabelConfig, asked: Sequence[Any]) -> None:
+    """Refuse what would be said about a label where none is set: it would be lost."""
+    said = ("author", "source", "confidence", "note", "dry_run")
+    given = [n for n in said if getattr(config, n) != getattr(LabelConfig, n)]
+    if given and not {set_labels, undo, import_labels}.intersection(asked):
+        raise UnusableInputError(
+            f"--{given[0]} goes with a label to set, such as --outcome=failure, with --undo or "
+            "with --import."
+        )
 
 
 def _search_many(config: LabelConfig) -> int:
@@ -156,121 +167,10 @@ def _chosen(config: LabelConfig, folder: Labelled) -> list[Episode]:
     return [e for e in found if e.index in wanted]
 
 
-def _is_chosen(config: LabelConfig) -> bool:
-    named = config.episode is not None or config.episodes or config.uid or config.where
-    return bool(named)
-
-
-def _template(config: LabelConfig) -> LabelEvent:
-    """Return an event by the author, of now, to be filled in.
-
-    Raises:
-        UnusableInputError: nobody knows who that is, or an option is out of range.
-    """
-    import getpass
-
-    from gaploop.core.labels import LabelEvent
-
-    try:
-        author = config.author.strip() or getpass.getuser()
-    except (KeyError, OSError):
-        raise UnusableInputError("Who says so? Name yourself with --author=NAME.") from None
-    return LabelEvent(
-        "", "outcome", "unlabelled", author, config.source, "", config.confidence, config.note
-    )
-
-
-def _set(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> int:
-    from dataclasses import replace
-
-    from gaploop.core import labels
-
-    if not _is_chosen(config):
-        raise UnusableInputError(
-            "Which takes? Name them with --episode, --episodes, --uid or --where; "
-            "all of them: --where='episode>=0'"
-        )
-    template = _template(config)
-    values = {n: _value(n, v) for n in _SET if (v := getattr(config, n)) is not None}
-    own = labels.standing(e for e in folder.events if e.author == template.author)
-    new = [
-        replace(template, uid=take.info.uid, field=name, value=value)
-        for take in takes
-        for name, value in values.items()
-    ]
-    return _write(config, folder, [e for e in new if not _same(e, own.get(e.key))], len(new))
-
-
-def _value(name: str, value: Any) -> Any:
-    from gaploop.core.labels import NOTHING_SAID
-
-    return NOTHING_SAID[name] if value == "none" and name != "discard_reason" else value
-
-
-def _same(event: LabelEvent, before: LabelEvent | None) -> bool:
-    """Say whether an author says what they said last, in the same way."""
-    from dataclasses import replace
-
-    return before is not None and replace(before, at=event.at) == event
-
-
-def _undo(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> int:
-    from gaploop.core import labels
-
-    template = _template(config)
-    uids = {take.info.uid for take in takes}
-    act = labels.last_act([e for e in folder.events if e.uid in uids], template.author)
-    if not act:
-        people = ", ".join(sorted({e.author for e in folder.events if e.source != "auto"}))
-        raise UnusableInputError(
-            f"{folder.root}: {template.author} has said nothing that isn't taken back. "
-            f"Name another with --author: {people or 'nobody has labelled it yet'}."
-        )
-    new = [labels.retraction(event, template.at, config.note) for event in act]
-    return _write(config, folder, new, len(new), "taken back")
-
-
-def _import(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> int:
-    from gaploop.datasets.label_import import read_labels
-    from gaploop.scripts.options import print_error
-
-    if config.import_ is None:
-        raise UnusableInputError("Import what? Name the file with --import=labels.csv.")
-    found = read_labels(folder, config.import_, _template(config))
-    if found.ignored:
-        print_error(f"these columns mean nothing here: {', '.join(found.ignored)}", "label")
-    uids = {take.info.uid for take in takes}
-    new = [e for e in found.events if e.uid in uids]
-    return _write(config, folder, new, len(new) + found.same, "imported", found.whole_history)
-
-
-def _write(
-    config: LabelConfig,
-    folder: Labelled,
-    new: Sequence[LabelEvent],
-    stated: int,
-    verb: str = "labelled",
-    merged: bool = False,
-) -> int:
-    """Write events down and say what that changed; 1 where nothing was said about anything."""
-    from gaploop.datasets.labelled import add_columns, lacks_columns, say
-    from gaploop.scripts._label_report import written
-
-    adds = bool(new) and lacks_columns(folder)
-    shown = True
-    if new and not config.dry_run:
-        shown = say(add_columns(folder) if adds else folder, new, merged=merged)
-    answer, text = written(
-        folder, new, stated, verb, config.dry_run, merged=merged, shown=shown, adds=adds
-    )
-    _answer(config, answer, text)
-    return 0 if stated else 1
-
-
 def _show(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> int:
     from gaploop.scripts._label_report import current, print_current
 
-    _answer(config, current(folder, takes))
+    give(config, current(folder, takes))
     if not config.json:
         print_current(folder, takes, config.where)
     return 0 if takes else 1
@@ -280,7 +180,7 @@ def _history(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) ->
     from gaploop.scripts._label_report import histories, print_histories
 
     found = histories(folder, takes)
-    _answer(config, {"dataset": folder.root, "takes": found})
+    give(config, {"dataset": folder.root, "takes": found})
     if not config.json:
         print_histories(folder, found)
     return 0
@@ -291,7 +191,7 @@ def _agreement(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) 
     from gaploop.scripts._label_report import print_agreement
 
     found = agreement(folder.events, [take.info.uid for take in takes])
-    _answer(config, {"dataset": folder.root, "fields": found})
+    give(config, {"dataset": folder.root, "fields": found})
     if not config.json:
         print_agreement(folder, found)
     return 0 if found else 1
@@ -311,13 +211,5 @@ def _export(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> 
         rows = export_takes(folder, takes, config.export)
     what = "events" if config.history else f"{folder.what}s"
     text = f"{config.export}: {rows} {what}. Read it back with: --import={config.export}"
-    _answer(config, {"file": config.export, "rows": rows}, text)
+    give(config, {"file": config.export, "rows": rows}, text)
     return 0
-
-
-def _answer(config: LabelConfig, answer: Any, text: str = "") -> None:
-    from gaploop.core.files import writable_folder, write_json
-
-    if config.output_dir is not None:
-        write_json(writable_folder(config.output_dir) / "label.json", jsonable(answer))
-    emit(config.json, answer, text)

@@ -140,6 +140,8 @@ def test_an_engineer_overrules_an_operator_and_undo_takes_it_back(label: Label) 
         (["--episode=0", "--outcome=success", "--source=boss"], "One of: auto, engineer, operator"),
         (["--episode=0", "--outcome=success", "--confidence=1.1"], "[0, 1]"),
         (["--episode=0", "--outcome=success", "--undo"], "one at a time"),
+        (["--episode=0", "--note=torn pad"], "goes with a label to set"),
+        (["--episode=0", "--outcome=success", "--history"], "one at a time"),
         (["--uid=zzz"], "no such uid"),
         (["--where=outcome=success"], "Compare with =="),
         (["--where=contact>0.5"], "contact_dynamics"),
