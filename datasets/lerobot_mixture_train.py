@@ -111,8 +111,9 @@ class _Hook:
 
 def _dataset(opened: OpenMixture, config: Any, shares: Any, *, transformed: bool) -> MixtureDataset:
     chosen = config.dataset
-    metas = [_meta(info.root) for info in opened.datasets]
-    offsets = factory.resolve_delta_timestamps(config.trainable_config, metas[0])
+    first = opened.datasets[0].root
+    reference = LeRobotDatasetMetadata(f"local/{first.name}", root=first)
+    offsets = factory.resolve_delta_timestamps(config.trainable_config, reference)
     transforms = chosen.image_transforms
     datasets = [
         # By its name in LeRobot's factory: whoever caches pictures puts another class there.
@@ -130,17 +131,14 @@ def _dataset(opened: OpenMixture, config: Any, shares: Any, *, transformed: bool
         )
         for info in opened.datasets
     ]
-    meta = common_meta(opened, metas, shares)
+    # A cache of smaller pictures says so in its dataset's metadata, not in the folder's.
+    meta = common_meta(opened, [d.meta for d in datasets], shares)
     if chosen.use_imagenet_stats:
         for key in set(meta.camera_keys) - set(meta.depth_keys):
             known = {k: torch.tensor(v, dtype=torch.float32) for k, v in IMAGENET_STATS.items()}
             meta.stats.setdefault(key, {}).update(known)
     actions = config.trainable_config.action_delta_indices if ACTION in meta.features else None
     return MixtureDataset(opened, datasets, meta, actions)
-
-
-def _meta(root: Any) -> Any:
-    return LeRobotDatasetMetadata(f"local/{root.name}", root=root)
 
 
 def held_out(opened: OpenMixture, fraction: float) -> tuple[OpenMixture, tuple[MixedTake, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -132,7 +133,21 @@ def _options() -> Any:
 
     read.__annotations__["cfg"] = TrainPipelineConfig  # LeRobot looks for the class itself
     register_third_party_plugins()
+    usage = io.StringIO()  # hundreds of lines, of which the last says what is wrong
     try:
-        return parser.wrap()(read)()
+        with contextlib.redirect_stderr(usage):
+            return parser.wrap()(read)()
     except (DraccusException, ValueError, NotImplementedError, FileExistsError) as error:
-        raise UnusableInputError(f"lerobot-train's options: {error}") from None
+        raise UnusableInputError(f"lerobot-train's options: {error}{_hint(str(error))}") from None
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        said = usage.getvalue().strip().rpartition("error: ")[2] or "not understood"
+        raise UnusableInputError(
+            f"lerobot-train's options: {said}. All of them: lerobot-train --help"
+        ) from None
+
+
+def _hint(error: str) -> str:
+    keep = "push the model to the hub" in error
+    return " Or keep it on this machine: --policy.push_to_hub=false" if keep else ""

@@ -19,12 +19,15 @@ from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from lerobot.datasets.sampler import compute_sampler_state
 from torch.utils.data import BatchSampler, DataLoader
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.lerobot_mixture import MixtureDataset, MixtureSampler, common_meta
+from gaploop.datasets.lerobot_mixture_train import held_out
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.mixture import Mixture, Pool, Stage
 from gaploop.datasets.mixture_sources import OpenMixture, open_mixture
 from gaploop.datasets.mixture_spec import MixtureSpec, SourceSpec, StageSpec
+from gaploop.scripts import cli
 
 type Write = Callable[..., str]
 
@@ -157,6 +160,41 @@ def test_statistics_are_those_of_what_is_drawn(folders: tuple[Path, Path]) -> No
     assert picture["mean"].shape == (3, 1, 1)
     own = [p.meta.stats["observation.images.overhead"]["mean"] for p in parts]
     assert np.minimum(*own).min() - 0.05 <= picture["mean"].min() <= np.maximum(*own).max() + 0.05
+
+
+def test_takes_held_out_are_the_last_of_each_source_and_task(folders: tuple[Path, Path]) -> None:
+    """As LeRobot's eval_split does it; a source of which nothing is left says so."""
+    mixture = opened(folders[:1])
+    train, aside = held_out(mixture, 0.4)
+    assert [t.episode.index for t in train.takes] == [0]
+    assert [t.episode.index for t in aside] == [1]
+    with pytest.raises(UnusableInputError, match="no take of source 'b'"):
+        held_out(opened(folders), 0.4)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--policy.typ=act"], "unrecognized arguments: --policy.typ=act"),
+        (["--policy.type=act"], "--policy.push_to_hub=false"),
+        (["--policy.type=act", "--steps=two"], "Couldn't parse 'two'"),
+        (["--dataset.root=x"], "doesn't go with a mixture"),
+    ],
+)
+def test_what_lerobot_cannot_use_is_one_line(
+    folders: tuple[Path, Path],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    options: list[str],
+    says: str,
+) -> None:
+    """A misspelt option printed 500 lines of usage."""
+    (tmp_path / "mix.yaml").write_text(f"sources: {{a: {folders[0]}}}\n")
+    run = f"--output_dir={tmp_path / 'run'}"
+    assert cli.main(["train", str(tmp_path / "mix.yaml"), run, "--", *options]) == 2
+    said = capfd.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert says in said[0]
 
 
 RANK = """
