@@ -25,8 +25,7 @@ LINEAGE: Final = "lineage.json"
 SCHEMA: Final = "gaploop.lineage.v1"
 PARTS: Final = frozenset({".safetensors", ".json", ".yaml", ".yml"})
 """What policies consist of, as LeRobot's own push has it."""
-TEMPLATES: Final = Path(__file__).parent
-TEMPLATE: Final = "hub_policy_card.md"
+TEMPLATE: Final = Path(__file__).parent / "hub_policy_card.md"
 _CONFIG: Final = ("share_real", "lora", "full", "spec", "select", "sim_takes")
 _INPUT: Final = ("sha256", "domain", "share", "takes", "frames", "uids", "plans")
 _RESULT: Final = ("steps", "loss", "held_out")
@@ -196,12 +195,11 @@ def _card(
         "result": lineage.get("result", {}),
         "lora": lineage.get("config", {}).get("lora") if is_adapter else None,
         "repo_id": target.repo_id,
-        "name": target.repo_id.partition("/")[2],
         "licence": hub_card.licence_of(before, options.license),
         "lineage": LINEAGE if lineage else "",
     }
     tags = ["robotics", "lerobot", "gaploop", kind, *(["lora"] if is_adapter else [])]
     tags += ["sim-to-sim"] if Domain.SIM_TARGET in domains else []
     metadata = {"library_name": "lerobot", "pipeline_tag": "robotics", "tags": tags}
-    body = hub_card.render(TEMPLATES / TEMPLATE, facts)
-    return hub_card.card(before, facts["name"], body, metadata, options.license, options.tags)
+    title, body = target.repo_id.partition("/")[2], hub_card.render(TEMPLATE, facts)
+    return hub_card.card(before, title, body, metadata, options.license, options.tags)

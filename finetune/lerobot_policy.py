@@ -19,12 +19,14 @@ from gaploop.core.types import FloatArray, Observation
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Batch
+from gaploop.finetune.hub_fetch import fetch, is_hub_name
 from gaploop.sim.tracker import NAMES as SCENE_NAMES
 
 PACKAGED_BASE: Final = Path(__file__).parent / "base"
 """The base policy that ships with gaploop; its README has the command that rebuilds it."""
 PACKAGED_NAMES: Final = ("base", "default")
-NOTES: Final = ("base.json",)
+NOTES: Final = ("base.json", "lineage.json")
+"""Files beside a policy that don't decide how it acts; gaploop push adds the latter."""
 RUN_PARTS: Final = ("adapter", "policy", "merged")
 
 
@@ -127,17 +129,18 @@ def save(policy: ActPolicy, folder: Path) -> None:
 
 
 def resolve(path: str | Path) -> Path:
-    """Return the absolute folder that `path` means.
+    """Return the absolute folder that `path` means; me/name is fetched from the Hub.
 
     Raises:
-        UnusableInputError: no such folder, or no policy in it.
+        UnusableInputError: no such folder or repository, or no policy in it.
     """
     if str(path) in PACKAGED_NAMES and not Path(path).is_dir():
         path = PACKAGED_BASE
-    folder = Path(path).expanduser().absolute()
+    folder = (fetch(str(path)) if is_hub_name(path) else Path(path)).expanduser().absolute()
     if not folder.exists():
         raise UnusableInputError(
-            f"Policy {path} not found. Name a policy, adapter or run folder, or 'base'."
+            f"Policy {path} not found. Name a policy, adapter or run folder, its name on the "
+            "Hub, such as me/pick_place, or 'base'."
         )
     for candidate in (folder, *(folder / name for name in RUN_PARTS)):
         if adapter.is_adapter(candidate) or (candidate / "model.safetensors").exists():

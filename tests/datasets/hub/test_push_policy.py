@@ -82,6 +82,18 @@ def test_who_downloads_an_adapter_drives_with_it(
     assert hub.repo(NAME, "model").tags == {}
 
 
+def test_a_policy_is_named_as_on_the_hub(
+    hub: LoopbackHub, push: Callable[..., Pushed], trained: Path
+) -> None:
+    push()
+    found = lerobot_policy.resolve(NAME)
+    assert lerobot_policy.load_policy(found).bundle.signature.fps == 50
+    assert lerobot_policy.policy_id(NAME) == lerobot_policy.policy_id(trained)
+    hub.fault("drop", times=10**6)
+    with pytest.raises(UnusableInputError, match=r"me/other is no folder here.*the Hub"):
+        lerobot_policy.resolve("me/other")
+
+
 def test_an_old_adapter_doesnt_stay_beside_a_plain_policy(
     hub: LoopbackHub, push: Callable[..., Pushed]
 ) -> None:

@@ -1,0 +1,47 @@
+"""Policies by their name on a Hub, such as me/pick_place_adapter, as LeRobot takes them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.datasets.hub_client import connected, endpoint
+from gaploop.datasets.hub_errors import HubUnreachableError, Patience, retried
+
+PARTS: Final = ["*.safetensors", "*.json", "*.yaml"]
+PATIENCE: Final = Patience(retries=2, timeout_s=30.0)
+_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def is_hub_name(path: str | Path) -> bool:
+    """Say whether `path` can only mean a repository: owner/name, and no such folder here."""
+    text = str(path)
+    return (
+        bool(_NAME.fullmatch(text)) and not Path(text).exists() and not Path(text).parent.exists()
+    )
+
+
+def fetch(repo_id: str) -> Path:
+    """Return the folder of a policy on the Hub, downloaded into Hugging Face's cache.
+
+    Without a network what was downloaded before is taken.
+
+    Raises:
+        UnusableInputError: there is none of that name, or it can't be read or reached.
+    """
+    address = endpoint()
+
+    def download() -> str:
+        return str(api.snapshot_download(repo_id, allow_patterns=PARTS))
+
+    try:
+        with connected(address, PATIENCE.timeout_s) as api:
+            return Path(retried(download, PATIENCE, f"Fetching {repo_id}", address))
+    except (UnusableInputError, HubUnreachableError, LocalEntryNotFoundError) as error:
+        raise UnusableInputError(
+            f"Policy {repo_id} is no folder here, and can't be had from the Hub: {error}"
+        ) from None
