@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +30,7 @@ from gaploop.datasets.check_frames import (
 from gaploop.datasets.check_gaps import check_gaps
 from gaploop.datasets.check_journal import check_journal
 from gaploop.datasets.check_motion import check_motion
+from gaploop.datasets.check_pictures import check_stored
 from gaploop.datasets.check_scan import Scan
 from gaploop.datasets.check_stats import check_stats
 from gaploop.datasets.check_videos import DEEP as DEEP
@@ -123,12 +124,19 @@ def _read_info(root: Path, findings: Findings) -> DatasetInfo | None:
 
 
 def _spread(episodes: EpisodeTable | None, effort: Effort) -> frozenset[int]:
-    if episodes is None or not len(episodes):
+    if episodes is None:
         return frozenset()
-    if effort.pictures is None or len(episodes) <= SIGNALS:
-        return frozenset(episodes.index.tolist())
-    at = np.unique(np.linspace(0, len(episodes) - 1, SIGNALS).astype(int))
-    return frozenset(episodes.index[at].tolist())
+    indices = episodes.index.tolist()
+    return frozenset(indices) if effort.pictures is None else sampled(indices)
+
+
+def sampled(episodes: Collection[int]) -> frozenset[int]:
+    """Return the episodes whose signals are looked at: all, or `SIGNALS` spread evenly."""
+    every = sorted(episodes)
+    if len(every) <= SIGNALS:
+        return frozenset(every)
+    at = np.unique(np.linspace(0, len(every) - 1, SIGNALS).astype(int))
+    return frozenset(every[i] for i in at)
 
 
 def _check_with_episodes(
@@ -149,5 +157,6 @@ def _check_with_episodes(
                 check_motion(info, scan, findings)
     with findings.guard("videos"):
         check_videos(info, episodes, scan, effort, findings, advance)
+        check_stored(info, effort.pictures, findings)
     with findings.guard(layout.EPISODES):
         check_gaps(info, episodes, scan, consents, findings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,13 +10,15 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from PIL import Image
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import columns
 from gaploop.datasets.check_scan import Scan
 from gaploop.datasets.findings import DAMAGE, Findings, numbers
-from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.layout import DatasetInfo, data_files
 from gaploop.datasets.video import open_video
 
 THUMB: Final = 160
@@ -23,6 +26,7 @@ THUMB: Final = 160
 FROZEN_S: Final = 1.0
 """Shortest stretch of equal pictures that is reported [s]."""
 FROZEN_FRAMES: Final = 10
+_STORED_ROWS: Final = 64
 MOVED: Final = 0.05
 """The joints must have covered this share of their range while the pictures stood still."""
 
@@ -128,3 +132,58 @@ def _stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield the first and last picture of each stretch of equal ones."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+def check_stored(info: DatasetInfo, pictures: int | None, findings: Findings) -> None:
+    """Check pictures that stand in the data files themselves (dtype `image`).
+
+    Args:
+        info: the dataset's description.
+        pictures: how many are decoded at most, spread evenly; None for all.
+        findings: what is wrong is added here.
+    """
+    keys = [k for k, spec in info.features.items() if spec.get("dtype") == "image"]
+    total = max(1, info.total_frames * len(keys))
+    step = 1 if pictures is None else -(-total // pictures)
+    for key in keys:
+        shape = list(info.features[key]["shape"])
+        for path in data_files(info):
+            name = path.relative_to(info.root)
+            with findings.guard(f"{name}: {key}"):
+                bad = bad_stored(path, key, shape, step)
+                if bad:
+                    text = f"Pictures in rows {numbers(bad)} are missing, damaged or not {shape}."
+                    findings.error("bad_pictures", f"{name}: {key}", text)
+
+
+def bad_stored(path: Path, key: str, shape: list[int], step: int = 1) -> list[int]:
+    """Return rows of a data file whose picture is missing, damaged or of another size.
+
+    Args:
+        path: the file.
+        key: the feature.
+        shape: as the dataset describes it [pixels].
+        step: look at every how many rows.
+    """
+    bad, at = [], 0
+    sizes = {(shape[1], shape[0]), (shape[-1], shape[1])}  # width, height; channels last or first
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(_STORED_ROWS, columns=[key]):
+            column = batch.column(0)
+            for i in range(-at % step, len(column), step):
+                if not _decodes(column[i].as_py(), sizes):
+                    bad.append(at + i)
+            at += len(column)
+    return bad
+
+
+def _decodes(stored: object, sizes: set[tuple[int, int]]) -> bool:
+    data = stored.get("bytes") if isinstance(stored, dict) else None
+    if not isinstance(data, bytes):
+        return False
+    try:
+        with Image.open(io.BytesIO(data)) as picture:
+            picture.load()
+            return picture.size in sizes
+    except (*DAMAGE, SyntaxError):  # Pillow says SyntaxError of a broken PNG
+        return False

@@ -10,23 +10,21 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import av
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import layout
 from gaploop.datasets.check_episodes import EpisodeTable
 from gaploop.datasets.check_pictures import PictureRun, look_at
 from gaploop.datasets.check_scan import TIMESTAMP_TOLERANCE_S, Scan
 from gaploop.datasets.findings import DAMAGE, Findings, numbers
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.datasets.video import open_video
+from gaploop.datasets.video_index import VideoIndex, video_index
 
 PICTURES: Final = 3000
 """Pictures decoded unless all are asked for: about 10 s at 640 x 480."""
@@ -52,64 +50,13 @@ DEEP: Final = Effort(None, None)
 
 
 @dataclass(frozen=True)
-class VideoIndex:
-    """What a video file holds, without decoding it.
-
-    Attributes:
-        times_s: when each picture is shown, in order [s]; None where the file wasn't read.
-        frames: number of pictures.
-        size: width and height [pixels].
-        rate_hz: average rate, as decoders compute it [Hz].
-    """
-
-    times_s: NDArray[np.float64] | None
-    frames: int
-    size: tuple[int, int]
-    rate_hz: float
-
-
-@dataclass(frozen=True)
 class _Claim:
-    """One episode's stretch of a video file."""
+    """One episode's stretch of a file."""
 
     episode: int
     frames: int
     start_s: float
     end_s: float
-
-
-def video_index(path: Path, whole: bool = True) -> VideoIndex:
-    """Read what a video file holds.
-
-    Args:
-        path: the file.
-        whole: read every packet; otherwise the header and the last packets only.
-
-    Raises:
-        UnusableInputError: it can't be opened or read.
-    """
-    try:
-        with open_video(path) as container:
-            stream = container.streams.video[0]
-            size = (int(stream.width), int(stream.height))
-            rate = float(stream.average_rate or 0)
-            if whole:
-                times = _times(container, stream)
-                return VideoIndex(times, len(times), size, rate)
-            frames = int(stream.frames)
-            last = (frames - 1) / rate if rate else 0.0
-            container.seek(round(last / stream.time_base), stream=stream)
-            if not len(_times(container, stream)):
-                raise UnusableInputError(f"{path}: its last pictures are missing.")
-            return VideoIndex(None, frames, size, rate)
-    except (av.FFmpegError, OSError, ValueError) as error:
-        raise UnusableInputError(f"{path} can't be read ({error}).") from None
-
-
-def _times(container: Any, stream: Any) -> NDArray[np.float64]:
-    packets = (p for p in container.demux(stream) if p.size and not p.is_corrupt)
-    ticks = [p.pts for p in packets if p.pts is not None]
-    return np.sort(np.asarray(ticks, dtype=np.float64)) * float(stream.time_base)
 
 
 def check_videos(
@@ -124,7 +71,7 @@ def check_videos(
     files = {key: _claims(info, episodes, key, findings) for key in info.video_keys}
     present = {p for claims in files.values() for p in claims if p.is_file()}
     whole = effort.bytes is None or sum(p.stat().st_size for p in present) <= effort.bytes
-    look = _spread(files, effort.pictures)
+    look = _spread(files, effort.pictures, scan)
     missing = {}
     for key, claims in files.items():
         absent = [p for p in claims if p not in present]
@@ -142,20 +89,33 @@ def check_videos(
 
 
 def _spread(
-    files: Mapping[str, Mapping[Path, list[_Claim]]], pictures: int | None
+    files: Mapping[str, Mapping[Path, list[_Claim]]], pictures: int | None, scan: Scan | None
 ) -> frozenset[int]:
-    """Return the episodes whose pictures are decoded."""
+    """Return the episodes whose pictures are decoded; of some, those whose signals are known."""
     frames: dict[int, int] = defaultdict(int)
     for claims in files.values():
         for claimed in claims.values():
             for claim in claimed:
                 frames[claim.episode] += claim.frames
+    return decoded_episodes(frames, pictures, scan.signals if scan is not None else ())
+
+
+def decoded_episodes(
+    frames: Mapping[int, int], pictures: int | None, among: Collection[int] = ()
+) -> frozenset[int]:
+    """Return the episodes whose pictures are decoded, spread evenly.
+
+    Args:
+        frames: episode to its pictures, of all cameras.
+        pictures: about how many pictures to decode; None for all.
+        among: episodes to choose from, where not all can be; empty for any.
+    """
     every = sorted(frames)
     if pictures is None or sum(frames.values()) <= pictures:
         return frozenset(every)
     mean = max(1.0, sum(frames.values()) / len(every))
-    count = max(1, int(pictures / mean))
-    at = np.unique(np.linspace(0, len(every) - 1, count).astype(int))
+    every = sorted(set(every) & set(among)) or every
+    at = np.unique(np.linspace(0, len(every) - 1, max(1, int(pictures / mean))).astype(int))
     return frozenset(every[i] for i in at)
 
 
@@ -226,8 +186,9 @@ def _check_file(
     if len(shape) == 3 and tuple(index.size) not in {(shape[1], shape[0]), (shape[2], shape[1])}:
         text = f"{key}: pictures are {index.size[0]} x {index.size[1]}, {layout.INFO} says {shape}."
         findings.error("video_size", name, text)
-    if index.rate_hz and abs(index.rate_hz - info.fps) > 0.01 * info.fps:
-        text = f"{key}: {index.rate_hz:g} pictures a second, {layout.INFO} says {info.fps:g}."
+    rate_hz = index.spacing_hz or index.rate_hz
+    if rate_hz and abs(rate_hz - info.fps) > 0.01 * info.fps:
+        text = f"{key}: {rate_hz:g} pictures a second, {layout.INFO} says {info.fps:g}."
         findings.error("video_fps", name, text)
         return False
     return _check_claims(info, key, name, claimed, index, findings)

@@ -144,6 +144,8 @@ def _with_path(leaf: _Leaf, number: int, schema: pa.Schema) -> _Leaf:
 
 
 def _widths(kind: pa.DataType) -> list[int]:
+    if pa.types.is_struct(kind):
+        return [w for field in kind for w in _widths(field.type)]
     width = 1
     while pa.types.is_fixed_size_list(kind):
         width, kind = width * int(kind.list_size), kind.value_type

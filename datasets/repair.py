@@ -13,22 +13,25 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+
+import numpy as np
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder, sync_folder
+from gaploop.core.files import existing_folder
 from gaploop.datasets import layout, staging
-from gaploop.datasets.check import check
+from gaploop.datasets.check import DEEP, QUICK, check, sampled
+from gaploop.datasets.check_pictures import bad_stored
 from gaploop.datasets.check_scan import numeric_features
-from gaploop.datasets.findings import ERROR, Finding, numbers
+from gaploop.datasets.check_videos import PICTURES, decoded_episodes
+from gaploop.datasets.findings import DAMAGE, ERROR, Finding, numbers
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.repair_episodes import (
     OldTable,
     known_places,
     mend_episodes,
-    mend_stats,
     read_old,
 )
+from gaploop.datasets.repair_folder import clone, keep
 from gaploop.datasets.repair_frames import data_paths, rewrite_files, salvage_files
 from gaploop.datasets.repair_info import mend_counts, mend_info
 from gaploop.datasets.repair_keys import mend_keys
@@ -36,11 +39,9 @@ from gaploop.datasets.repair_labels import mend_labels
 from gaploop.datasets.repair_names import Action as Action
 from gaploop.datasets.repair_names import Draft, mend_files
 from gaploop.datasets.repair_rows import Rows, Whole, copies, read_rows, whole_episodes
+from gaploop.datasets.repair_stats import mend_stats
 from gaploop.datasets.repair_tasks import mend_tasks
 from gaploop.datasets.repair_videos import Camera, Place, places, read_cameras, undecodable
-
-LINKED: Final = (".mp4", ".parquet", ".zip", ".png", ".jpg")
-"""Files that may be large and are only ever replaced; others are copied."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,12 @@ class RepairOptions:
     Attributes:
         labels_from: dataset or journal from which lost gap columns and labels are taken.
         task: name of tasks that nothing names any more.
+        deep: decode every picture; otherwise as many as `check` does.
     """
 
     labels_from: Path | None = None
     task: str = ""
+    deep: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,10 +92,10 @@ def plan(root: Path, options: RepairOptions) -> RepairReport:
     root = existing_folder(Path(root), "Dataset").absolute()
     with tempfile.TemporaryDirectory(prefix="gaploop-repair-") as scratch:
         stage = Path(scratch, root.name)
-        _clone(root, stage, link=os.symlink)
+        clone(root, stage, link=os.symlink)
         draft = Draft(stage)
         mend(draft, options)
-        return RepairReport(tuple(draft.actions), _left(stage, root))
+        return RepairReport(tuple(draft.actions), _left(stage, root, options))
 
 
 def repair(
@@ -119,12 +122,12 @@ def repair(
     with staging.locked(target, "--dataset.root" if output_dir is None else "--output_dir"):
         staging.recover(target)
         stage = staging.beside(target, "staging")
-        _clone(root, stage, link=_link)
+        clone(root, stage)
         hook("cloned")
         draft = Draft(stage)
         try:
             mend(draft, options)
-            left = _left(stage, root)
+            left = _left(stage, root, options)
         except BaseException:
             shutil.rmtree(stage)
             raise
@@ -135,7 +138,7 @@ def repair(
             return RepairReport((), left)
         kept = None
         if output_dir is None:
-            kept = _keep(root, hook)
+            kept = keep(root, hook)
         staging.commit(stage, target, hook)
         return RepairReport(actions, left, target, kept)
 
@@ -148,52 +151,9 @@ def _empty_target(target: Path, root: Path) -> Path:
     return target
 
 
-def _keep(root: Path, hook: staging.Hook) -> Path:
-    """Keep the folder as it is under a name beside it, whole or not at all."""
-    number = 1
-    while (kept := root.parent / f"{root.name}.damaged-{number}").exists():
-        number += 1
-    part = staging.beside(root, "damaged")
-    shutil.rmtree(part, ignore_errors=True)
-    _clone(root, part, link=_link)
-    hook("copied")
-    os.rename(part, kept)
-    sync_folder(root.parent)
-    hook("kept")
-    return kept
-
-
-def _clone(root: Path, stage: Path, link: Any) -> None:
-    """Make a folder of links to big files and copies of small ones; other things are left out."""
-    shutil.rmtree(stage, ignore_errors=True)
-    seen: set[Path] = set()
-    for folder, names, files in os.walk(root, followlinks=True):
-        if Path(folder).resolve() in seen:  # a link that leads back
-            names.clear()
-            continue
-        seen.add(Path(folder).resolve())
-        here = stage / Path(folder).relative_to(root)
-        here.mkdir(parents=True, exist_ok=True)
-        for name in files:
-            source = Path(folder, name)
-            if not source.is_file():
-                continue  # a pipe, a socket, a link to nothing
-            if source.suffix in LINKED:
-                link(source.resolve(), here / name)
-            else:
-                shutil.copy2(source, here / name)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without hard links, or too many of them
-        shutil.copy2(source, target)
-
-
-def _left(stage: Path, root: Path) -> tuple[Finding, ...]:
+def _left(stage: Path, root: Path, options: RepairOptions) -> tuple[Finding, ...]:
     """Return the errors that are left, with the names of the folder that was asked about."""
-    found = [f for f in check(stage) if f.severity == ERROR]
+    found = [f for f in check(stage, DEEP if options.deep else QUICK) if f.severity == ERROR]
 
     def told(text: str) -> str:
         return text.replace(str(stage), str(root))
@@ -219,10 +179,11 @@ def mend(draft: Draft, options: RepairOptions) -> None:
     info = layout.read_info(draft.root)
     paths = data_paths(draft.root)
     rows = read_rows(paths, numeric_features(info), names)
+    _mark_damaged_pictures(info, paths, rows)
     old = read_old(draft.root, _runs(rows))
     episodes, lost = _whole(rows, info, old)
     cameras = read_cameras(draft, raw)
-    found = _with_pictures(info, old, episodes, cameras, lost)
+    found = _with_pictures(info, old, episodes, cameras, lost, options.deep)
     episodes = [e for e in episodes if e.old not in lost]
     for copy, first in copies(rows, episodes).items():
         lost[copy] = f"an exact copy of episode {first}"
@@ -241,6 +202,19 @@ def mend(draft: Draft, options: RepairOptions) -> None:
     mend_episodes(draft, info, old, episodes, homes, found, tasks.of_episode)
     mend_stats(draft, info)
     mend_labels(draft, episodes, options.labels_from, info.fps)
+
+
+def _mark_damaged_pictures(info: DatasetInfo, paths: list[Path], rows: Rows) -> None:
+    """Mark rows whose stored pictures can't be decoded as not whole."""
+    for key, spec in info.features.items():
+        if spec["dtype"] != "image":
+            continue
+        for number, path in enumerate(paths):
+            try:
+                bad = bad_stored(path, key, list(spec["shape"]))
+            except DAMAGE:
+                continue  # a column under another name; it is not looked at
+            rows.finite[(rows.file == number) & np.isin(rows.row, bad)] = False
 
 
 def _runs(rows: Rows) -> dict[tuple[int, int], int]:
@@ -270,6 +244,7 @@ def _with_pictures(
     episodes: list[Whole],
     cameras: list[Camera],
     lost: dict[int, str],
+    deep: bool,
 ) -> list[tuple[Camera, Mapping[int, Place]]]:
     """Find each episode's pictures; those without any are added to `lost`.
 
@@ -279,13 +254,19 @@ def _with_pictures(
     before = {e: int(n) for e, n in old.column("length").items() if isinstance(n, int)}
     every = sorted({**before, **lengths}.items())
     found: list[tuple[Camera, Mapping[int, Place]]] = []
+    count = sum(1 for camera in cameras if camera.files)
+    tried = decoded_episodes(
+        {e: count * n for e, n in lengths.items()}, None if deep else PICTURES, sampled(lengths)
+    )
     for camera in cameras:
         if not camera.files:
             found.append((camera, {}))
             continue
         all_places = places(camera, known_places(old, camera.key), every, info.fps)
         here = {e: p for e, p in all_places.items() if e in lengths}
-        for episode in undecodable(camera, here, lengths, info.fps):
+        for episode in undecodable(
+            camera, {e: p for e, p in here.items() if e in tried}, lengths, info.fps
+        ):
             lost.setdefault(episode, f"pictures of {camera.key} can't be decoded")
         for episode in lengths:
             if episode not in here:

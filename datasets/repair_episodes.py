@@ -12,23 +12,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_json, write_json
 from gaploop.datasets import layout
 from gaploop.datasets.check_frames import scan_frames
 from gaploop.datasets.check_scan import matrix, numeric_features
-from gaploop.datasets.check_stats import check_stats, differing_episodes
+from gaploop.datasets.check_stats import differing_episodes
 from gaploop.datasets.findings import DAMAGE, Findings
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.repair_names import Draft
 from gaploop.datasets.repair_rows import Whole
+from gaploop.datasets.repair_stats import written
 from gaploop.datasets.repair_videos import Camera, Place, numbers_of
 
 SAME_S: Final = 1e-5
 """Times of a video that differ less are equal [s]; LeRobot's tolerance is ten times that."""
 FILE: Final = "chunk-000/file-000.parquet"
 _OWN_PLACE: Final = ("meta/episodes/chunk_index", "meta/episodes/file_index")
-_NAMES: Final = ("min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99")
 
 
 @dataclass(frozen=True)
@@ -174,14 +172,6 @@ def _is_right(old: OldTable, episodes: Sequence[Whole], columns: Mapping[str, pa
     return True
 
 
-def _read(root: Path) -> pa.Table | None:
-    try:
-        files = layout.episode_files(root)
-        return pa.concat_tables([pq.read_table(p, partitioning=None) for p in files])
-    except DAMAGE:
-        return None
-
-
 def _columns(
     info: DatasetInfo,
     episodes: Sequence[Whole],
@@ -231,7 +221,7 @@ def _fresh_rows(
     rows: dict[int, dict[str, Any]] = {}
     names = {**numeric_features(info), **dict.fromkeys(("timestamp", "frame_index"), 1)}
     names |= dict.fromkeys(("episode_index", "index", "task_index"), 1)
-    whole = _written(info.root)
+    whole = written(info.root)
     for home in sorted({homes[i] for i in wanted}):
         table = pq.read_table(home, partitioning=None)
         index = matrix(table["episode_index"], 1)[:, 0]
@@ -268,14 +258,6 @@ def _add_picture_stats(
         row |= {f"stats/{camera.key}/{k}": v.tolist() for k, v in stats.items()}
     elif isinstance(whole.get(camera.key), dict):
         row |= {f"stats/{camera.key}/{k}": v for k, v in whole[camera.key].items()}
-
-
-def _written(root: Path) -> Mapping[str, Any]:
-    try:
-        stats = read_json(root / layout.STATS)
-    except UnusableInputError:
-        return {}
-    return stats if isinstance(stats, dict) else {}
 
 
 def _assembled(
@@ -315,42 +297,3 @@ def _typed(rows: Sequence[Mapping[str, Any]], like: pa.Table | None) -> pa.Table
         except pa.ArrowException:
             arrays[name] = pa.array(values)
     return pa.table(arrays)
-
-
-def mend_stats(draft: Draft, info: DatasetInfo) -> None:
-    """Write `stats.json` anew from the episodes' statistics where it isn't theirs."""
-    findings = Findings()
-    scan = scan_frames(info, (), Findings())
-    check_stats(info, scan, findings)
-    if not list(findings):
-        return
-    from gaploop.datasets.lerobot_stats import aggregated  # here: it imports torch
-
-    table = _read(draft.root)
-    if table is None:
-        return
-    stats = {**_written(draft.root)}
-    keys = [k for k in info.features if f"stats/{k}/mean" in table.column_names]
-    for key in keys:
-        try:
-            part = [{key: s} for s in _stats_of(table, key, info.features[key])]
-            stats |= aggregated(part)
-        except (ValueError, TypeError, KeyError):
-            continue  # statistics of a camera without pictures stay as they are
-    stats = {k: v for k, v in stats.items() if k in info.features}
-    if stats != _written(draft.root):
-        write_json(draft.root / layout.STATS, stats)
-        draft.did("rebuilt_stats", f"{layout.STATS}: computed anew from {len(table)} episodes")
-
-
-def _stats_of(table: pa.Table, key: str, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    names = [n for n in _NAMES if f"stats/{key}/{n}" in table.column_names]
-    columns = {n: table[f"stats/{key}/{n}"].to_pylist() for n in names}
-    pictures = spec["dtype"] in ("video", "image")
-    rows = []
-    for i in range(len(table)):
-        row = {n: np.asarray(columns[n][i], dtype=np.float64) for n in names}
-        if pictures:
-            row = {n: v if n == "count" else v.reshape(-1, 1, 1) for n, v in row.items()}
-        rows.append(row)
-    return rows

@@ -84,13 +84,15 @@ def _schemas(path: Path, others: Sequence[Path], info: Mapping[str, Any]) -> lis
     fields = [
         pa.field(name, _arrow_type(spec))
         for name, spec in info["features"].items()
-        if spec["dtype"] not in ("video", "image", "language")
+        if spec["dtype"] not in ("video", "language")
     ]
     return [*found, pa.schema(fields)]
 
 
 def _arrow_type(spec: Mapping[str, Any]) -> pa.DataType:
     dtype, shape = str(spec["dtype"]), list(spec["shape"])
+    if dtype == "image":  # as Hugging Face stores pictures
+        return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     kind = pa.string() if dtype == "string" else pa.bool_() if dtype == "bool" else None
     kind = kind or pa.from_numpy_dtype(np.dtype(dtype))
     if shape == [1]:

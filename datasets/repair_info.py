@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from gaploop.core.files import write_json
 from gaploop.datasets import layout
 from gaploop.datasets.check_episodes import feature_fault
-from gaploop.datasets.check_videos import video_index
 from gaploop.datasets.findings import DAMAGE
 from gaploop.datasets.repair_names import Draft
+from gaploop.datasets.video_index import video_index
 
 VERSION: Final = "v3.0"
 DEFAULTS: Final[dict[str, Any]] = {
@@ -49,7 +49,7 @@ def mend_info(draft: Draft) -> dict[str, Any]:
     was = json.dumps(info, sort_keys=True)
     lost = [] if info else ["all"]
     for key, value in DEFAULTS.items():
-        if not _usable(key, info.get(key)):
+        if key not in info or not _usable(key, info[key]):
             lost += [key] if info else []
             info[key] = value
     info["features"] = _features(draft.root, info.get("features"))
@@ -82,8 +82,10 @@ def _usable(key: str, value: Any) -> bool:
     default = DEFAULTS[key]
     if key == "codebase_version":
         return isinstance(value, str) and value.startswith("v3")
+    if key in ("robot_type", "video_path") and value is None:
+        return True  # as LeRobot writes it where there is none
     if key == "robot_type":
-        return value is None or isinstance(value, str)
+        return isinstance(value, str)
     if isinstance(default, str):
         return value == default or layout.is_template(value)
     return isinstance(value, int) and not isinstance(value, bool) and value > 0

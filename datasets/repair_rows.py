@@ -165,7 +165,7 @@ def whole_episodes(
             lost[episode] = f"only {len(chosen)} of its {due} frames are left"
         elif not rows.finite[chosen].all():
             bad = int((~rows.finite[chosen]).sum())
-            lost[episode] = f"NaN, infinite or missing values in {bad} frames"
+            lost[episode] = f"NaN, infinite or missing values, or damaged pictures, in {bad} frames"
         else:
             takes = np.unique(rows.take[chosen])
             found.append(Whole(episode, chosen, int(takes[0]) if len(takes) == 1 else 0))

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.datasets.check_pictures import PictureRun, decodes
-from gaploop.datasets.check_videos import PICTURES, VideoIndex, video_index
 from gaploop.datasets.findings import DAMAGE
 from gaploop.datasets.repair_names import Draft
 from gaploop.datasets.video import VideoWriter, open_video
+from gaploop.datasets.video_index import VideoIndex, video_index
 
 _NUMBERS: Final = re.compile(r"chunk-(\d+)/file-(\d+)\.\w+$")
 type Place = tuple[int, int, float]
@@ -140,12 +140,11 @@ def _in_order(camera: Camera, lengths: Sequence[tuple[int, int]], fps: float) ->
 def undecodable(
     camera: Camera, found: Mapping[int, Place], lengths: Mapping[int, int], fps: float
 ) -> list[int]:
-    """Return episodes whose pictures are there but can't be decoded; large cameras aren't tried."""
-    if sum(lengths[e] for e in found) > PICTURES:
-        return []
-    bad = []
-    for episode, (chunk, file, start_s) in found.items():
-        run = PictureRun(episode, start_s, lengths[episode])
-        if not decodes(fps, camera.paths[chunk, file], run):
-            bad.append(episode)
-    return bad
+    """Return episodes whose pictures are there but can't all be decoded."""
+    return [
+        episode
+        for episode, (chunk, file, start_s) in found.items()
+        if not decodes(
+            fps, camera.paths[chunk, file], PictureRun(episode, start_s, lengths[episode])
+        )
+    ]

@@ -48,6 +48,8 @@ class RepairConfig:
     """Dataset or journal in which the takes still have their labels; found by gap.take."""
     task: str = ""
     """Name of tasks that nothing names any more."""
+    deep: bool = False
+    """Decode every picture, not only those that check decodes: finds damaged ones in large sets."""
     json: bool = False
     """Print {"ok", "actions", "left", "written", "kept"}; for a journal {"recovered", "open",
     "failed", "headless"}."""
@@ -85,7 +87,7 @@ def run(config: RepairConfig) -> int:
 def _repair_dataset(config: RepairConfig, root: Path) -> int:
     from gaploop.datasets.repair import RepairOptions, plan, repair
 
-    options = RepairOptions(config.labels_from, config.task)
+    options = RepairOptions(config.labels_from, config.task, config.deep)
     writes = config.yes or config.output_dir is not None
     report = repair(root, options, config.output_dir) if writes else plan(root, options)
     ok = not report.left and (writes or not report.actions)
