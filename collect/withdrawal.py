@@ -198,6 +198,16 @@ def _obstacles(place: Place) -> list[Unreached]:
                 "or delete the repository there; downloads of it stay where they are",
             )
         ]
+    if place.what == "export":
+        there = Path(place.where).exists()
+        return [
+            Unreached(
+                place.where,
+                "an export in another layout: delete it, and export the cleaned dataset again"
+                if there
+                else "an export that is not there any more: if it was moved, delete it there",
+            )
+        ]
     if not Path(place.where).exists():
         return [
             Unreached(

@@ -75,7 +75,7 @@ class Place:
     """Where takes of a participant were put.
 
     Attributes:
-        what: `journal`, `dataset` or `hub`.
+        what: `journal`, `dataset`, `export` (in another project's layout) or `hub`.
         where: absolute path, or repo id on the Hub.
     """
 

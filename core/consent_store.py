@@ -31,7 +31,7 @@ REGISTER: Final = "consents.jsonl"
 NAMES: Final = "names.json"
 ENVIRONMENT: Final = "GAPLOOP_CONSENTS"
 EVENTS: Final = ("add", "withdraw", "place")
-PLACES: Final = ("journal", "dataset", "hub")
+PLACES: Final = ("journal", "dataset", "export", "hub")
 _PRIVATE: Final = 0o600
 
 

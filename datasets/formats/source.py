@@ -72,7 +72,7 @@ def open_dataset(
         raise UnusableInputError(f"{root} has no episodes to export. Record some first.")
     infos = [episode.info for episode in episodes]
     require_consent(load_register(consents), infos, Use.PUBLISH, f"Dataset {root}")
-    note_places(consents, infos, Place("dataset", str(output.absolute())))
+    note_places(consents, infos, Place("export", str(output.absolute())))
     about, notes = _about(info)
     _check_videos(info, about, episodes)
     return Outgoing(

@@ -16,6 +16,7 @@ import pytest
 import zarr
 from zarr.storage import ZipStore
 
+from gaploop.collect.withdrawal import withdraw
 from gaploop.core import consent_store, labels
 from gaploop.core.consent import Use, new_id
 from gaploop.core.errors import UnusableInputError
@@ -331,3 +332,5 @@ def test_people_have_to_agree_to_a_copy(tmp_path: Path, write_take: Callable[...
             tmp_path / "set", "robomimic", tmp_path / "b.hdf5", consents=tmp_path / "other.jsonl"
         )
     assert not (tmp_path / "b.hdf5").exists()
+    report = withdraw(register, id_, remove=True)
+    assert str(tmp_path / "a.hdf5") in {place.where for place in report.unreached}
