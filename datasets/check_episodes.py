@@ -26,6 +26,7 @@ NUMBERS: Final = frozenset(
 )
 """Number types a feature may have; beside them there are video, image, string and language."""
 _OTHER: Final = frozenset(("video", "image", "string", "language"))
+_BATCH: Final = 1000
 _AUTOMATIC: Final = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 
 
@@ -193,6 +194,9 @@ def read_episode_table(root: Path) -> EpisodeTable:
         lacking = [n for n in NEEDED if n not in names]
         if lacking:
             raise UnusableInputError(f"{path} has no column {', '.join(lacking)}.")
+        with pq.ParquetFile(path) as file:
+            for _ in file.iter_batches(_BATCH):  # LeRobot reads the statistics, too
+                pass
         tables.append(pq.read_table(path, columns=wanted, partitioning=None))
     if len({t.schema.remove_metadata() for t in tables}) > 1:
         raise UnusableInputError("its files have columns of different names or types.")

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check_episodes import EpisodeTable
-from gaploop.datasets.check_scan import INDICES, Scan, Scanner, batches, numeric_features
+from gaploop.datasets.check_scan import Scan, Scanner, batches
 from gaploop.datasets.findings import DAMAGE, Findings, numbers
 from gaploop.datasets.layout import DatasetInfo
 
@@ -37,7 +37,7 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
             findings.error("missing_data", "data", "There are no data files.")
         return None
     scanner, types = Scanner(info, keep), defaultdict[tuple[str, str], list[str]](list)
-    wanted = {*INDICES, *numeric_features(info)}
+    pictures = {k for k, spec in info.features.items() if spec.get("dtype") == "image"}
     complete = True
     for number, path in enumerate(files):
         name = str(path.relative_to(info.root))
@@ -46,7 +46,7 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
             _check_columns(info, schema, name, findings)
             for field in schema:
                 types[field.name, str(field.type)].append(name)
-            for table in batches(path, wanted):
+            for table in batches(path, set(schema.names) - pictures):
                 scanner.add(table, number, name)
         except DAMAGE as error:
             complete = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,8 +17,9 @@ from PIL import Image
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import columns
 from gaploop.datasets.check_scan import Scan
+from gaploop.datasets.check_stats import stat_columns
 from gaploop.datasets.findings import DAMAGE, Findings, numbers
-from gaploop.datasets.layout import DatasetInfo, data_files
+from gaploop.datasets.layout import DatasetInfo, data_files, episode_files
 from gaploop.datasets.video import open_video
 
 THUMB: Final = 160
@@ -26,6 +27,10 @@ THUMB: Final = 160
 FROZEN_S: Final = 1.0
 """Shortest stretch of equal pictures that is reported [s]."""
 FROZEN_FRAMES: Final = 10
+COLOUR: Final = 0.25
+"""Difference of mean colour [share of full scale] that no sampling of pictures explains."""
+MIXED_UP: Final = 0.01
+"""The same between two cameras whose pictures fit each other's statistics."""
 _STORED_ROWS: Final = 64
 MOVED: Final = 0.05
 """The joints must have covered this share of their range while the pictures stood still."""
@@ -52,9 +57,10 @@ def look_at(
     runs: Sequence[PictureRun],
     scan: Scan | None,
     findings: Findings,
-) -> None:
-    """Decode some episodes of one file."""
+) -> dict[int, NDArray[np.float64]]:
+    """Decode some episodes of one file; return each one's mean colour, RGB in [0, 1]."""
     broken, frozen = [], []
+    colours: dict[int, NDArray[np.float64]] = {}
     for run in runs:
         try:
             thumbs = list(_thumbs(info.fps, path, run))
@@ -63,6 +69,7 @@ def look_at(
         if len(thumbs) < run.frames:
             broken.append(run.episode)
             continue
+        colours[run.episode] = np.mean([t.mean(axis=(0, 1)) for t in thumbs], axis=0) / 255
         if scan is not None and _stands_still(thumbs, info.fps, run.episode, scan):
             frozen.append(run.episode)
     name = path.relative_to(info.root)
@@ -73,6 +80,7 @@ def look_at(
         text = f"{key}: episodes {numbers(frozen)} show one and the same picture while the robot "
         mend = f"{findings.delete(frozen)}  # keeps the rest"
         findings.warn("frozen_images", name, text + "moves.", mend)
+    return colours
 
 
 def decodes(fps: float, path: Path, run: PictureRun) -> bool:
@@ -84,7 +92,7 @@ def decodes(fps: float, path: Path, run: PictureRun) -> bool:
 
 
 def _thumbs(fps: float, path: Path, run: PictureRun) -> Iterator[NDArray[np.uint8]]:
-    """Yield an episode's pictures, grey and small.
+    """Yield an episode's pictures, small, RGB, shape (height, width, 3).
 
     Raises:
         UnusableInputError: the decoder had to make up part of a picture.
@@ -102,7 +110,7 @@ def _thumbs(fps: float, path: Path, run: PictureRun) -> Iterator[NDArray[np.uint
                 raise UnusableInputError(f"{path}: a picture is damaged.")
             width = min(THUMB, frame.width)
             height = max(2, frame.height * width // frame.width)
-            small = frame.reformat(width=width, height=height, format="gray")
+            small = frame.reformat(width=width, height=height, format="rgb24")
             yield small.to_ndarray()
             left -= 1
             if left == 0:
@@ -132,6 +140,62 @@ def _stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield the first and last picture of each stretch of equal ones."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+def check_colours(
+    info: DatasetInfo,
+    colours: Mapping[str, Mapping[int, NDArray[np.float64]]],
+    findings: Findings,
+) -> None:
+    """Compare pictures with the image statistics that each episode was recorded with.
+
+    Args:
+        info: the dataset's description.
+        colours: camera to episode to mean colour of the decoded pictures.
+        findings: what is wrong is added here.
+    """
+    said = {key: _written_means(info, key) for key in colours}
+    apart = {(a, b): _apart(colours[a], said[b]) for a in colours for b in colours}
+    mixed: set[str] = set()
+    for a, b in itertools.combinations(colours, 2):
+        if _rather(apart[a, b], apart[a, a]) and _rather(apart[b, a], apart[b, b]):
+            mixed |= {a, b}
+            text = f"Pictures of {a} have the colours that {b} was recorded with, and the other "
+            text += "way round: their files are mixed up."
+            mend = "Put the video files of the two cameras back in each other's place."
+            findings.error("wrong_pictures", f"videos/{a}", text, mend)
+    for key, far in apart.items():
+        if key[0] == key[1] and key[0] not in mixed and far > COLOUR:
+            text = f"Pictures of {key[0]} are {far:.0%} brighter or darker than their statistics."
+            mend = "Look at them: another video may lie there, or the statistics were copied."
+            findings.warn("wrong_pictures", f"videos/{key[0]}", text, mend)
+
+
+def _rather(other: float, own: float) -> bool:
+    """Say whether pictures fit another camera's statistics and not their own."""
+    return own > MIXED_UP and 3 * other < own
+
+
+def _written_means(info: DatasetInfo, key: str) -> dict[int, NDArray[np.float64]]:
+    means: dict[int, NDArray[np.float64]] = {}
+    for path in episode_files(info.root):
+        table = stat_columns(path, key)
+        if table is not None and table["mean"].shape[1] == 3:
+            index = table["episode_index"].astype(int).tolist()
+            means |= dict(zip(index, table["mean"], strict=True))
+    return means
+
+
+def _apart(
+    found: Mapping[int, NDArray[np.float64]], said: Mapping[int, NDArray[np.float64]]
+) -> float:
+    """Return how far mean colours are from statistics; 0 where those aren't in [0, 1]."""
+    far = [
+        float(np.abs(mean - said[e]).max())
+        for e, mean in found.items()
+        if e in said and ((said[e] >= 0) & (said[e] <= 1)).all()
+    ]
+    return float(np.mean(far)) if far else 0.0
 
 
 def check_stored(info: DatasetInfo, pictures: int | None, findings: Findings) -> None:

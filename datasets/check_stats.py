@@ -182,7 +182,7 @@ def _check_episode_stats(
     parts: dict[str, list[dict[str, NDArray[np.float64]]]] = {}
     for path in layout.episode_files(info.root):
         for key in (k for k in info.features if k not in INDICES):  # edit tools leave those behind
-            table = _stat_columns(path, key)
+            table = stat_columns(path, key)
             if table is None or not len(table["episode_index"]):
                 continue
             if "count" in table:
@@ -230,7 +230,7 @@ def differing_episodes(
     return sorted(wrong)
 
 
-def _stat_columns(path: Path, key: str) -> dict[str, NDArray[np.float64]] | None:
+def stat_columns(path: Path, key: str) -> dict[str, NDArray[np.float64]] | None:
     """Return an episode file's statistics of a feature, shape (episodes, width), with the index."""
     present = set(pq.read_schema(path).names)
     stats = [n for n in (*NAMES, *QUANTILES, "count") if f"stats/{key}/{n}" in present]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gaploop.datasets import layout
 from gaploop.datasets.check_episodes import EpisodeTable
-from gaploop.datasets.check_pictures import PictureRun, look_at
+from gaploop.datasets.check_pictures import PictureRun, check_colours, look_at
 from gaploop.datasets.check_scan import TIMESTAMP_TOLERANCE_S, Scan
 from gaploop.datasets.findings import DAMAGE, Findings, numbers
 from gaploop.datasets.layout import DatasetInfo
@@ -73,6 +73,7 @@ def check_videos(
     whole = effort.bytes is None or sum(p.stat().st_size for p in present) <= effort.bytes
     look = _spread(files, effort.pictures, scan)
     missing = {}
+    colours: dict[str, dict[int, NDArray[np.float64]]] = {}
     for key, claims in files.items():
         absent = [p for p in claims if p not in present]
         if absent:
@@ -82,8 +83,12 @@ def check_videos(
                 chosen = [c for c in claimed if c.episode in look]
                 runs = [PictureRun(c.episode, c.start_s, c.frames) for c in chosen]
                 with findings.guard(path.relative_to(info.root)):
-                    look_at(info, key, path, runs, scan, findings)
+                    colours.setdefault(key, {}).update(
+                        look_at(info, key, path, runs, scan, findings)
+                    )
             advance()
+    with findings.guard(layout.EPISODES):
+        check_colours(info, colours, findings)
     for key, names in missing.items():
         _report_missing(info, key, names, findings)
 

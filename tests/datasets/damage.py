@@ -44,8 +44,9 @@ def record(
     *,
     fault: str = "",
     videos: bool = True,
+    cameras: int = 1,
 ) -> Path:
-    """Record with LeRobot's own writer: an arm that follows its leader, one camera.
+    """Record with LeRobot's own writer: an arm that follows its leader, with cameras.
 
     Args:
         root: where to.
@@ -55,13 +56,15 @@ def record(
             `late` (the arm follows after 0.5 s) or `early`; in episode 1, `frozen` (the picture
             stays) or `stalled` (all joints' states stay for a second).
         videos: whether pictures are stored as videos.
+        cameras: how many; each sees brighter pictures than the one before.
     """
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
     joints = {"dtype": "float32", "shape": (3,), "names": ["pan.pos", "lift.pos", "gripper.pos"]}
     picture = {"shape": (48, 64, 3), "names": ["height", "width", "channels"]}
     camera = {"dtype": "video" if videos else "image", **picture}
-    features = {"action": joints, "observation.state": joints, CAMERA: camera}
+    names = [CAMERA, *(f"{CAMERA}_{i}" for i in range(1, cameras))]
+    features = {"action": joints, "observation.state": joints, **dict.fromkeys(names, camera)}
     dataset = LeRobotDataset.create(
         "me/x", FPS, features, root=root, robot_type="so101", use_videos=videos
     )
@@ -83,7 +86,8 @@ def record(
             state[5:30] = state[5]
         for k in range(frames):
             values = {"action": np.float32(action[k]), "observation.state": np.float32(state[k])}
-            dataset.add_frame({**values, CAMERA: pictures[k], "task": f"Task {episode % 2}"})
+            shown = {n: pictures[k] // cameras * (i + 1) for i, n in enumerate(names)}
+            dataset.add_frame({**values, **shown, "task": f"Task {episode % 2}"})
         dataset.save_episode()
     dataset.finalize()
     return root

@@ -171,3 +171,30 @@ def test_joints_and_pictures_that_do_not_move_as_they_should_are_warned_of(
     assert all(f.severity == "warning" for f in found)
     if fault in ("frozen", "stalled"):
         assert "--episodes='[1]'" in found[0].mend
+
+
+def test_cameras_whose_files_are_mixed_up_are_found(tmp_path: Path) -> None:
+    """Rows would stand beside the other camera's pictures, and nothing else would look odd."""
+    root = damage.record(tmp_path / "set", 2, 12, cameras=2)
+    assert [f.code for f in check(root) if f.severity != "info"] == []
+    first, second = sorted(p for p in (root / "videos").iterdir())
+    first.rename(root / "videos/x")
+    second.rename(first)
+    (root / "videos/x").rename(second)
+    assert errors(root) == {"wrong_pictures"}
+
+
+def test_damage_in_a_column_that_only_lerobot_reads_is_found(root: Path) -> None:
+    """LeRobot reads every column of the episode table, statistics of the index among them."""
+    [path] = damage.episode_files(root)
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    column = next(
+        group.column(i)
+        for i in range(group.num_columns)
+        if group.column(i).path_in_schema.startswith("stats/index/mean")
+    )
+    data = bytearray(path.read_bytes())
+    start = column.dictionary_page_offset or column.data_page_offset
+    data[start : start + 30] = bytes(30)
+    path.write_bytes(data)
+    assert errors(root) == {"unreadable"}
