@@ -76,6 +76,18 @@ def new_pictures(group: Any, name: str, frames: int, size: tuple[int, int]) -> A
     return group.create_dataset(name, shape, dtype="uint8", chunks=(1, *size, 3))
 
 
+def next_rows(stored: Any) -> Any:
+    """Return a view of a data set one row on, its last row twice; it costs no space."""
+    view = h5py.VirtualLayout(stored.shape, stored.dtype)
+    # "." is the file itself, so that it can be renamed and copied.
+    here = h5py.VirtualSource(".", stored.name, stored.shape, stored.dtype)
+    n = stored.shape[0]
+    if n > 1:
+        view[: n - 1] = here[1:]
+    view[n - 1] = here[n - 1]
+    return view
+
+
 @dataclass(frozen=True)
 class Hdf5Pictures:
     """Pictures of one HDF5 data set: raw (n, height, width, 3), or JPEG, (n, bytes) or ragged."""

@@ -30,6 +30,7 @@ from gaploop.datasets.formats.hdf5 import (
     keep_carried,
     keep_telemetry,
     new_pictures,
+    next_rows,
     open_hdf5,
     telemetry_of,
 )
@@ -136,19 +137,7 @@ def _write_demo(
         for k, picture in enumerate(images()):
             stored[k] = picture
     for name, stored in demo["obs"].items():
-        demo.create_virtual_dataset(f"next_obs/{name}", _shifted(stored))
-
-
-def _shifted(stored: Any) -> Any:
-    """Return the layout of `stored` one row on, its last row twice."""
-    view = h5py.VirtualLayout(stored.shape, stored.dtype)
-    # "." is the file itself, so that it can be renamed and copied.
-    here = h5py.VirtualSource(".", stored.name, stored.shape, stored.dtype)
-    n = stored.shape[0]
-    if n > 1:
-        view[: n - 1] = here[1:]
-    view[n - 1] = here[n - 1]
-    return view
+        demo.create_virtual_dataset(f"next_obs/{name}", next_rows(stored))
 
 
 def _masks(out: Outgoing) -> dict[str, list[str]]:
