@@ -27,6 +27,8 @@ type Floats = NDArray[np.float64]
 
 _MARGIN: Final = 2.0**-20
 """Turns keep this far from whole quotas, so that rounding can't move one across."""
+_BLOCK: Final = 4096
+"""Samples that `Mixture.samples` works out at once; the more, the less each costs."""
 _MASK: Final = (1 << 64) - 1
 
 
@@ -158,7 +160,7 @@ class Mixture:
     def samples(self, first: int = 0) -> Iterator[tuple[int, int]]:
         """Yield (dataset, frame) for ever, from sample `first` of the stream on."""
         while True:
-            stop = first + self.per_step
+            stop = first + _BLOCK
             drawn = self.draws(first, stop)
             yield from zip(drawn.dataset.tolist(), drawn.frame.tolist(), strict=True)
             first = stop

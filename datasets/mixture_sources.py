@@ -81,7 +81,7 @@ class OpenMixture:
         pools = [self._pool(i, s, drop_last) for i, s in enumerate(self.spec.sources)]
         return Mixture(
             pools,
-            self._stages(pools),
+            self.stages([float(p.weight.sum()) for p in pools]),
             batch_size=batch_size,
             world_size=world_size,
             seed=self.spec.seed,
@@ -103,10 +103,15 @@ class OpenMixture:
             np.repeat([t.weight for t in mine], sizes).astype(np.float64),
         )
 
-    def _stages(self, pools: Sequence[Pool]) -> list[Stage]:
+    def stages(self, sizes: Sequence[float]) -> list[Stage]:
+        """Return the stages, shares in the order of the sources.
+
+        Args:
+            sizes: weights of each source's frames in all, which are its share where none is given.
+        """
         if not self.spec.stages:
-            return [Stage(tuple(by_size([float(p.weight.sum()) for p in pools])))]
-        names = [p.name for p in pools]
+            return [Stage(tuple(by_size(sizes)))]
+        names = [s.name for s in self.spec.sources]
         return [
             Stage(tuple(stage.shares.get(n, 0.0) for n in names), stage.steps)
             for stage in self.spec.stages

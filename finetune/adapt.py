@@ -18,11 +18,11 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_json
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.mixture import Stage
-from gaploop.datasets.mixture_spec import by_size
+from gaploop.datasets.mixture_spec import by_size, load_mixture
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import DOMAIN, MixedBatches, Source, check_signature
-from gaploop.finetune.data import load_source
+from gaploop.finetune.data import load_mixture_sources, load_source
 from gaploop.finetune.demonstrations import scripted_source
 from gaploop.finetune.lerobot_learner import ActLearner
 from gaploop.finetune.lerobot_policy import policy_id, resolve
@@ -52,6 +52,7 @@ class AdaptOptions:
         episodes: only these episodes of the real datasets.
         held_out: episodes of the real datasets to keep aside and measure the action error on.
         resume: go on from the checkpoint in `output_dir`.
+        mixture: a mixture.yaml in the place of `real`, `sim`, `share_real` and `select`.
     """
 
     base: str | Path
@@ -67,6 +68,7 @@ class AdaptOptions:
     episodes: tuple[int, ...] | None = None
     held_out: tuple[int, ...] = ()
     resume: bool = False
+    mixture: Path | None = None
 
 
 def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPolicy:
@@ -80,7 +82,7 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
     if adapter.is_adapter(base):
         base = _merged_beside(base)
     bundle = act.load(base)
-    sources, shares, held_out = _sources(options)
+    sources, stages, held_out = _sources(options)
     for source in sources:
         check_signature(source.signature, bundle.signature, source.root, f"policy {options.base}")
     folder = writable_folder(options.output_dir)
@@ -89,7 +91,7 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
     module = bundle.policy if options.full else adapter.wrap(bundle, base, options.lora)
     batches = MixedBatches(
         sources,
-        [Stage(tuple(shares))],
+        stages,
         chunk=bundle.chunk,
         batch_size=spec.batch_size,
         seed=spec.seed,
@@ -98,11 +100,14 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
     result = train(learner, batches, spec, folder, resume=options.resume, progress=progress)
     _drive_as_real(bundle, sources)
     _save(module, bundle, base, folder, options.full)
+    shares = batches.mixture.mean_shares(spec.steps).tolist()
     inputs = tuple(describe(s, w) for s, w in zip(sources, shares, strict=True))
     return _record(options, base, folder, result, inputs)
 
 
-def _sources(options: AdaptOptions) -> tuple[list[Source], list[float], list[Any]]:
+def _sources(options: AdaptOptions) -> tuple[list[Source], list[Stage], list[Any]]:
+    if options.mixture is not None:
+        return _mixed(options, options.mixture)
     if not 0 < options.share_real <= 1:
         raise UnusableInputError(
             f"--mix.real={options.share_real:g} must be above 0 and at most 1; 0.5 is usual."
@@ -122,7 +127,21 @@ def _sources(options: AdaptOptions) -> tuple[list[Source], list[float], list[Any
         sim = [scripted_source(options.sim_takes, seed=options.spec.seed)]
     share = options.share_real if sim else 1.0
     shares = _by_size(real, share) + _by_size(sim, 1.0 - share)
-    return [*real, *sim], shares, held_out
+    return [*real, *sim], [Stage(tuple(shares))], held_out
+
+
+def _mixed(options: AdaptOptions, path: Path) -> tuple[list[Source], list[Stage], list[Any]]:
+    if options.real or options.sim or options.sim_takes or options.episodes:
+        raise UnusableInputError(
+            f"--mixture={path} stands for --real, --sim, --sim_takes and --episodes. Name "
+            "datasets in one place."
+        )
+    spec = load_mixture(path)
+    sources, stages = load_mixture_sources(replace(spec, seed=options.spec.seed))
+    real = [s for s in sources if s.domain is not Domain.SIM]
+    kept, held_out = set_aside(real, options.held_out)
+    trained = dict(zip(map(id, real), kept, strict=True))
+    return [trained.get(id(s), s) for s in sources], stages, held_out
 
 
 def _by_size(sources: Sequence[Source], share: float) -> list[float]:
@@ -171,6 +190,7 @@ def _record(
     trained = folder / (MERGED if options.full else ADAPTER)
     identity = policy_id(trained)
     config = {**asdict(options), "base": str(options.base), "output_dir": str(folder)}
+    config |= {"mixture": str(options.mixture or "")}
     config |= {"real": [str(r) for r in options.real], "sim": [str(r) for r in options.sim]}
     RunRecord(
         "finetune",

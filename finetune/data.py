@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns, layout, selection
 from gaploop.datasets.frames import FrameTable, load_frames
+from gaploop.datasets.mixture import Stage
+from gaploop.datasets.mixture_sources import open_mixture
+from gaploop.datasets.mixture_spec import MixtureSpec, SourceSpec
 from gaploop.finetune.batches import Episode, Signature, Source
 
 
@@ -45,6 +49,44 @@ def load_source(
     _check_finite(root, taken)
     domain = _domain(root, [chosen[e.index] for e in taken])
     return Source(str(root), domain, _signature(info, chosen[taken[0].index]), tuple(taken))
+
+
+def load_mixture_sources(spec: MixtureSpec) -> tuple[list[Source], list[Stage]]:
+    """Read the takes of a mixture, each source's datasets together, and its stages.
+
+    Raises:
+        UnusableInputError: as `open_mixture` and `load_source`; takes of several domains in one
+            source.
+    """
+    opened = open_mixture(spec)
+    sources = []
+    for number, source in enumerate(spec.sources):
+        parts = []
+        for place, info in enumerate(opened.datasets):
+            weights = {
+                t.episode.index: t.weight
+                for t in opened.takes
+                if t.source == number and t.dataset == place
+            }
+            if weights:
+                part = load_source(info.root, source.select, sorted(weights))
+                taken = (replace(e, weight=weights[e.index]) for e in part.episodes)
+                parts.append(replace(part, episodes=tuple(taken)))
+        sources.append(_together(source, parts))
+    sizes = [sum(e.weight * int(e.usable.sum()) for e in s.episodes) for s in sources]
+    return sources, opened.stages(sizes)
+
+
+def _together(spec: SourceSpec, parts: Sequence[Source]) -> Source:
+    domains = sorted({p.domain for p in parts})
+    if len(domains) > 1:
+        raise UnusableInputError(
+            f"Source '{spec.name}' mixes takes of {' and '.join(domains)}. Make a source of each, "
+            "so that each gets its share."
+        )
+    root = ", ".join(p.root for p in parts)
+    episodes = tuple(e for p in parts for e in p.episodes)
+    return Source(root, domains[0], parts[0].signature, episodes)
 
 
 def _episode(episode: layout.Episode, table: FrameTable, usable: NDArray[np.bool_]) -> Episode:

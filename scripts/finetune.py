@@ -75,6 +75,8 @@ class FinetuneConfig:
     sim_takes: int = 0
     """Without --sim: scripted takes of the embedded nominal cell to record and mix in."""
     mix: MixOptions = field(default_factory=MixOptions)
+    mixture: Path | None = None
+    """In the place of --real, --sim and --mix: a mixture.yaml with shares or stages and weights."""
     lora: LoraFlags = field(default_factory=LoraFlags)
     full: bool = False
     """Train all weights instead of an adapter."""
@@ -130,10 +132,11 @@ def run(config: FinetuneConfig) -> int:
         episodes=tuple(config.episodes) or None,
         held_out=tuple(config.held_out),
         resume=config.resume,
+        mixture=config.mixture,
     )
     with options.progress("Training", total=spec.steps) as advance:
         done = adapt(what, lambda *_: advance())
-    mixed = config.sim or config.sim_takes
+    mixed = config.sim or config.sim_takes or config.mixture
     warning = "" if mixed else " No simulated takes were mixed in: check what it forgot."
     pushed = None
     if config.policy.push_to_hub:

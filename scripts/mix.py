@@ -114,6 +114,8 @@ def _show(answer: Mapping[str, Any]) -> None:
         )
     console = Console()
     console.print(table)
+    if any("sim_target" in s["domains"] for s in sources):
+        console.print("sim_target: takes of a simulated target cell; all of it is sim-to-sim.")
     for stage in answer["stages"]:
         total = max(1, sum(stage["samples"].values()))
         parts = ", ".join(f"{n} {k / total:.1%}" for n, k in stage["samples"].items() if k)

@@ -15,8 +15,11 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import Observation
 from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.datasets.mixture_spec import load_mixture
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.adapt import AdaptOptions, adapt
+from gaploop.finetune.batches import MixedBatches
+from gaploop.finetune.data import load_mixture_sources
 from gaploop.finetune.heldout import action_error
 from gaploop.finetune.lerobot_adapter import LoraOptions
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
@@ -82,6 +85,31 @@ def test_run_json_names_what_went_in(adapted: TrainedPolicy, base: Path) -> None
     assert [i["share"] for i in run["inputs"]] == pytest.approx([0.5, 0.5])
     assert run["result"]["policy"] == policy_id(adapted.folder) == adapted.id
     assert run["versions"]["lerobot"].startswith("0.6")
+
+
+def test_a_mixture_file_brings_stages_and_weights(
+    base: Path, write_dataset: Callable[..., Path], tmp_path: Path
+) -> None:
+    write_dataset("real", [{"conditions": {"quality": "good"}}, {"conditions": {"quality": "bad"}}])
+    write_dataset("sim", [{"domain": Domain.SIM}] * 2)
+    path = tmp_path / "mixture.yaml"
+    path.write_text(
+        "sources: {sim: sim, real: real}\n"
+        "stages: [{steps: 1, shares: {sim: 1}}, {shares: {real: 1}}]\n"
+        "weights: {quality: {good: 3, bad: 1}}\n"
+    )
+    done = adapt(AdaptOptions(base, (), tmp_path / "out", mixture=path, spec=SPEC))
+    run = json.loads((done.run / "run.json").read_text())
+    assert [i["domain"] for i in run["inputs"]] == ["sim", "real"]
+    assert [i["share"] for i in run["inputs"]] == pytest.approx(
+        [1 / SPEC.steps, 1 - 1 / SPEC.steps]
+    )
+    sources, stages = load_mixture_sources(load_mixture(path))
+    assert [e.weight for e in sources[1].episodes] == [3.0, 1.0]
+    batches = MixedBatches(sources, stages, chunk=4, batch_size=8, seed=0)
+    assert [set(batches.batch(k).source.tolist()) for k in range(3)] == [{0}, {1}, {1}]
+    with pytest.raises(UnusableInputError, match="one place"):
+        adapt(AdaptOptions(base, (tmp_path / "real",), tmp_path / "out2", mixture=path))
 
 
 def test_full_fine_tuning_writes_a_plain_policy(
