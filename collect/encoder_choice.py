@@ -196,7 +196,7 @@ def _write(memory: Path, known: Mapping[str, Any]) -> None:
 
 def _words(found: list[Measured]) -> str:
     return "; ".join(
-        f"{one.encoder}: {one.why_not}"
+        f"{one.encoder}: {one.why_not.rstrip('.')}"
         if one.why_not
         else f"{one.encoder}: {one.cpu_ms:g} ms of processor time a picture, {one.ms:g} ms in all"
         for one in found

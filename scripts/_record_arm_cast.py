@@ -26,9 +26,7 @@ from gaploop.teleop.loop import Rates
 
 log = logging.getLogger(__name__)
 
-IS_BACK: Final = (
-    "Everything answers again. Make sure that the arm may move, then clear this as a trip."
-)
+IS_BACK: Final = "Everything answers again."
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,7 @@ class ArmOptions:
         hands: speeds and forces of a leader.
         is_watched: an operator is asked, and clears trips.
         patience_s: how long to wait for what was lost where none is [s].
+        clear_key: what the operator presses twice to clear a trip, or to go on after a loss.
     """
 
     robot: Any
@@ -54,6 +53,7 @@ class ArmOptions:
     hands: Any
     is_watched: bool
     patience_s: float
+    clear_key: str = "c"
 
 
 @dataclass(frozen=True)
@@ -200,9 +200,11 @@ class _Line:
 
     def _may_move(self, stop: Callable[[], bool]) -> bool:
         """Wait for the operator's word, where there is an operator."""
+        o = self._options
         self._agreed.clear()
-        self._tell(IS_BACK)
-        while self._options.is_watched and not self._agreed.wait(LOOK_S):
+        ask = f" Make sure that the arm may move, then press {o.clear_key} twice."
+        self._tell(IS_BACK + (ask if o.is_watched else ""))
+        while o.is_watched and not self._agreed.wait(LOOK_S):
             if stop():
                 return False
         return True

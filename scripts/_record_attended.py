@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gaploop.collect import campaign_log
 from gaploop.collect.operator.attended import Operator
 from gaploop.collect.operator.book import LabelBook, known_takes
-from gaploop.collect.operator.commands import KeyMap
+from gaploop.collect.operator.commands import Command, KeyMap
 from gaploop.collect.operator.console import Console, Quotas
 from gaploop.collect.operator.seen import Bar, SetUp
 from gaploop.collect.operator.sounds import Player
@@ -90,7 +90,7 @@ def record_attended(
     publisher = Publisher(job.journal, job.root, config.dataset.repo_id, config.consents)
     with publisher, contextlib.ExitStack() as cleanup:
         stopped = cleanup.enter_context(stoppable())
-        cast = cleanup.enter_context(_cast(job, display != "none"))
+        cast = cleanup.enter_context(_cast(job, keys, display != "none"))
         check_targets(cast.make_rig, job.quotas, job.root, job.journal)
         player = cleanup.enter_context(Player(config.play_sounds and display != "none"))
         book = LabelBook(job.journal, config.operator)
@@ -118,7 +118,7 @@ def record_attended(
 
 
 @contextlib.contextmanager
-def _cast(job: record.Job, is_watched: bool) -> Iterator[Cast]:
+def _cast(job: record.Job, keys: KeyMap, is_watched: bool) -> Iterator[Cast]:
     config = job.config
     hands = None
     if hasattr(config, "cartesian"):
@@ -140,6 +140,7 @@ def _cast(job: record.Job, is_watched: bool) -> Iterator[Cast]:
         hands,
         is_watched,
         config.reconnect_s,
+        keys.name(Command.CLEAR) or "Enter",
     )
     with arm_cast(options) as cast:
         yield cast

@@ -99,8 +99,8 @@ def config_class() -> type:
         consents: Path | None = None
         """The consent register; see gaploop consent --help."""
         reconnect_s: float = 60.0
-        """How long to wait for an arm that was lost, a camera or room on the disk, where no terminal
-        is there to end the session [s]."""
+        """How long to wait for an arm that was lost, a camera or room on the disk, where there is
+        no terminal to end the session in [s]."""
         seed: int = 0
         """Draws the scenes."""
         operator: str = ""
