@@ -124,6 +124,8 @@ def _renumbered_stats(table: pa.Table, placed: Placed) -> pa.Table:
 
 
 def _stat(values: np.ndarray[Any, Any], stat: str) -> float:
+    if (values == values[0]).all():
+        return 0.0 if stat == "std" else float(values[0])
     if stat in _QUANTILES:
         return float(np.quantile(values, _QUANTILES[stat]))
     return float(getattr(values, stat)())  # min, max, mean, std
@@ -135,16 +137,16 @@ def _total_stats(table: pa.Table, pieces: Sequence[Piece]) -> dict[str, Any]:
     Means are weighted by count, variances added with the squared distance of the means (Chan et
     al. 1979), quantiles averaged.
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
     for name in table.column_names:
         folder, _, rest = name.partition("/")
         feature, _, stat = rest.rpartition("/")
-        if folder == "stats" and feature in pieces[0].info.features:
-            values = table[name].to_pylist()
-            if all(v is not None for v in values):
-                found.setdefault(feature, {})[stat] = values
+        known = folder == "stats" and feature in pieces[0].info.features
+        if known and not table[name].null_count:
+            values = np.array(table[name].to_pylist(), dtype=np.float64)
+            found.setdefault(feature, {})[stat] = values
     total = {
-        feature: _total({stat: np.array(v, dtype=np.float64) for stat, v in stats.items()})
+        feature: _total(stats)
         for feature, stats in found.items()
         if {"min", "max", "mean", "std", "count"} <= set(stats)
     }

@@ -50,11 +50,13 @@ def write_rows(
         UnusableInputError: a source whose rows are not what its episode table says.
     """
     placed, shelf = Placed(), _Shelf(stage, pieces[0].info.data_path)
-    readers: dict[Path, _Reader] = {}
+    readers: dict[Path, _Reader] = {}  # of the piece that is being read: one file in memory
     try:
         for new, piece, episode in numbered(pieces):
             root = piece.info.root
-            reader = readers.setdefault(root, _Reader(piece, task_names(piece.info)))
+            if root not in readers:
+                readers = {root: _Reader(piece, task_names(piece.info))}
+            reader = readers[root]
             rows = reader.rows_of(episode)
             table = _renumber(rows, new, reader, placed)
             chunk, file = shelf.write(table)
@@ -110,7 +112,7 @@ class _Reader:
         lacking = [n for n in wanted if n not in table.column_names]
         if lacking:
             raise damaged(self._piece, f"{path.name} has no column {', '.join(lacking)}.")
-        self._path, self._table = path, table.select(wanted)
+        self._path, self._table = path, table.select(wanted).combine_chunks()
         numbers = table["episode_index"].to_numpy()
         breaks = np.flatnonzero(np.diff(numbers)) + 1
         edges = [0, *breaks.tolist(), len(numbers)] if len(numbers) else []
@@ -121,7 +123,7 @@ def _renumber(rows: pa.Table, new: int, reader: _Reader, placed: Placed) -> pa.T
     """Return the rows with the numbers that they have in the new dataset."""
     old_tasks = rows["task_index"].to_numpy()
     mapping: dict[int, int] = {}
-    for old in dict.fromkeys(old_tasks.tolist()):
+    for old in dict.fromkeys(old_tasks.tolist()):  # in order of appearance
         if old not in reader.tasks:
             raise UnusableInputError(
                 f"task_index {old} stands in no {layout.TASKS}. Restore that table from a copy."

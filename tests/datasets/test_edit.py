@@ -6,6 +6,9 @@ import itertools
 import json
 import re
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -433,3 +436,41 @@ def test_spans_read_back() -> None:
         assert parse_episodes(spans(numbers), 31) == sorted(numbers)
 
     law()
+
+
+@pytest.mark.slow
+def test_sigkill_at_random_instants_leaves_the_old_or_the_new_one(
+    original: Path, tmp_path: Path
+) -> None:
+    """A process that says when it begins, killed some time later; the whole of it takes as long."""
+    root, uids = tmp_path / "set", [r["gap_uid"] for r in layout.episode_rows(original)]
+    program = (
+        "import sys; from gaploop.scripts.cli import main; import gaploop.datasets.query, pandas;"
+        "import gaploop.datasets.edit; print('begins', flush=True);"
+        f"sys.exit(main(['edit', 'delete', {str(root)!r}, '--episodes=[1, 4]', '--yes']))"
+    )
+
+    def begun() -> subprocess.Popen[str]:
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(original, root)
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begins\n"
+        return process
+
+    with begun() as process:
+        begin_s = time.monotonic()
+        assert process.wait(120) == 0
+    took_s = time.monotonic() - begin_s
+    draw = np.random.default_rng(0)
+    for _ in range(8):
+        with begun() as process:
+            time.sleep(draw.uniform(0, took_s))
+            process.kill()
+        with opened([root], change=True) as (piece,):
+            held = [e.info.uid for e in piece.held]
+        assert held in (uids, [uids[n] for n in (0, 2, 3, 5)])
+        assert {p.name for p in tmp_path.iterdir()} == {"set", ".set.lock"}
+        content(root, lambda _: 0)
