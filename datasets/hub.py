@@ -9,7 +9,6 @@ tag so that loading by it works at every instant.
 
 from __future__ import annotations
 
-import functools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.hub_client import connected
 from gaploop.datasets.hub_errors import Patience, is_missing, retried
-from gaploop.datasets.hub_sync import MAIN, Sync, remote_files
+from gaploop.datasets.hub_sync import MAIN, Ask, Sync, remote_files
 from gaploop.datasets.hub_target import Contents, HubTarget, Pushed
 
 
@@ -29,15 +28,19 @@ def read_remote(target: HubTarget, name: str, patience: Patience) -> str:
 
     def read() -> str:
         with tempfile.TemporaryDirectory() as cache:
-            if name not in remote_files(api, target):
-                return ""
             path = api.hf_hub_download(
                 target.repo_id, name, repo_type=target.kind, revision=MAIN, cache_dir=cache
             )
             return Path(path).read_text(errors="replace")
 
     with connected(target.endpoint, patience.timeout_s) as api:
-        return retried(read, patience, f"Reading {name}", target.endpoint)
+        ask = _asking(target, patience)
+        return str(ask(f"Reading {name}", read)) if name in remote_files(api, target, ask) else ""
+
+
+def _asking(target: HubTarget, patience: Patience) -> Ask:
+    """Return what does single calls with retries: many faults in a row then end no push."""
+    return lambda what, work: retried(work, patience, what, target.endpoint)
 
 
 def push(
@@ -64,49 +67,44 @@ def push(
         UnusableInputError: the Hub refuses.
     """
     with connected(target.endpoint, patience.timeout_s) as api:
-        step = functools.partial(retried, patience=patience, where=target.endpoint)
-        step(lambda: _create(api, target), what=f"Making {target.repo_id}")
-        work = Sync(api, target, contents, patience, on_progress)
-        done = step(work.run, what="Committing")
+        ask = _asking(target, patience)
+        ask(f"Making {target.repo_id}", lambda: _create(api, target))
+        done: Pushed = ask("Committing", Sync(api, target, contents, ask, on_progress).run)
         if contents.tag:
-            step(lambda: move_tag(api, target, contents.tag, done.commit), what="Tagging")
+            move_tag(api, target, contents.tag, done.commit, ask)
     return done
 
 
-def move_tag(api: Any, target: HubTarget, tag: str, commit: str) -> None:
-    """Let `tag` point to `commit`; safe to repeat after a kill or a fault in the middle.
+def move_tag(api: Any, target: HubTarget, tag: str, commit: str, ask: Ask) -> None:
+    """Let `tag` point to `commit`, main's newest; safe to repeat after a kill in the middle.
 
     A Hub can't move a tag, only delete and create it. While it is gone a stand-in points to the
     commit: a version that sorts right below, which LeRobot takes where the one it wants is missing
     (`get_safe_version`: the same major version, a minor version no higher).
     """
     repo: dict[str, Any] = {"repo_id": target.repo_id, "repo_type": target.kind}
-    tags = {ref.name: ref.target_commit for ref in api.list_repo_refs(**repo).tags}
+    refs = ask("Tagging", lambda: api.list_repo_refs(**repo))
+    tags = {ref.name: ref.target_commit for ref in refs.tags}
     stand_in = f"{tag}.dev0"
+
+    def create(name: str) -> None:
+        ask("Tagging", lambda: api.create_tag(**repo, tag=name, revision=MAIN, exist_ok=True))
+
+    def delete(name: str) -> None:
+        if name in tags:
+            ask("Tagging", lambda: _delete_tag(api, repo, name))
+
     if tags.get(tag) != commit:
-        if tag in tags:
-            if tags.get(stand_in) != commit:
-                _delete_tag(api, repo, stand_in, tags)
-                _create_tag(api, repo, stand_in, commit)
-                tags[stand_in] = commit
-            _delete_tag(api, repo, tag, tags)
-        _create_tag(api, repo, tag, commit)
-    _delete_tag(api, repo, stand_in, tags)
+        if tag in tags and tags.get(stand_in) != commit:
+            delete(stand_in)
+            create(stand_in)
+            tags[stand_in] = commit
+        delete(tag)
+        create(tag)
+    delete(stand_in)
 
 
-def _create_tag(api: Any, repo: dict[str, Any], tag: str, commit: str) -> None:
-    try:
-        api.create_tag(**repo, tag=tag, revision=commit, exist_ok=True)
-    except HfHubHTTPError as error:
-        if not is_missing(error):
-            raise
-        # A server that tags branches only.
-        api.create_tag(**repo, tag=tag, revision=MAIN, exist_ok=True)
-
-
-def _delete_tag(api: Any, repo: dict[str, Any], tag: str, tags: dict[str, str]) -> None:
-    if tag not in tags:
-        return
+def _delete_tag(api: Any, repo: dict[str, Any], tag: str) -> None:
     try:
         api.delete_tag(**repo, tag=tag)
     except HfHubHTTPError as error:

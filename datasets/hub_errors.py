@@ -43,7 +43,7 @@ class Patience:
     retries: int = 5
     wait_s: float = 1.0
     longest_wait_s: float = 30.0
-    timeout_s: float = 60.0
+    timeout_s: float = 30.0
 
 
 def retried[T](work: Callable[[], T], patience: Patience, what: str, where: str) -> T:

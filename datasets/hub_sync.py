@@ -11,26 +11,49 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import sha
 
-from gaploop.datasets.hub_errors import Patience, is_missing, retried
+from gaploop.datasets.hub_errors import is_missing
 from gaploop.datasets.hub_target import Contents, HubFile, HubTarget, Pushed
 
 MAIN: Final = "main"
+
+type Ask = Callable[..., Any]
+"""Does one call with retries: its name in words, and the call."""
+
 BATCH_FILES: Final = 32
 """Files that are uploaded before progress is said and the retries are counted anew."""
 BATCH_BYTES: Final = 256 << 20
 
 
-def remote_files(api: Any, target: HubTarget) -> dict[str, Any]:
-    """Return what main holds: path to huggingface_hub's `RepoFile`; nothing in an empty one."""
+def remote_files(api: Any, target: HubTarget, ask: Ask) -> dict[str, Any]:
+    """Return what main holds, empty where there is no repository.
+
+    Returns:
+        Path to huggingface_hub's `RepoFile`, or to None where the Hub tells only that it is there.
+    """
+    repo: dict[str, Any] = {"repo_id": target.repo_id, "repo_type": target.kind, "revision": MAIN}
+    info = ask("Listing", lambda: _or_none(lambda: api.repo_info(**repo)))
+    if info is None:
+        return {}
+    tree = ask("Listing", lambda: _or_none(lambda: _details(api, repo)))
+    names = {sibling.rfilename: None for sibling in info.siblings or ()}
+    return {**names, **(tree or {})}
+
+
+def _details(api: Any, repo: dict[str, Any]) -> dict[str, Any]:
+    tree = api.list_repo_tree(**repo, recursive=True)
+    return {item.path: item for item in tree if hasattr(item, "blob_id")}
+
+
+def _or_none[T](work: Callable[[], T]) -> T | None:
+    """Return None where the Hub says that it isn't there, or leaves out what the client reads."""
     try:
-        tree = api.list_repo_tree(
-            target.repo_id, repo_type=target.kind, revision=MAIN, recursive=True
-        )
-        return {item.path: item for item in tree if hasattr(item, "blob_id")}
+        return work()
     except HfHubHTTPError as error:
         if not is_missing(error):
             raise
-        return {}
+    except (KeyError, TypeError):
+        pass
+    return None
 
 
 @dataclass
@@ -44,7 +67,7 @@ class Sync:
     api: Any
     target: HubTarget
     contents: Contents
-    patience: Patience
+    ask: Ask
     on_progress: Callable[[int, int], None]
     hashes: dict[str, bytes] = field(default_factory=dict)
 
@@ -57,7 +80,7 @@ class Sync:
             raise
 
     def _run(self) -> Pushed:
-        remote = remote_files(self.api, self.target)
+        remote = remote_files(self.api, self.target, self.ask)
         changed = [f for f in self.contents.files if self._differs(f, remote.get(f.name))]
         names = {f.name for f in self.contents.files}
         gone = tuple(n for n in sorted(remote) if n not in names and self.contents.owns(n))
@@ -66,10 +89,9 @@ class Sync:
             commit = self._commit(changed, gone)
         else:
             self.contents.check()
-            info = self.api.repo_info(
-                self.target.repo_id, repo_type=self.target.kind, revision=MAIN
-            )
-            commit = str(info.sha)
+            repo = {"repo_type": self.target.kind, "revision": MAIN}
+            look = functools.partial(self.api.repo_info, self.target.repo_id, **repo)
+            commit = str(self.ask("Listing", look).sha)
         uploaded = tuple(f.name for f in changed)
         return Pushed(self.target.url, commit, uploaded, unchanged, gone)
 
@@ -85,7 +107,7 @@ class Sync:
                 revision=MAIN,
                 free_memory=False,
             )
-            retried(upload, self.patience, "Uploading", self.target.endpoint)
+            self.ask("Uploading", upload)
             done += len(batch)
             self.on_progress(done, len(additions))
         self.contents.check()

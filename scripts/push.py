@@ -64,7 +64,7 @@ class PushConfig:
     """Take the push of this repo_id out of the queue."""
     retries: int = 5
     """How often each step is tried again, after waits that grow to half a minute."""
-    timeout_s: float = 60.0
+    timeout_s: float = 30.0
     """Without a byte from the Hub for this long, a request has failed [s]."""
     json: bool = False
     """Print {"pushed", "queued", "refused"}, each a list of {"repo_id", "url", "commit", …}."""

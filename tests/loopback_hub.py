@@ -91,6 +91,7 @@ class LoopbackHub:
         self.card_check, self.delay_s = card_check, delay_s
         self.ranges = True
         self.watch: Callable[[str, str], None] = lambda _method, _path: None
+        self.weather: Callable[[], Fault | None] = lambda: None
         self.lock = threading.RLock()
         hub = self
 
@@ -107,6 +108,7 @@ class LoopbackHub:
         with self.lock:
             self.repos, self.blobs, self.faults, self.log = {}, {}, [], []
             self.card_check, self.watch = True, lambda _method, _path: None
+            self.weather = lambda: None
             self.ranges = True
 
     @property
@@ -165,7 +167,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         with hub.lock:
             hub.log.append(f"{method} {path}")
             hub.watch(method, path)
-            fault = next((f for f in hub.faults if f.hits(method, path)), None)
+            fault = next((f for f in hub.faults if f.hits(method, path)), None) or hub.weather()
         if hub.delay_s:
             time.sleep(hub.delay_s)
         if fault is not None and fault.kind != "lost":

@@ -21,6 +21,7 @@ NAME = "me/cube"
 type Capture = pytest.CaptureFixture[str]
 
 
+@pytest.mark.timeout(600)
 def test_a_kill_in_the_middle_of_an_upload_costs_no_byte_twice(
     dataset: Path, hub: LoopbackHub, capsys: Capture, lerobot_loads: Callable[..., dict[str, Any]]
 ) -> None:
@@ -38,7 +39,7 @@ def test_a_kill_in_the_middle_of_an_upload_costs_no_byte_twice(
     command = [sys.executable, "-m", "gaploop.scripts.cli", "push", str(dataset)]
     with hub.lock:  # the Hub answers nothing before the test knows whom to kill
         process.append(subprocess.Popen([*command, f"--repo_id={NAME}"], stderr=subprocess.PIPE))
-    assert process[0].wait(200) == -signal.SIGKILL
+    assert process[0].wait(400) == -signal.SIGKILL
     assert process[0].stderr is not None
     process[0].stderr.close()
     assert hub.repo(NAME).tags == {}

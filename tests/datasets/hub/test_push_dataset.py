@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from loopback_hub import LoopbackHub, Repo
+from loopback_hub import Fault, LoopbackHub, Repo
 
 from gaploop.core import consent_store, labels
 from gaploop.core.consent import Use, today
@@ -115,6 +116,30 @@ def test_after_a_fault_plain_lerobot_loads_it(
     hub.fault(kind, path, **options)
     push_packed(timeout_s=0.8 if kind == "hang" else 30.0)
     assert lerobot_loads()["frames"] == 18
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_in_any_weather_a_push_ends_whole_or_says_that_it_didnt(
+    seed: int, hub: LoopbackHub, push_packed: PushPacked, lerobot_loads: Loads
+) -> None:
+    draw = random.Random(seed)
+
+    def weather() -> Fault | None:
+        return Fault(draw.choice([500, 503, 429, "drop", "lost"])) if draw.random() < 0.3 else None
+
+    hub.weather = weather
+    for notice in ("", "changed"):
+        for _ in range(9):
+            try:
+                root = push_packed(notice)
+                break
+            except HubUnreachableError:
+                pass
+    hub.weather = lambda: None
+    is_whole(hub, root)
+    assert commits(hub) == 2
+    assert lerobot_loads()["revision"] == "v3.0"
 
 
 def test_a_lost_answer_to_a_commit_that_deletes_is_no_error(
