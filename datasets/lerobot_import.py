@@ -1,7 +1,7 @@
 """A LeRobot dataset from elsewhere: checked, cut to some episodes, given gap columns.
 
-Where its videos are kept, files are copied (all episodes) or cut by LeRobot's own
-`split_dataset` (some). Where they are dropped, rows and statistics are written anew, and the
+Where its videos are kept, files are copied (all episodes) or cut (some), encoded again only where
+a video can't be cut. Where they are dropped, rows and statistics are written anew, and the
 joint state is copied to `observation.environment_state`, because ACT refuses state alone.
 """
 
@@ -21,9 +21,12 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check import check
+from gaploop.datasets.compose import compose
+from gaploop.datasets.compose_videos import VideoRules
 from gaploop.datasets.findings import ERROR
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.layout import DatasetInfo, Episode
+from gaploop.datasets.pieces import Piece
 
 AUTOMATIC: Final = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 """Features that LeRobot's writer makes itself."""
@@ -172,7 +175,7 @@ def _check_finite(values: Mapping[str, Any], info: DatasetInfo, episode: Episode
 
 
 def _copy(info: DatasetInfo, episodes: list[Episode], stage: Path, options: ImportOptions) -> None:
-    """Copy the dataset with its videos, or let LeRobot cut the chosen episodes out of it."""
+    """Copy the dataset with its videos, or the chosen episodes of it."""
     table = load_frames(info.root, [columns.STATE, columns.ACTION], options.episodes)
     for episode in episodes:
         values = {n: v[table.rows_of(episode.index)] for n, v in table.columns.items()}
@@ -180,15 +183,8 @@ def _copy(info: DatasetInfo, episodes: list[Episode], stage: Path, options: Impo
     if len(episodes) == info.total_episodes:
         shutil.copytree(info.root, stage)
         return
-    from lerobot.datasets.dataset_tools import split_dataset
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
-
-    parts = staging.beside(stage, "parts")
-    shutil.rmtree(parts, ignore_errors=True)
-    whole = LeRobotDataset("local/source", root=info.root)
-    split_dataset(whole, {"kept": [e.index for e in episodes]}, parts)
-    (parts / "kept").rename(stage)
-    shutil.rmtree(parts)
+    chosen = Piece.whole(info.root).only([e.index for e in episodes])
+    compose([chosen], stage, VideoRules(reencode=True))
 
 
 def _gap_row(episode: Episode, options: ImportOptions) -> dict[str, Any]:
