@@ -9,7 +9,7 @@ from typing import Any
 
 from gaploop.core import journal_format, labels
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder
+from gaploop.core.files import existing_folder, writable_folder
 from gaploop.core.journal_format import is_journal, read_end, read_header, take_folders
 from gaploop.core.labels import LabelEvent
 from gaploop.core.take import TakeInfo
@@ -51,7 +51,7 @@ def open_labelled(root: Path) -> Labelled:
     Raises:
         UnusableInputError: neither is there, or a file is damaged.
     """
-    root = existing_folder(Path(root), "Folder")
+    root = existing_folder(Path(root), "Folder").resolve()  # "." has no folder beside it
     if is_dataset(root):
         known = layout.read_episodes(layout.read_info(root))
         events = tuple(labels.read(root / layout.LABELS))  # after the columns: see `say`
@@ -120,6 +120,7 @@ def say(folder: Labelled, new: Sequence[LabelEvent], *, merged: bool = False) ->
     if folder.journal:
         write(folder.file, *new)
         return True
+    writable_folder(folder.root.parent, "The folder of the dataset")  # first: locks are there
     uids = {event.uid for event in new}
     # The columns as they were before the events were read: a label that they show is among those.
     rows = [e.row for e in folder.episodes if e.info.uid in uids]
@@ -127,10 +128,20 @@ def say(folder: Labelled, new: Sequence[LabelEvent], *, merged: bool = False) ->
     try:
         with staging.locked(folder.root):
             staging.recover(folder.root)
-            episodes_table.materialise(folder.root, {}, uids)
+            episodes_table.materialise(folder.root, {}, uids | _stale(folder))
     except staging.BusyError:
         return False
     return True
+
+
+def _stale(folder: Labelled) -> set[str]:
+    """Return the takes whose columns don't show their labels: the dataset was busy at the time."""
+    said = episodes_table.said_about(folder.events)
+    return {
+        e.info.uid
+        for e in folder.episodes
+        if e.info.uid in said and episodes_table.apply_labels(e.row, said[e.info.uid]) != e.row
+    }
 
 
 def _write(folder: Labelled, events: Sequence[LabelEvent], write: Callable[..., None]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.scripts.options import emit, jsonable
+from gaploop.scripts.options import emit, jsonable, progress
 
 if TYPE_CHECKING:
     from gaploop.core.labels import LabelEvent
@@ -125,7 +125,8 @@ def _write(
     adds = bool(new) and lacks_columns(folder)
     shown = True
     if new and not config.dry_run:
-        shown = say(add_columns(folder) if adds else folder, new, merged=merged)
+        with progress("Writing labels"):
+            shown = say(add_columns(folder) if adds else folder, new, merged=merged)
     answer, text = written(
         folder, new, stated, verb, config.dry_run, merged=merged, shown=shown, adds=adds
     )

@@ -220,18 +220,34 @@ def test_people_who_label_a_dataset_at_once_lose_nothing(root: Path) -> None:
     assert column(root, "phase") == ["grasp"] * 3
 
 
-def test_a_busy_dataset_takes_the_label_and_shows_it_later(
+def test_the_folder_one_stands_in_is_labelled_under_its_own_lock(
     root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`gaploop label .` locked `./..lock`, a file within the dataset that nobody else asked for."""
+    monkeypatch.chdir(root)
+    folder = open_labelled(Path())
+    say(folder, [word(folder.episodes[0].info.uid, "failure")])
+    assert column(root, "outcome")[0] == "failure"
+    assert not [p.name for p in root.iterdir() if p.name.startswith(".")]
+
+
+def test_a_busy_dataset_takes_the_label_and_shows_it_later(
+    root: Path, journal: Path, write_take: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uid = open_labelled(root).episodes[0].info.uid
     say(open_labelled(root), [word(uid, "success")])
+    write_take(journal, 3, code=9, cameras=())
+    publish(journal, root, "me/x")
+    assert len(layout.episode_files(root)) == 2
     monkeypatch.setattr(staging, "LOCK_WAIT_S", 0.05)
     with staging.locked(root):
         assert not say(open_labelled(root), [word(uid, "failure")])
     assert column(root, "outcome")[0] == "success"
     assert open_labelled(root).episodes[0].outcome == "failure"
-    say(open_labelled(root), [word(uid, "slip", "failure_mode")])
-    assert column(root, "outcome")[0] == "failure"
+    other = open_labelled(root).episodes[3].info.uid
+    say(open_labelled(root), [word(other, "slip", "failure_mode")])
+    assert column(root, "outcome")[0] == "failure", "though it is in another file"
+    assert column(root, "failure_mode") == ["", "", "", "slip"]
 
 
 def test_a_dataset_of_plain_lerobot_gets_columns_and_uids_that_stay(root: Path) -> None:
