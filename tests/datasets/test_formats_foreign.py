@@ -167,9 +167,9 @@ def test_a_umi_buffer_with_jpeg_xl_pictures(tmp_path: Path) -> None:
         np.testing.assert_array_equal(shown, picture(k))
 
 
-def aloha(folder: Path, count: int = 2, **attributes: Any) -> Path:
+def aloha(folder: Path, numbers: tuple[int, ...] = (0, 1), **attributes: Any) -> Path:
     folder.mkdir()
-    for k in range(count):
+    for k in numbers:
         with h5py.File(folder / f"episode_{k}.hdf5", "w") as root:
             root.attrs.update({"sim": False, **attributes})
             root["action"] = RNG.normal(size=(4 + k, 14))
@@ -180,15 +180,15 @@ def aloha(folder: Path, count: int = 2, **attributes: Any) -> Path:
 
 
 def test_aloha_episodes_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    source = aloha(tmp_path / "raw", count=11)
+    source = aloha(tmp_path / "raw", (0, 2, 10))
     settings = ImportSettings(50.0, "rad", outcome=Outcome.SUCCESS)
     takes = written(LAYOUTS["aloha"].read(source, settings), tmp_path / "out")
-    assert [len(t.frames) for t in takes] == list(range(4, 15))
+    assert [len(t.frames) for t in takes] == [4, 6, 14]
     assert {(t.info.domain, t.outcome) for t in takes} == {(Domain.REAL, Outcome.SUCCESS)}
     with h5py.File(source / "episode_10.hdf5") as root:
         wanted = root["action"][:].astype(np.float32)
-    np.testing.assert_array_equal(takes[10].frames.action, wanted)
-    np.testing.assert_array_equal(next(iter(takes[10].cameras["cam_high"]())), picture(0))
+    np.testing.assert_array_equal(takes[2].frames.action, wanted)
+    np.testing.assert_array_equal(next(iter(takes[2].cameras["cam_high"]())), picture(0))
 
 
 def test_aloha_with_nan_is_refused_and_nothing_stays(tmp_path: Path, capsys: Any) -> None:
