@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 MODES: Final = {
     "auto": "raw where it fits the bound, else jpeg where that fits, else off",
     "raw": "LeRobot's own pictures, bit by bit",
-    "jpeg": "about a tenth of raw, and not quite the same pictures",
+    "jpeg": "a tenth to a fifth of raw, and not quite the same pictures",
     "off": "decode the video for every sample, as LeRobot does",
 }
 RESERVE_BYTES: Final = 2_000_000_000

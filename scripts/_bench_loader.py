@@ -6,7 +6,6 @@ times, so that whatever else the machine does hits all of them; ratios are taken
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import shutil
 import statistics
@@ -20,14 +19,13 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
-from gaploop.scripts._bench_cameras import CAMERAS, HEIGHT, JOINTS, WIDTH, barcode, texture
+from gaploop.scripts._bench_cameras import CAMERAS, HEIGHT, WIDTH
+from gaploop.scripts._bench_loader_dataset import FPS, REPO, feature, make_dataset
 
 if TYPE_CHECKING:
     from gaploop.scripts.bench import BenchConfig
 
-FPS: Final = 30
-TAKE_S: Final = 10
-TAKES: Final = 6
+TAKES: Final = 3
 BATCH: Final = 32
 CHUNK: Final = 50
 ROUNDS: Final = 5
@@ -37,7 +35,6 @@ TURN_S: Final = 1.5
 TURN_BATCHES: Final = 3
 SHUFFLED: Final = 100
 """Samples in the streaming loader's buffer. By default 1000: as fast, and minutes to fill."""
-REPO: Final = "bench/loader"
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Make the dataset unless it is there, build the caches, let the loaders take turns."""
     if config.n < 0:
         raise UnusableInputError(f"--n must be 0 or more takes, got {config.n}.")
-    root = _dataset(folder, config.n or TAKES)
+    root = make_dataset(folder, config.n or TAKES)
     shutil.rmtree(folder / "cache", ignore_errors=True)
     built = {name: _build(root, folder, name) for name, loader in LOADERS.items() if loader.cached}
     opened = {name: _open(root, folder, name) for name in LOADERS}
@@ -102,45 +99,6 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         "rounds": ROUNDS,
         "loaders": result,
     }
-
-
-def _dataset(folder: Path, takes: int) -> Path:
-    """Return a dataset as LeRobot writes it with its default codec; made once per folder."""
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
-
-    root = folder / f"dataset_{takes}"
-    if (root / "meta" / "stats.json").exists() and (folder / f"{root.name}.done").exists():
-        return root
-    shutil.rmtree(root, ignore_errors=True)
-    joints = {"dtype": "float32", "shape": (len(JOINTS),), "names": list(JOINTS)}
-    shape, names = (HEIGHT, WIDTH, 3), ["height", "width", "channels"]
-    features: dict[str, Any] = {"observation.state": joints, "action": joints}
-    for camera in CAMERAS:
-        features[_key(camera)] = {"dtype": "video", "shape": shape, "names": names}
-    # A queue that holds a whole take: LeRobot drops pictures that come faster than it encodes.
-    dataset = LeRobotDataset.create(
-        REPO, FPS, features, root, streaming_encoding=True, encoder_queue_maxsize=TAKE_S * FPS
-    )
-    scenes = {camera: texture(k) for k, camera in enumerate(CAMERAS)}
-    draw = np.random.default_rng(0)
-    numbers = itertools.count()
-    with options.progress("Making the dataset", takes) as advance:
-        for _ in range(takes):
-            for number in itertools.islice(numbers, TAKE_S * FPS):
-                joints_now = draw.normal(size=len(JOINTS)).astype(np.float32)
-                frame = {"observation.state": joints_now, "action": joints_now, "task": "bench"}
-                dataset.add_frame(
-                    {**frame, **{_key(c): barcode(number, scene) for c, scene in scenes.items()}}
-                )
-            dataset.save_episode()
-            advance()
-    dataset.finalize()
-    (folder / f"{root.name}.done").touch()
-    return root
-
-
-def _key(camera: str) -> str:
-    return f"observation.images.{camera}"
 
 
 def _open(root: Path, folder: Path, name: str) -> Any:
@@ -165,7 +123,7 @@ def _open(root: Path, folder: Path, name: str) -> Any:
         dataset = StreamingLeRobotDataset(REPO, root=root, buffer_size=SHUFFLED, **how)
         next(iter(dataset))
     except (ImportError, OSError, RuntimeError) as error:
-        return " ".join(str(error).split())[:160]
+        return " ".join(str(error).partition(". ")[0].split())[:160]
     return dataset
 
 
@@ -261,7 +219,7 @@ def _fidelity(opened: Mapping[str, Any]) -> dict[str, Any]:
 
     plain = opened["lerobot"]
     rows = np.random.default_rng(0).integers(0, len(plain), 16).tolist()
-    keys = [_key(c) for c in CAMERAS]
+    keys = [feature(c) for c in CAMERAS]
     theirs = torch.stack([plain[k][key] for k in rows for key in keys])
     found: dict[str, Any] = {"pictures": len(theirs)}
     for name in ("raw_native", "jpeg_native"):
