@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import random
 import shutil
 import sys
 from collections.abc import Callable
@@ -198,3 +199,32 @@ def test_damage_in_a_column_that_only_lerobot_reads_is_found(root: Path) -> None
     data[start : start + 30] = bytes(30)
     path.write_bytes(data)
     assert errors(root) == {"unreadable"}
+
+
+@pytest.mark.parametrize("times", [8, pytest.param(80, marks=pytest.mark.slow)])
+def test_what_check_passes_lerobot_loads_as_it_was(
+    recorded: Path, tmp_path: Path, times: int
+) -> None:
+    """Random damage: found, or without effect. Pictures are not compared: videos hold no sums."""
+    draw = random.Random(times)
+    files = [p.relative_to(recorded) for p in sorted(recorded.rglob("*")) if p.is_file()]
+    reference = [item["action"] for item in load(recorded)]
+    for number in range(times):
+        root = Path(shutil.copytree(recorded, tmp_path / f"copy{number}"))
+        path = root / draw.choice(files)
+        data = bytearray(path.read_bytes())
+        at = draw.randrange(len(data))
+        way = draw.choice(("flip", "cut", "zero", "rename"))
+        if way == "flip":
+            data[at] ^= 1 << draw.randrange(8)
+        elif way == "cut":
+            del data[at:]
+        elif way == "zero":
+            data[at : at + 64] = bytes(len(data[at : at + 64]))
+        path.write_bytes(data)
+        if way == "rename":
+            path.rename(path.with_name("x" + path.name))
+        if not errors(root):
+            found = [item["action"] for item in load(root)]
+            assert len(found) == len(reference)
+            assert all(np.allclose(a, b, atol=0.1) for a, b in zip(found, reference, strict=True))
