@@ -239,6 +239,7 @@ class _RemoteTake:
         if self._finished:
             return
         self._finished = True
+        self._shown.clear()
         with contextlib.suppress(DeviceError):  # one that hangs is found out by `wait`
             self._process.tell({"close": self._uid})
 

@@ -73,6 +73,8 @@ class ArrowStream:
         self._append(t_ns, values, t_ns * 1e-9, 1)
 
     def _append(self, t_ns: int, values: FloatArray, t_s: float, start: int) -> None:
+        if self.handle < 0:
+            return
         with self._swapping:
             block = self._filling
             if not block.filled:
@@ -127,6 +129,11 @@ class ArrowStream:
             if self.handle >= 0:
                 os.close(self.handle)
                 self.handle = -1
+                # A writer and its streams know each other, so that only a rare full collection
+                # frees them: the rows' half a megabyte goes now.
+                with self._swapping:
+                    self._filling = self._spare = _Block(0)
+                self._on_due = _nothing
 
     def _write(self, data: Any) -> None:
         view = memoryview(data)
@@ -148,6 +155,10 @@ class ArrowStream:
                 arrays.append(_scalars(values, spec.type))
             start += width
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _scalars(values: FloatArray, kind: pa.DataType) -> pa.Array:

@@ -58,7 +58,16 @@ class Operator(Attendant):
         self._told()
         if not self._console.asks and not overcome(hurdle, stop, self.patience_s):
             return False
-        return self._console.await_start(hurdle)
+        told_at = self._console.labelled
+
+        def look() -> str:
+            nonlocal told_at
+            if told_at != self._console.labelled:  # quotas are counted anew, here: it may take time
+                told_at = self._console.labelled
+                self._told()
+            return hurdle()
+
+        return self._console.await_start(look)
 
     def outcome(self, result: TakeResult) -> Outcome:
         """Return what the operator says of a take now."""

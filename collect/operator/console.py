@@ -87,6 +87,8 @@ class Console:
         self.safety = Safety()
         self.on_label: Callable[[], object] = lambda: None
         """Called when a label was given or taken back; must not wait."""
+        self.labelled = 0
+        """How often a label was given or taken back."""
         self._book, self._task, self._play = book, task, play
         self._now_s, self._hand_held = now_s, hand_held
         self.asks = asks
@@ -343,6 +345,7 @@ class Console:
             take = f"take {number}" if number else "an earlier take"
             self.note(f"Taken back: the last label of {take}." if uid else "Nothing to take back.")
         if act.deed in (Deed.LABEL, Deed.UNDO):
+            self.labelled += 1
             self.on_label()
 
     def _clear(self) -> None:
