@@ -74,6 +74,8 @@ def connected(address: str, timeout_s: float) -> Iterator[Any]:
 
     # Both are read at every call, so that they can be set for a while; LeRobot in the same process
     # downloads through Xet as before.
+    bars = huggingface_hub.utils.are_progress_bars_disabled()
+    huggingface_hub.utils.disable_progress_bars()  # one for each file, over our own
     before = hub_constants.HF_HUB_DISABLE_XET
     hub_constants.HF_HUB_DISABLE_XET = before or not _speaks_xet(address)
     huggingface_hub.set_client_factory(make)
@@ -82,6 +84,8 @@ def connected(address: str, timeout_s: float) -> Iterator[Any]:
     finally:
         huggingface_hub.set_client_factory(huggingface_hub.utils._http.default_client_factory)
         hub_constants.HF_HUB_DISABLE_XET = before
+        if not bars:
+            huggingface_hub.utils.enable_progress_bars()
 
 
 def _speaks_xet(address: str) -> bool:

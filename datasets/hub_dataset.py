@@ -11,6 +11,7 @@ from gaploop.core.consent import Place, Use
 from gaploop.core.consent_store import note_places
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, read_json
+from gaploop.core.journal_format import TRUTH
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import hub, hub_card, hub_facts, layout
 from gaploop.datasets.check import check
@@ -203,7 +204,7 @@ def files_of(root: Path) -> tuple[dict[str, Path], list[str]]:
             }
         elif path.is_file() and path.name.partition(".")[0].upper() in NOTICES:
             files[path.name] = path
-        elif path.name not in (README, IMAGES) and not path.name.startswith("."):
+        elif path.name not in (README, IMAGES, TRUTH) and not path.name.startswith("."):
             left_out.append(path.name + "/" * path.is_dir())
     return files, left_out
 
