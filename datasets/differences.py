@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets import columns
 from gaploop.datasets.layout import DatasetInfo, Episode
 
 PICTURES: Final = ("video", "image")
@@ -120,11 +119,3 @@ def shown(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def joints_of(profile_: Profile) -> tuple[str, ...]:
-    """Return the names of a dataset's action entries, or of its state where it has none."""
-    for name in (columns.ACTION, columns.STATE):
-        if name in profile_.features:
-            return profile_.features[name][2]
-    return ()

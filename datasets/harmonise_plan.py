@@ -46,6 +46,9 @@ def derive(piece: Piece, reference: Piece) -> Draft:
     ours, theirs = profile(piece.info, piece.episodes), profile(reference.info, reference.episodes)
     draft.differences = list(differences(ours, theirs))
     a, b = piece.info, reference.info
+    if bool(ours.units) != bool(theirs.units):
+        said = (ours.units or "not stated", theirs.units or "not stated")
+        draft.differences.append(Difference("units", "units", *said))
     if a.robot_type != b.robot_type:
         draft.differences.append(Difference("robot_type", "robot_type", a.robot_type, b.robot_type))
         draft.spec["robot_type"] = b.robot_type

@@ -26,7 +26,8 @@ from lerobot.utils.constants import ACTION, IMAGENET_STATS
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.datasets.lerobot_mixture import MixtureDataset, MixtureSampler, common_meta
-from gaploop.datasets.mixture_sources import MixedTake, OpenMixture, describe
+from gaploop.datasets.mixture_report import describe
+from gaploop.datasets.mixture_sources import MixedTake, OpenMixture
 
 REPORT: Final = "mixture.json"
 """Beside LeRobot's checkpoints: what was drawn from which source."""

@@ -18,18 +18,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.datasets.turns import Floats, Ints, interleaved, turns_before
 
-type Ints = NDArray[np.int64]
-type Floats = NDArray[np.float64]
-
-_MARGIN: Final = 2.0**-20
-"""Turns keep this far from whole quotas, so that rounding can't move one across."""
 _BLOCK: Final = 4096
 """Samples that `Mixture.samples` works out at once; the more, the less each costs."""
-_MASK: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -135,7 +129,7 @@ class Mixture:
                     "stage may go on without end."
                 )
             length = stage.steps * self.per_step
-            turns = _turns(self._shares[number], length, self._key(number))
+            turns = turns_before(self._shares[number], length, self._key(number))
             self._starts.append(self._starts[-1] + length)
             self._given.append(np.asarray(self._given[-1] + turns))
 
@@ -187,7 +181,7 @@ class Mixture:
 
     def _counts(self, position: int) -> Ints:
         stage = self._stage_of(position)
-        here = _turns(self._shares[stage], position - self._starts[stage], self._key(stage))
+        here = turns_before(self._shares[stage], position - self._starts[stage], self._key(stage))
         return np.asarray(self._given[stage] + here)
 
     def _stage_of(self, position: int) -> int:
@@ -201,7 +195,7 @@ class Mixture:
                 yield stage, low - begin, max(low, high) - begin
 
     def _stage_draws(self, stage: int, first: int, stop: int) -> tuple[Ints, Ints]:
-        source, number = _interleaved(self._shares[stage], first, stop, self._key(stage))
+        source, number = interleaved(self._shares[stage], first, stop, self._key(stage))
         return source, number + self._given[stage][source]
 
     def _key(self, stage: int) -> tuple[int, int]:
@@ -231,7 +225,7 @@ class _Rows:
 
     def rows(self, first: int, stop: int) -> Ints:
         """Return the rows of draws `first` to `stop - 1` of this source."""
-        kind, number = _interleaved(self._shares, first, stop, self._key)
+        kind, number = interleaved(self._shares, first, stop, self._key)
         result = np.empty(len(kind), dtype=np.int64)
         for i in np.unique(kind).tolist():
             mine = kind == i
@@ -263,60 +257,3 @@ def _normalised(shares: Sequence[float], names: Sequence[str]) -> Floats:
         given = ", ".join(f"{n}: {s:g}" for n, s in zip(names, weights, strict=True))
         raise UnusableInputError(f"Mixture shares ({given}) must be ≥ 0, one above 0.")
     return np.asarray(weights / weights.sum())
-
-
-def _interleaved(shares: Floats, first: int, stop: int, key: tuple[int, int]) -> tuple[Ints, Ints]:
-    """Return whose turn it is at positions `first` to `stop - 1`, and its how manyeth."""
-    part, number, before = _window(shares, first, stop, key)
-    here = slice(first - before, stop - before)
-    return part[here], number[here]
-
-
-def _turns(shares: Floats, position: int, key: tuple[int, int]) -> Ints:
-    """Return how many turns each part has had before a position."""
-    part, number, before = _window(shares, position, position, key)
-    had = number[: position - before], part[: position - before]
-    result = _first_turns(shares, position)
-    np.maximum.at(result, had[1], had[0] + 1)
-    return result
-
-
-def _first_turns(shares: Floats, position: int) -> Ints:
-    """Return a number of turns that each part surely has had before a position."""
-    sure = np.floor(shares * (position - len(shares))) - 1
-    return np.asarray(np.maximum(sure, 0).astype(np.int64))
-
-
-def _window(shares: Floats, first: int, stop: int, key: tuple[int, int]) -> tuple[Ints, Ints, int]:
-    """Return the turns around some positions in order: part, its turn, and how many came before.
-
-    Part i's turn k is due at (k + u) / share_i with 0 < u < 1, so at time t it has had
-    between share_i · t - 1 and share_i · t + 1 turns, and all of n parts together between t - n
-    and t + n: turns further than that from the positions asked for needn't be looked at.
-    """
-    low = _first_turns(shares, first)
-    high = np.ceil(shares * (stop + len(shares) + 1)).astype(np.int64) + 2
-    high = np.where(shares > 0, high, low)
-    part = np.repeat(np.arange(len(shares)), high - low)
-    offset = np.repeat(np.cumsum(high - low) - (high - low), high - low)
-    number = np.arange(len(part)) - offset + low[part]
-    due = (number + _phase(part, number, key)) / shares[part]
-    order = np.lexsort((part, due))
-    return part[order], number[order], int(low.sum())
-
-
-def _phase(part: Ints, number: Ints, key: tuple[int, int]) -> Floats:
-    """Return a number in (0, 1) for each turn, a hash of (key, part, number).
-
-    The mixer is SplitMix64's (Steele, Lea, Flood 2014).
-    """
-    salt = np.uint64((key[0] * 0x9E3779B97F4A7C15 + key[1] * 0xD1B54A32D192ED03) & _MASK)
-    x = _mixed(part.astype(np.uint64) ^ salt) + number.astype(np.uint64)
-    return _MARGIN + (1 - 2 * _MARGIN) * (_mixed(x) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))

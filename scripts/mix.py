@@ -48,7 +48,8 @@ class MixConfig:
 def run(config: MixConfig) -> int:
     """Open the mixture and print what it draws."""
     from gaploop.core.files import writable_folder, write_json
-    from gaploop.datasets.mixture_sources import describe, open_mixture
+    from gaploop.datasets.mixture_report import describe
+    from gaploop.datasets.mixture_sources import open_mixture
     from gaploop.datasets.mixture_spec import load_mixture
 
     if config.mixture is None:
