@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from gaploop.datasets import layout
 from gaploop.datasets.differences import LEARNED, PICTURES
 from gaploop.datasets.frames import load_frames
-from gaploop.datasets.mixture import Floats, Ints, Mixture
+from gaploop.datasets.mixture import Mixture
 from gaploop.datasets.mixture_sources import MixedTake, OpenMixture
+from gaploop.datasets.turns import Floats, Ints
 
 DATASET_INDEX: Final = "dataset_index"
 """Entry of every sample: which dataset it is from, as in LeRobot's MultiLeRobotDataset."""

@@ -15,7 +15,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.datasets import layout, query, selection
 from gaploop.datasets.differences import profile, require_trainable_together
 from gaploop.datasets.layout import DatasetInfo, Episode
-from gaploop.datasets.mixture import Floats, Ints, Mixture, Pool, Stage
+from gaploop.datasets.mixture import Mixture, Pool, Stage
 from gaploop.datasets.mixture_spec import (
     DIMENSION,
     VALUE,
@@ -25,6 +25,7 @@ from gaploop.datasets.mixture_spec import (
     by_size,
 )
 from gaploop.datasets.query_fields import Facts
+from gaploop.datasets.turns import Floats, Ints
 
 _OWN: Final = ("length", "dataset_from_index", "dataset_to_index", "episode_index")
 _TEXTS: Final = ("task", "session", "operator", "station", "calibration", "policy", "plan")
