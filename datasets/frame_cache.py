@@ -1,7 +1,7 @@
 """Where decoded pictures are kept, in which form, and how much of the disk they may take.
 
-One folder per dataset below a common one. The bound holds for all of them together: the least
-recently used that nobody reads at the moment makes room first.
+One folder per dataset below a common one, in it one per form (codec, size, decoder). The bound
+holds for all of them together: the least recently used that nobody reads makes room first.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def default_folder() -> Path:
 
 
 class CacheFolder:
-    """The cached pictures of one dataset; in use until it is closed or collected.
+    """The cached pictures of one dataset.
 
     Args:
         root: the dataset's folder.
@@ -108,7 +108,12 @@ class CacheFolder:
         digest = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]
         self.path = self.base / f"{root.resolve().name}-{digest}"
         self._root, self._max_bytes = root, int(options.max_gb * 1e9)
-        self._used = _shared(self.path / _USED)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._used: BinaryIO | None = None
+
+    def use(self, form: str) -> None:
+        """Say that pictures of a form are in use, for as long as this object lives."""
+        self._used = _shared(self.path / form / _USED)
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
@@ -159,13 +164,13 @@ class CacheFolder:
                 log.info("A video of %s has changed; its cached pictures are removed.", self._root)
                 remove(pack)
 
-    def room(self, needed_bytes: int) -> int:
+    def room(self, needed_bytes: int, form: str) -> int:
         """Return how many bytes may be added, after making room for `needed_bytes` if possible.
 
-        Caches of other datasets that nobody reads are removed, the least recently used first,
-        but only where that makes enough room.
+        Caches that nobody reads are removed, the least recently used first, but only where that
+        makes enough room, and never this dataset's pictures of `form`.
         """
-        others = self._evictable()
+        others = self._evictable(form)
         held = {path: folder_bytes(path) for path in others}
         room = self._room()
         if room < needed_bytes <= room + sum(held.values()):
@@ -181,8 +186,9 @@ class CacheFolder:
         free = shutil.disk_usage(self.path).free - RESERVE_BYTES
         return min(self._max_bytes - folder_bytes(self.base), free)
 
-    def _evictable(self) -> list[Path]:
-        others = [p.parent for p in self.base.glob(f"*/{_USED}") if p.parent != self.path]
+    def _evictable(self, form: str) -> list[Path]:
+        mine = self.path / form
+        others = [p.parent for p in self.base.glob(f"*/*/{_USED}") if p.parent != mine]
         return sorted(others, key=lambda p: (p / _USED).stat().st_mtime_ns)
 
 

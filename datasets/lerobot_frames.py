@@ -62,6 +62,7 @@ def cache_pictures(
         ids = folder.video_ids(list(dict.fromkeys(c.video for c in clips)))
         cache = _Cache(folder, ids, decoding, options)
         codec = cache.fitting(clips)
+        folder.use(cache.form(codec))
         if cache.missing(clips, codec):
             with folder.building():
                 cache.build(cache.missing(clips, codec), codec, progress)
@@ -88,7 +89,7 @@ class _Cache:
             if self.options.mode in ("auto", codec):
                 missing = self.missing(clips, codec)
                 needed = self._raw_bytes(missing) if codec == "raw" else self._jpeg_bytes(missing)
-                room = self.folder.room(needed) if missing else 0
+                room = self.folder.room(needed, self.form(codec)) if missing else 0
                 if needed <= room or not missing:
                     return codec
                 needs.append(f"{needed / 1e9:.2f} GB as {codec}")
@@ -164,15 +165,18 @@ class _Cache:
                     return
                 writer.append(self._key(clip), pictures)
                 advance(len(clip.rows))
-                if codec == "jpeg" and self.folder.room(0) < 0:
+                if codec == "jpeg" and self.folder.room(0, self.form(codec)) < 0:
                     raise NoRoomError(
                         "its pictures turned out larger than guessed and exceed "
                         f"--cache.max_gb={self.options.max_gb:g}"
                     )
 
+    def form(self, codec: Codec) -> str:
+        """Return the name of the folder that pictures go to."""
+        return form_name(codec, self.options, self.decoding.backend)
+
     def _pack(self, video: str, codec: Codec) -> Path:
-        form = form_name(codec, self.options, self.decoding.backend)
-        return self.folder.pack(form, video, self.ids[video])
+        return self.folder.pack(self.form(codec), video, self.ids[video])
 
     def _key(self, clip: Clip) -> str:
         digest = xxhash.xxh3_128(clip.times_s.tobytes())

@@ -12,6 +12,7 @@ import pickle
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -394,9 +395,15 @@ def test_the_bound_holds_for_all_datasets_together(tmp_path: Path) -> None:
     first = cached(one, options)
     cached(two, options)
     assert cached(three, options).cached, "the second made room though the first is older"
-    assert sorted(p.name[0] for p in options.folder.iterdir()) == ["a", "c"]
+    held = {pack.parent.parent.name[0] for pack in options.folder.rglob(f"*{PACK}")}
+    assert held == {"a", "c"}
     assert len(first.__getitems__(range(3))) == 3
     assert frame_cache.folder_bytes(options.folder) <= 2.8 * size
+    del first
+    for side in (8, 16, 24, 32):  # sizes that were tried and left make room, too
+        small = replace(options, size=(side, side), max_gb=0.6 * size / 1e9)
+        assert cached(one, small).cached
+        assert frame_cache.folder_bytes(options.folder) <= 0.6 * size
 
 
 def test_a_row_without_a_picture_is_refused_in_one_line(tmp_path: Path, raw: CacheOptions) -> None:
