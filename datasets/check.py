@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder
+from gaploop.core.files import existing_folder, read_json
 from gaploop.core.journal_format import is_journal
 from gaploop.datasets import layout
 from gaploop.datasets.check_episodes import (
@@ -89,8 +89,9 @@ def check_dataset(
 ) -> None:
     """Check everything about the dataset at `root`, going on as far as each fault allows."""
     info = _read_info(root, findings)
-    if info is None:
+    if info is None or _broken_features(info, findings):
         return
+    _check_templates(info, findings)
     check_folders(info, findings)
     check_features(info, findings)
     if not np.isfinite(info.fps) or info.fps <= 0:
@@ -113,6 +114,23 @@ def check_dataset(
         _check_with_episodes(info, episodes, scan, findings, effort, consents, advance)
     with findings.guard(layout.STATS):
         check_stats(info, scan, findings)
+
+
+def _broken_features(info: DatasetInfo, findings: Findings) -> bool:
+    """Say whether features are described so badly that nothing else can be looked at."""
+    broken = [name for name, spec in info.features.items() if not isinstance(spec, dict)]
+    if broken:
+        findings.error("bad_info", layout.INFO, f"Features {', '.join(broken)} are no tables.")
+    return bool(broken)
+
+
+def _check_templates(info: DatasetInfo, findings: Findings) -> None:
+    raw = read_json(info.root / layout.INFO)
+    for name in ("data_path", "video_path"):
+        value = raw.get(name)
+        if value is not None and not layout.is_template(value):
+            text = f"{name} is {value!r}: no place for chunk and file number."
+            findings.error("bad_info", layout.INFO, text)
 
 
 def _read_info(root: Path, findings: Findings) -> DatasetInfo | None:

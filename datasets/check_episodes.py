@@ -115,7 +115,7 @@ def task_names(info: DatasetInfo, findings: Findings) -> list[str] | None:
     path = info.root / layout.TASKS
     if not info.total_episodes:
         return None
-    if not path.exists():
+    if not path.is_file():
         findings.error("missing_tasks", layout.TASKS, "The table of tasks is missing.")
         return None
     try:

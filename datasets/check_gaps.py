@@ -182,8 +182,13 @@ def _hash(uid: Any) -> int:
 
 
 def _check_labels(info: DatasetInfo, episodes: EpisodeTable, findings: Findings) -> None:
+    path = info.root / layout.LABELS
+    if path.exists() and not path.is_file():
+        mend = f"Take {layout.LABELS} away; it is no file."
+        findings.error("bad_labels", layout.LABELS, "It is no file.", mend)
+        return
     try:
-        said = labels.current(labels.read(info.root / layout.LABELS))
+        said = labels.current(labels.read(path))
     except DAMAGE as error:
         text = " ".join(str(error).split())
         findings.error("bad_labels", layout.LABELS, text, f"Mend that line of {layout.LABELS}.")

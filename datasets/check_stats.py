@@ -61,7 +61,10 @@ def check_stats(info: DatasetInfo, scan: Scan | None, findings: Findings) -> Non
 
 def _written(info: DatasetInfo, findings: Findings) -> Mapping[str, Any] | None:
     try:
-        stats = read_json(info.root / layout.STATS)
+        path = info.root / layout.STATS
+        if path.exists() and not path.is_file():  # reading a pipe would never end
+            raise UnusableInputError("It is no file.")
+        stats = read_json(path)
         if not isinstance(stats, dict):
             raise UnusableInputError("It is no table of statistics.")
     except UnusableInputError as error:

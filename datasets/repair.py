@@ -14,16 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder
 from gaploop.datasets import layout, staging
 from gaploop.datasets.check import DEEP, QUICK, check, sampled
-from gaploop.datasets.check_pictures import bad_stored
 from gaploop.datasets.check_scan import numeric_features
 from gaploop.datasets.check_videos import PICTURES, decoded_episodes
-from gaploop.datasets.findings import DAMAGE, ERROR, Finding, numbers
+from gaploop.datasets.findings import ERROR, Finding, numbers
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.repair_episodes import (
     OldTable,
@@ -33,12 +30,19 @@ from gaploop.datasets.repair_episodes import (
 )
 from gaploop.datasets.repair_folder import clone, keep
 from gaploop.datasets.repair_frames import data_paths, rewrite_files, salvage_files
-from gaploop.datasets.repair_info import mend_counts, mend_info
+from gaploop.datasets.repair_info import load, mend_counts, mend_info
 from gaploop.datasets.repair_keys import mend_keys
 from gaploop.datasets.repair_labels import mend_labels
 from gaploop.datasets.repair_names import Action as Action
 from gaploop.datasets.repair_names import Draft, mend_files
-from gaploop.datasets.repair_rows import Rows, Whole, copies, read_rows, whole_episodes
+from gaploop.datasets.repair_rows import (
+    Rows,
+    Whole,
+    copies,
+    mark_damaged_pictures,
+    read_rows,
+    whole_episodes,
+)
 from gaploop.datasets.repair_stats import mend_stats
 from gaploop.datasets.repair_tasks import mend_tasks
 from gaploop.datasets.repair_videos import Camera, Place, places, read_cameras, undecodable
@@ -94,7 +98,10 @@ def plan(root: Path, options: RepairOptions) -> RepairReport:
         stage = Path(scratch, root.name)
         clone(root, stage, link=os.symlink)
         draft = Draft(stage)
-        mend(draft, options)
+        try:
+            mend(draft, options)
+        except UnusableInputError as error:
+            raise UnusableInputError(str(error).replace(str(stage), str(root))) from None
         return RepairReport(tuple(draft.actions), _left(stage, root, options))
 
 
@@ -167,6 +174,7 @@ def mend(draft: Draft, options: RepairOptions) -> None:
     Raises:
         UnusableInputError: no episode is whole, or options that don't fit.
     """
+    _require_v3(draft)
     mend_files(draft)
     raw = mend_info(draft)
     salvage_files(draft, raw)
@@ -179,7 +187,7 @@ def mend(draft: Draft, options: RepairOptions) -> None:
     info = layout.read_info(draft.root)
     paths = data_paths(draft.root)
     rows = read_rows(paths, numeric_features(info), names)
-    _mark_damaged_pictures(info, paths, rows)
+    mark_damaged_pictures(info, paths, rows)
     old = read_old(draft.root, _runs(rows))
     episodes, lost = _whole(rows, info, old)
     cameras = read_cameras(draft, raw)
@@ -204,17 +212,14 @@ def mend(draft: Draft, options: RepairOptions) -> None:
     mend_labels(draft, episodes, options.labels_from, info.fps)
 
 
-def _mark_damaged_pictures(info: DatasetInfo, paths: list[Path], rows: Rows) -> None:
-    """Mark rows whose stored pictures can't be decoded as not whole."""
-    for key, spec in info.features.items():
-        if spec["dtype"] != "image":
-            continue
-        for number, path in enumerate(paths):
-            try:
-                bad = bad_stored(path, key, list(spec["shape"]))
-            except DAMAGE:
-                continue  # a column under another name; it is not looked at
-            rows.finite[(rows.file == number) & np.isin(rows.row, bad)] = False
+def _require_v3(draft: Draft) -> None:
+    """Refuse datasets of an older format: their files are laid out otherwise."""
+    version = str(load(draft).get("codebase_version") or "")
+    if version.startswith(("v1", "v2")):
+        raise UnusableInputError(
+            f"{draft.root.name}: dataset version {version}, this repairs v3. Convert it with "
+            "python -m lerobot.scripts.convert_dataset_v21_to_v30."
+        )
 
 
 def _runs(rows: Rows) -> dict[tuple[int, int], int]:

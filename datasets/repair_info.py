@@ -52,7 +52,9 @@ def mend_info(draft: Draft) -> dict[str, Any]:
         if key not in info or not _usable(key, info[key]):
             lost += [key] if info else []
             info[key] = value
-    info["features"] = _features(draft.root, info.get("features"))
+    described = info.get("features")
+    info["features"] = _features(draft.root, described)
+    lost += ["features"] if "all" not in lost and info["features"] != described else []
     rate = _rate(draft.root)
     fps = info.get("fps")
     known = isinstance(fps, int | float) and not isinstance(fps, bool) and 0 < fps <= 1000
@@ -66,8 +68,8 @@ def mend_info(draft: Draft) -> dict[str, Any]:
         info.setdefault(name, 0)
     if json.dumps(info, sort_keys=True) != was:
         save(draft, info)
-        if lost or not was or was == "{}":
-            draft.did("rebuilt_info", f"{layout.INFO}: {', '.join(lost) or 'features'} made anew")
+        if lost:
+            draft.did("rebuilt_info", f"{layout.INFO}: {', '.join(lost)} made anew")
     return info
 
 
@@ -96,6 +98,11 @@ def _features(root: Path, known: Any) -> dict[str, Any]:
     table = known if isinstance(known, dict) else {}
     features = {k: dict(f) for k, f in table.items() if not feature_fault(f)}
     schema = first_schema(root)
+    for field in schema if schema is not None else ():
+        spec = _described(field.type)
+        known_shape = features.get(field.name, {}).get("shape")
+        if spec and known_shape is not None and list(known_shape) != spec["shape"]:
+            features[field.name] |= {"shape": spec["shape"], "names": None}
     if features and len(features) == len(table):
         return features
     for field in schema if schema is not None else ():

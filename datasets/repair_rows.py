@@ -16,7 +16,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gaploop.datasets import columns
+from gaploop.datasets.check_pictures import bad_stored
 from gaploop.datasets.check_scan import INDICES, batches, matrix
+from gaploop.datasets.findings import DAMAGE
+from gaploop.datasets.layout import DatasetInfo
 
 type Ints = NDArray[np.int64]
 
@@ -227,3 +230,16 @@ def copies(rows: Rows, episodes: list[Whole]) -> dict[int, int]:
             seen[key] = episode.old
     most = max(count.values(), default=0)
     return {} if 2 * most > len(episodes) else found
+
+
+def mark_damaged_pictures(info: DatasetInfo, paths: list[Path], rows: Rows) -> None:
+    """Mark rows whose stored pictures can't be decoded as not whole."""
+    for key, spec in info.features.items():
+        if spec["dtype"] != "image":
+            continue
+        for number, path in enumerate(paths):
+            try:
+                bad = bad_stored(path, key, list(spec["shape"]))
+            except DAMAGE:
+                continue  # a column under another name; it is not looked at
+            rows.finite[(rows.file == number) & np.isin(rows.row, bad)] = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -212,3 +213,41 @@ def test_command_answers_with_json_and_exit_codes(
     assert set(answer["findings"][0]) == {"code", "severity", "where", "message", "mend"}
     assert main(["check", str(root)]) == 1
     assert "missing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"features": {"action": "x"}},
+        {"features": [1]},
+        {"video_path": "{x}"},
+        {"fps": float("nan")},
+        {"codebase_version": 3},
+    ],
+    ids=str,
+)
+def test_a_description_that_makes_no_sense_is_a_finding_and_repaired(
+    root: Path, tmp_path: Path, change: dict[str, object]
+) -> None:
+    edit_info(root, **change)
+    assert codes(root) & {"bad_info", "bad_fps"}
+    assert main(["repair", str(root), f"--output_dir={tmp_path / 'out'}"]) == 0
+    assert [f for f in check(tmp_path / "out") if f.severity == "error"] == []
+
+
+def test_pipes_and_folders_in_place_of_files_are_findings(root: Path) -> None:
+    """Opening a pipe that nobody writes to waits for ever."""
+    for name in ("meta/stats.json", DATA):
+        (root / name).unlink()
+        os.mkfifo(root / name)
+    (root / "meta/tasks.parquet").unlink()
+    (root / "meta/tasks.parquet").mkdir()
+    assert {"missing_stats", "missing_data", "missing_tasks"} <= codes(root)
+
+
+def test_an_older_format_is_not_repaired_into_something_else(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit_info(root, codebase_version="v2.1")
+    assert main(["repair", str(root), "--yes"]) == 2
+    assert "convert_dataset" in capsys.readouterr().err
