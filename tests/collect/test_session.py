@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -13,6 +14,7 @@ from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
 from gaploop.collect.session import (
+    Attendant,
     MakeLeader,
     Quota,
     SessionEnd,
@@ -295,3 +297,19 @@ def test_a_policy_sees_every_frame_in_its_units_and_moves_in_straight_lines(
 def test_a_policy_trained_at_another_rate_is_refused(rig: EmbeddedRig) -> None:
     with pytest.raises(UnusableInputError, match="50 fps"):
         PolicyLeader(Sway(), rig.follower, 25.0, rig.control_hz)
+
+
+def test_what_is_in_a_takes_way_is_waited_for_and_only_so_long(
+    rig: EmbeddedRig, tmp_path: Path
+) -> None:
+    """The disk was full, and the session of an afternoon was over; now it waits for room."""
+    full = "Journal j has 3 MB of room left. Make room."
+    hurdles = iter([full, full, ""])
+    waits = replace(rig, hurdle=lambda: next(hurdles), close=lambda: None)
+    spec = SessionSpec(tmp_path, "t", TakeKind.ROLLOUT, max_s=0.06)
+    end = record_takes(spec, [Quota(1)], lambda _conditions: waits, idle)
+    assert end.counted == 1
+    blocked = replace(rig, hurdle=lambda: full, close=lambda: None)
+    with pytest.raises(DeviceError, match="Make room"):
+        record_takes(spec, [Quota(1)], lambda _conditions: blocked, idle, attendant=Attendant(0.0))
+    assert len(take_folders(tmp_path)) == 1
