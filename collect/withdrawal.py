@@ -24,7 +24,7 @@ from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import read_json, remove_lines, write_atomically
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout, staging
-from gaploop.datasets.delete import delete_takes, is_about
+from gaploop.datasets.edit.delete import delete_takes, is_about
 
 SCHEMA: Final = "gaploop.withdrawal.v1"
 HEADER_WAIT_S: Final = 2.0

@@ -20,13 +20,13 @@ from gaploop.core.consent_store import note_places
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
-from gaploop.datasets.check import check
-from gaploop.datasets.compose import compose
-from gaploop.datasets.compose_videos import VideoRules
-from gaploop.datasets.findings import ERROR
+from gaploop.datasets.check.dataset import check
+from gaploop.datasets.check.findings import ERROR
+from gaploop.datasets.edit.compose import compose
+from gaploop.datasets.edit.compose_videos import VideoRules
+from gaploop.datasets.edit.pieces import Piece
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.layout import DatasetInfo, Episode
-from gaploop.datasets.pieces import Piece
 
 AUTOMATIC: Final = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 """Features that LeRobot's writer makes itself."""

@@ -21,8 +21,9 @@ from gaploop.core.journal_format import TakeHeader, read_end, read_header, read_
 from gaploop.core.labels import LabelEvent
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets import columns, episodes_table, layout, publish_labels, staging
+from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.compatible import Shape, require_same
+from gaploop.datasets.labels import publish_labels
 from gaploop.datasets.telemetry_zarr import telemetry_path, write_telemetry
 from gaploop.datasets.video import verify
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256, uuid7, write_json
-from gaploop.datasets.pieces import Piece
+from gaploop.datasets.edit.pieces import Piece
 
 SCHEMA: Final = "gaploop.edit.v1"
 RUN: Final = "run.json"

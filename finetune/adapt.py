@@ -17,8 +17,8 @@ import torch
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_json
 from gaploop.core.vocabulary import Domain
-from gaploop.datasets.mixture import Stage
-from gaploop.datasets.mixture_spec import by_size, load_mixture
+from gaploop.datasets.mixing.mixture import Stage
+from gaploop.datasets.mixing.spec import by_size, load_mixture
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import DOMAIN, MixedBatches, Source, check_signature

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
-from gaploop.datasets.mixture import Mixture, Pool, Stage
-from gaploop.datasets.selection import span_ends
+from gaploop.datasets.mixing.mixture import Mixture, Pool, Stage
+from gaploop.datasets.mixing.selection import span_ends
 
 type Float32Array = NDArray[np.float32]
 

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
-from gaploop.datasets import columns, layout, selection
+from gaploop.datasets import columns, layout
 from gaploop.datasets.frames import FrameTable, load_frames
-from gaploop.datasets.mixture import Stage
-from gaploop.datasets.mixture_sources import open_mixture
-from gaploop.datasets.mixture_spec import MixtureSpec, SourceSpec
+from gaploop.datasets.mixing import selection
+from gaploop.datasets.mixing.mixture import Stage
+from gaploop.datasets.mixing.sources import open_mixture
+from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec
 from gaploop.finetune.batches import Episode, Signature, Source
 
 

@@ -9,8 +9,8 @@ from typing import Final
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.hub_client import connected, endpoint
-from gaploop.datasets.hub_errors import HubUnreachableError, Patience, retried
+from gaploop.datasets.hub.client import connected, endpoint
+from gaploop.datasets.hub.errors import HubUnreachableError, Patience, retried
 
 PARTS: Final = ["*.safetensors", "*.json", "*.yaml"]
 PATIENCE: Final = Patience(retries=2, timeout_s=30.0)

@@ -14,10 +14,12 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain
-from gaploop.datasets import hub, hub_card, layout
-from gaploop.datasets.hub_client import README
-from gaploop.datasets.hub_dataset import NOTICES, PushOptions, require_clean
-from gaploop.datasets.hub_target import ChangedError, Contents, HubFile, HubTarget, Pushed
+from gaploop.datasets import layout
+from gaploop.datasets.hub import card as hub_card
+from gaploop.datasets.hub import push as hub
+from gaploop.datasets.hub.client import README
+from gaploop.datasets.hub.dataset import NOTICES, PushOptions, require_clean
+from gaploop.datasets.hub.target import ChangedError, Contents, HubFile, HubTarget, Pushed
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.lerobot_policy import load_policy, policy_id, resolve
 

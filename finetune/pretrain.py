@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_json
-from gaploop.datasets.mixture import Stage
-from gaploop.datasets.mixture_spec import by_size
+from gaploop.datasets.mixing.mixture import Stage
+from gaploop.datasets.mixing.spec import by_size
 from gaploop.finetune import demonstrations
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.batches import Episode, MixedBatches, Source

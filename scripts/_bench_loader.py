@@ -106,8 +106,8 @@ def _open(root: Path, folder: Path, name: str) -> Any:
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
     from lerobot.datasets.streaming_dataset import StreamingLeRobotDataset
 
-    from gaploop.datasets.frame_cache import CacheOptions
-    from gaploop.datasets.lerobot_cached import CachedLeRobotDataset
+    from gaploop.datasets.cache.folder import CacheOptions
+    from gaploop.datasets.cache.lerobot_cached import CachedLeRobotDataset
 
     loader = LOADERS[name]
     how: dict[str, Any] = {

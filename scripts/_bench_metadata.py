@@ -40,18 +40,18 @@ started = time.perf_counter()
 print(json.dumps({{"seconds": time.perf_counter() - started, "found": found,
     "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}}))
 """
-_SOURCES: Final = "from gaploop.datasets.metadata_sources import find_datasets\n"
+_SOURCES: Final = "from gaploop.datasets.survey.sources import find_datasets\n"
 _JOBS: Final[dict[str, tuple[str, str]]] = {
     "imports alone": (
-        _SOURCES + "import gaploop.datasets.metadata_check",
+        _SOURCES + "import gaploop.datasets.survey.check",
         "found = 0",
     ),
     "query": (
-        _SOURCES + "from gaploop.datasets.metadata_stream import find",
+        _SOURCES + "from gaploop.datasets.survey.stream import find",
         "found = sum(len(f.episodes) for f in find({query!r}, find_datasets([{folder!r}])))",
     ),
     "check": (
-        _SOURCES + "from gaploop.datasets.metadata_check import overviews, shared_uids",
+        _SOURCES + "from gaploop.datasets.survey.check import overviews, shared_uids",
         """
 parts = list(overviews(find_datasets([{folder!r}])))
 assert all(one.ok for one in parts), next(one.findings for one in parts if not one.ok)

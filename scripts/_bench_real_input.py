@@ -83,7 +83,7 @@ def _diagnosed(
 def _adapted(teleop: Path, folder: Path, seed: int) -> dict[str, Any]:
     """Check, import without pictures, pretrain, adapt, and measure on held-out takes."""
     from gaploop.core.vocabulary import Outcome, TakeKind
-    from gaploop.datasets.check import check
+    from gaploop.datasets.check.dataset import check
     from gaploop.datasets.lerobot_import import ImportOptions, import_dataset
     from gaploop.finetune.adapt import AdaptOptions, adapt
     from gaploop.finetune.heldout import action_error

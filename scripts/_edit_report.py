@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gaploop.datasets.compose_videos import VideosDone
-    from gaploop.datasets.edit import Plan
+    from gaploop.datasets.edit.actions import Plan
+    from gaploop.datasets.edit.compose_videos import VideosDone
+    from gaploop.datasets.edit.pieces import Piece
     from gaploop.datasets.layout import Episode
-    from gaploop.datasets.pieces import Piece
 
 
 def answer(plan: Plan, target: Path, done: VideosDone | None) -> dict[str, Any]:

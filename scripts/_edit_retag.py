@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 def retag(config: EditConfig) -> int:
     """Show which tags change, and change them unless that is a dry run or nobody said where."""
-    from gaploop.datasets.labelled import lacks_columns, open_labelled, say
-    from gaploop.datasets.pieces import Piece
-    from gaploop.datasets.retag import tag_events
+    from gaploop.datasets.edit.pieces import Piece
+    from gaploop.datasets.edit.retag import tag_events
+    from gaploop.datasets.labels.labelled import lacks_columns, open_labelled, say
     from gaploop.scripts.edit import chosen
 
     if not config.set:
@@ -61,8 +61,8 @@ def _author(config: EditConfig) -> str:
 
 
 def _to_new(config: EditConfig, events: Sequence[LabelEvent]) -> None:
-    from gaploop.datasets.edit import Rules, carry_out, opened, plan_choice
-    from gaploop.datasets.retag import add_events
+    from gaploop.datasets.edit.actions import Rules, carry_out, opened, plan_choice
+    from gaploop.datasets.edit.retag import add_events
     from gaploop.scripts.edit import told
 
     with opened([config.dataset.folder()]) as (piece,), progress("Writing", len(piece.held)) as go:

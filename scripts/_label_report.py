@@ -15,11 +15,11 @@ from gaploop.core import labels
 from gaploop.core.label_history import history
 from gaploop.core.labels import FIELDS, LabelEvent
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.agreement import Agreement
-from gaploop.datasets.label_csv import value_of
-from gaploop.datasets.labelled import Labelled
+from gaploop.datasets.labels.agreement import Agreement
+from gaploop.datasets.labels.label_csv import value_of
+from gaploop.datasets.labels.labelled import Labelled
+from gaploop.datasets.labels.query import asked
 from gaploop.datasets.layout import Episode
-from gaploop.datasets.query import asked
 
 MOST_ROWS: Final = 500
 """More takes than this are counted, not listed: nobody reads them, and drawing them is slow."""

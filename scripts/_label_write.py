@@ -10,7 +10,7 @@ from gaploop.scripts.options import emit, jsonable, progress
 
 if TYPE_CHECKING:
     from gaploop.core.labels import LabelEvent
-    from gaploop.datasets.labelled import Labelled
+    from gaploop.datasets.labels.labelled import Labelled
     from gaploop.datasets.layout import Episode
     from gaploop.scripts.label import LabelConfig
 
@@ -97,7 +97,7 @@ def undo(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> int
 
 def import_labels(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> int:
     """Import a CSV file; return the exit code."""
-    from gaploop.datasets.label_import import read_labels
+    from gaploop.datasets.labels.label_import import read_labels
     from gaploop.scripts.options import print_error
 
     if config.import_ is None:
@@ -119,7 +119,7 @@ def _write(
     merged: bool = False,
 ) -> int:
     """Write events down and say what that changed; 1 where nothing was said about anything."""
-    from gaploop.datasets.labelled import add_columns, lacks_columns, say
+    from gaploop.datasets.labels.labelled import add_columns, lacks_columns, say
     from gaploop.scripts._label_report import written
 
     adds = bool(new) and lacks_columns(folder)

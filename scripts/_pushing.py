@@ -13,8 +13,8 @@ from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.scripts.options import DatasetTarget, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.hub_errors import Patience
-    from gaploop.datasets.push_queue import QueuedPush
+    from gaploop.datasets.hub.errors import Patience
+    from gaploop.datasets.hub.queue import QueuedPush
 
 log = logging.getLogger(__name__)
 
@@ -107,8 +107,8 @@ def send(push: QueuedPush, patience: Patience, keep: bool = False) -> Sent:
         patience: how long to go on over a bad network.
         keep: leave it in the queue where it is refused, too, to be sent once that is mended.
     """
-    from gaploop.datasets import push_queue
-    from gaploop.datasets.hub_errors import HubUnreachableError
+    from gaploop.datasets.hub import queue as push_queue
+    from gaploop.datasets.hub.errors import HubUnreachableError
 
     try:
         with push_queue.sending(push):
@@ -132,7 +132,7 @@ def send(push: QueuedPush, patience: Patience, keep: bool = False) -> Sent:
 
 
 def _send(push: QueuedPush, patience: Patience) -> Sent:
-    from gaploop.datasets.hub_dataset import PushOptions, push_dataset
+    from gaploop.datasets.hub.dataset import PushOptions, push_dataset
 
     consents = Path(push.consents) if push.consents else None
     options = PushOptions(push.license, push.tags, consents, push.allow_paths, patience)
@@ -201,9 +201,9 @@ def push_folder(
         consents: the consent register; the default one where None.
         later: only write it down.
     """
-    from gaploop.datasets import push_queue
-    from gaploop.datasets.hub_client import endpoint
-    from gaploop.datasets.hub_errors import Patience
+    from gaploop.datasets.hub import queue as push_queue
+    from gaploop.datasets.hub.client import endpoint
+    from gaploop.datasets.hub.errors import Patience
 
     push = push_queue.QueuedPush(
         str(folder.absolute()),

@@ -11,7 +11,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.findings import Finding
+    from gaploop.datasets.check.findings import Finding
 
 
 @dataclass
@@ -55,8 +55,8 @@ gaploop check recordings/pick_place --json | jq '.findings[].code'
 
 def run(config: CheckConfig) -> int:
     """Check the folder; 1 if there is an error."""
-    from gaploop.datasets.check import DEEP, QUICK, check
-    from gaploop.datasets.findings import ERROR
+    from gaploop.datasets.check.dataset import DEEP, QUICK, check
+    from gaploop.datasets.check.findings import ERROR
 
     root = config.dataset.root
     if config.roots:

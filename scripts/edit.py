@@ -11,8 +11,8 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.scripts.options import DatasetFolder, emit, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.edit import Plan
-    from gaploop.datasets.pieces import Piece
+    from gaploop.datasets.edit.actions import Plan
+    from gaploop.datasets.edit.pieces import Piece
     from gaploop.scripts.merge import MergeConfig
 
 POSITIONAL: Final = ("action", "dataset.root")
@@ -81,7 +81,7 @@ class EditConfig:
 
 def run(config: EditConfig) -> int:
     """Edit; the work is in `datasets.edit`."""
-    from gaploop.datasets.edit import opened
+    from gaploop.datasets.edit.actions import opened
     from gaploop.scripts._edit_retag import retag
 
     actions = {"delete": _delete, "keep": _keep, "split": _split}
@@ -101,7 +101,7 @@ def _confirmed(config: EditConfig) -> bool:
 
 
 def _delete(config: EditConfig, piece: Piece) -> int:
-    from gaploop.datasets.edit import plan_choice
+    from gaploop.datasets.edit.actions import plan_choice
 
     gone = chosen(config, piece)
     plan = plan_choice("edit delete", piece, piece.chosen - gone, told(config))
@@ -109,14 +109,14 @@ def _delete(config: EditConfig, piece: Piece) -> int:
 
 
 def _keep(config: EditConfig, piece: Piece) -> int:
-    from gaploop.datasets.edit import plan_choice
+    from gaploop.datasets.edit.actions import plan_choice
 
     plan = plan_choice("edit keep", piece, chosen(config, piece), told(config))
     return finish(config, plan, config.output_dir, _confirmed(config))
 
 
 def _split(config: EditConfig, piece: Piece) -> int:
-    from gaploop.datasets.edit import plan_split
+    from gaploop.datasets.edit.actions import plan_split
 
     parts, named = _parts(config, piece)
     plan = plan_split(piece, parts, told(config), named=named, shared=config.shared_sessions)
@@ -136,7 +136,7 @@ def required_output(config: EditConfig | MergeConfig) -> Path:
 
 def _parts(config: EditConfig, piece: Piece) -> tuple[dict[str, list[int]], bool]:
     """Return the parts of a split, and whether their episodes were named one by one."""
-    from gaploop.datasets.splits import by_field, by_share
+    from gaploop.datasets.edit.splits import by_field, by_share
 
     ways = {
         "episodes or where": bool(config.episodes or config.where),
@@ -180,8 +180,8 @@ def _listed(indices: Any, name: str, piece: Piece) -> list[int]:
 
 def chosen(config: EditConfig, piece: Piece) -> frozenset[int]:
     """Return the episodes that --episodes and --where both name."""
+    from gaploop.datasets.labels.query import where
     from gaploop.datasets.lerobot_import import parse_episodes
-    from gaploop.datasets.query import where
 
     if not config.episodes and not config.where:
         raise UnusableInputError(
@@ -222,7 +222,7 @@ def finish(
         confirmed: its user said where to.
         amend: changes each new dataset before anybody sees it.
     """
-    from gaploop.datasets.edit import Rules, carry_out
+    from gaploop.datasets.edit.actions import Rules, carry_out
     from gaploop.scripts._edit_report import answer, show
 
     done = None

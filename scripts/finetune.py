@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.hub_target import check_repo_id
+from gaploop.datasets.hub.target import check_repo_id
 from gaploop.scripts import options
 from gaploop.scripts._pushing import MODEL, push_folder
 

@@ -11,9 +11,9 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.scripts.options import DatasetFolder, emit, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.harmonise import Conversion
-    from gaploop.datasets.harmonise_plan import Draft
-    from gaploop.datasets.pieces import Piece
+    from gaploop.datasets.edit.pieces import Piece
+    from gaploop.datasets.harmonise.dataset import Conversion
+    from gaploop.datasets.harmonise.plan import Draft
 
 EXAMPLE: Final = """
 gaploop harmonise sim_takes --to=real_takes --dry_run > spec.yaml     # what differs, and a spec
@@ -52,7 +52,7 @@ class HarmoniseConfig:
 
 def run(config: HarmoniseConfig) -> int:
     """Convert, or say what a conversion would be; 1 where a dry run leaves something open."""
-    from gaploop.datasets.edit import opened
+    from gaploop.datasets.edit.actions import opened
 
     root = config.dataset.folder()
     ways = [bool(config.spec), config.undo, bool(config.to and not (config.spec or config.undo))]
@@ -71,10 +71,10 @@ def run(config: HarmoniseConfig) -> int:
 
 
 def _conversion(config: HarmoniseConfig, pieces: tuple[Piece, ...]) -> Conversion:
-    from gaploop.datasets.harmonise import resolve
-    from gaploop.datasets.harmonise_plan import derive
-    from gaploop.datasets.harmonise_spec import load_spec, parse_spec
-    from gaploop.datasets.harmonise_undo import history_of, undone
+    from gaploop.datasets.harmonise.dataset import resolve
+    from gaploop.datasets.harmonise.plan import derive
+    from gaploop.datasets.harmonise.spec import load_spec, parse_spec
+    from gaploop.datasets.harmonise.undo import history_of, undone
 
     piece = pieces[0]
     if config.undo:
@@ -95,9 +95,9 @@ def _conversion(config: HarmoniseConfig, pieces: tuple[Piece, ...]) -> Conversio
 
 
 def _convert(config: HarmoniseConfig, pieces: tuple[Piece, ...], conversion: Conversion) -> int:
-    from gaploop.datasets.harmonise_plan import derive
-    from gaploop.datasets.lerobot_harmonise import harmonise
-    from gaploop.datasets.pieces import Piece
+    from gaploop.datasets.edit.pieces import Piece
+    from gaploop.datasets.harmonise.lerobot_harmonise import harmonise
+    from gaploop.datasets.harmonise.plan import derive
 
     if config.output_dir is None:
         raise UnusableInputError("Where to? Name a new folder with --output_dir=OUT.")
@@ -120,7 +120,7 @@ def _convert(config: HarmoniseConfig, pieces: tuple[Piece, ...], conversion: Con
 
 
 def _show_draft(piece: Piece, reference: Piece, as_json: bool) -> int:
-    from gaploop.datasets.harmonise_plan import derive, tidy
+    from gaploop.datasets.harmonise.plan import derive, tidy
 
     draft = derive(piece, reference)
     open_ = bool(draft.undecided or draft.impossible)
@@ -141,7 +141,7 @@ def _show_differences(draft: Draft, ours: str, theirs: str) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from gaploop.datasets.differences import shown
+    from gaploop.datasets.harmonise.differences import shown
 
     console = Console(stderr=True)
     table = Table("what", ours, theirs, title="What differs", title_justify="left")

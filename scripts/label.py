@@ -11,7 +11,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.scripts._label_write import SETTABLE, give, import_labels, set_labels, undo
 
 if TYPE_CHECKING:
-    from gaploop.datasets.labelled import Labelled
+    from gaploop.datasets.labels.labelled import Labelled
     from gaploop.datasets.layout import Episode
 
 EXAMPLE: Final = """
@@ -95,7 +95,7 @@ class LabelConfig:
 
 def run(config: LabelConfig) -> int:
     """Do the one thing that is asked for."""
-    from gaploop.datasets.labelled import open_labelled
+    from gaploop.datasets.labels.labelled import open_labelled
 
     if config.roots:
         return _search_many(config)
@@ -151,8 +151,8 @@ def _search_many(config: LabelConfig) -> int:
 
 def _chosen(config: LabelConfig, folder: Labelled) -> list[Episode]:
     """Return the takes that are named; all of them where none is."""
-    from gaploop.datasets.labelled import chosen
-    from gaploop.datasets.query import where
+    from gaploop.datasets.labels.labelled import chosen
+    from gaploop.datasets.labels.query import where
 
     indices = [] if config.episode is None else [config.episode]
     if config.episodes:
@@ -187,7 +187,7 @@ def _history(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) ->
 
 
 def _agreement(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> int:
-    from gaploop.datasets.agreement import agreement
+    from gaploop.datasets.labels.agreement import agreement
     from gaploop.scripts._label_report import print_agreement
 
     found = agreement(folder.events, [take.info.uid for take in takes])
@@ -199,7 +199,7 @@ def _agreement(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) 
 
 def _export(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> int:
     from gaploop.core.files import writable_folder
-    from gaploop.datasets.label_csv import export_events, export_takes
+    from gaploop.datasets.labels.label_csv import export_events, export_takes
 
     if config.export is None:
         raise UnusableInputError("Export to where? Name the file with --export=labels.csv.")

@@ -43,8 +43,8 @@ class MergeConfig:
 
 def run(config: MergeConfig) -> int:
     """Merge; the work is in `datasets.merge`."""
-    from gaploop.datasets.edit import opened
-    from gaploop.datasets.merge import plan_merge
+    from gaploop.datasets.edit.actions import opened
+    from gaploop.datasets.edit.merge import plan_merge
 
     output = required_output(config)
     with opened(config.roots) as pieces:

@@ -11,8 +11,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.scripts.options import emit
 
 if TYPE_CHECKING:
-    from gaploop.datasets.mixture import Mixture
-    from gaploop.datasets.mixture_spec import MixtureSpec
+    from gaploop.datasets.mixing.mixture import Mixture
+    from gaploop.datasets.mixing.spec import MixtureSpec
 
 POSITIONAL: Final = "mixture"
 EXAMPLE: Final = """
@@ -48,9 +48,9 @@ class MixConfig:
 def run(config: MixConfig) -> int:
     """Open the mixture and print what it draws."""
     from gaploop.core.files import writable_folder, write_json
-    from gaploop.datasets.mixture_report import describe
-    from gaploop.datasets.mixture_sources import open_mixture
-    from gaploop.datasets.mixture_spec import load_mixture
+    from gaploop.datasets.mixing.report import describe
+    from gaploop.datasets.mixing.sources import open_mixture
+    from gaploop.datasets.mixing.spec import load_mixture
 
     if config.mixture is None:
         raise UnusableInputError("Which mixture? Name its file: gaploop mix FILE.yaml")

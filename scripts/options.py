@@ -24,8 +24,8 @@ from gaploop.core.labels import check_dimensions
 from gaploop.core.station import SIM_STATION
 
 if TYPE_CHECKING:
-    from gaploop.datasets.frame_cache import CacheOptions
-from gaploop.datasets.hub_target import check_repo_id
+    from gaploop.datasets.cache.folder import CacheOptions
+from gaploop.datasets.hub.target import check_repo_id
 
 QUIET_LOGGERS: Final = ("lerobot", "torchcodec", "torch", "datasets", "huggingface_hub", "fsspec")
 """Libraries whose logs below ERROR say nothing that a user of gaploop can act on."""
@@ -73,7 +73,7 @@ class CacheFlags:
 
     def options(self) -> CacheOptions:
         """Return them checked."""
-        from gaploop.datasets.frame_cache import CacheOptions, parse_size
+        from gaploop.datasets.cache.folder import CacheOptions, parse_size
 
         size = parse_size(self.size)
         return CacheOptions(self.mode, size, self.max_gb, self.dir, self.quality)

@@ -12,7 +12,7 @@ from gaploop.scripts._pushing import DATASET, Sent, kind_of, send
 from gaploop.scripts.options import emit
 
 if TYPE_CHECKING:
-    from gaploop.datasets.push_queue import QueuedPush
+    from gaploop.datasets.hub.queue import QueuedPush
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +72,8 @@ class PushConfig:
 
 def run(config: PushConfig) -> int:
     """Push; 1 where something waits because a Hub can't be reached, 2 where it was refused."""
-    from gaploop.datasets import push_queue
-    from gaploop.datasets.hub_errors import Patience
+    from gaploop.datasets.hub import queue as push_queue
+    from gaploop.datasets.hub.errors import Patience
 
     if config.retries < 0 or not config.timeout_s > 0:
         raise UnusableInputError("--retries must be 0 or more and --timeout_s above 0.")
@@ -95,9 +95,9 @@ def run(config: PushConfig) -> int:
 
 def _asked(config: PushConfig) -> QueuedPush | None:
     """Return the push that the options describe, or None where they name no folder."""
-    from gaploop.datasets.hub_client import endpoint
-    from gaploop.datasets.hub_target import check_repo_id
-    from gaploop.datasets.push_queue import QueuedPush
+    from gaploop.datasets.hub.client import endpoint
+    from gaploop.datasets.hub.queue import QueuedPush
+    from gaploop.datasets.hub.target import check_repo_id
 
     if config.folder is None:
         if config.repo_id or config.dry_run:
@@ -119,7 +119,7 @@ def _asked(config: PushConfig) -> QueuedPush | None:
 
 def _is_for_here(push: QueuedPush) -> bool:
     """Say whether a push goes to the Hub that is set; never send it to another one."""
-    from gaploop.datasets.hub_client import endpoint
+    from gaploop.datasets.hub.client import endpoint
 
     if push.endpoint == endpoint():
         return True
@@ -144,8 +144,8 @@ def _tell(config: PushConfig, sent: list[Sent]) -> int:
 
 def _dry_run(config: PushConfig, asked: QueuedPush | None) -> int:
     from gaploop.core.files import writable_folder, write_atomically
-    from gaploop.datasets import hub_dataset
-    from gaploop.datasets.hub_facts import PICTURE
+    from gaploop.datasets.hub import dataset as hub_dataset
+    from gaploop.datasets.hub.facts import PICTURE
 
     if asked is None:
         raise UnusableInputError("Which folder? Name it: gaploop push DIR --repo_id=me/name")
@@ -179,7 +179,7 @@ def _dry_run(config: PushConfig, asked: QueuedPush | None) -> int:
 
 
 def _list(config: PushConfig) -> int:
-    from gaploop.datasets import push_queue
+    from gaploop.datasets.hub import queue as push_queue
 
     waiting = push_queue.waiting()
     lines = [
@@ -193,7 +193,7 @@ def _list(config: PushConfig) -> int:
 
 def _forget(config: PushConfig) -> int:
     from gaploop.core.errors import unknown_choice
-    from gaploop.datasets import push_queue
+    from gaploop.datasets.hub import queue as push_queue
 
     waiting = push_queue.waiting()
     found = [p for p in waiting if p.repo_id == config.forget]

@@ -12,7 +12,7 @@ from gaploop.scripts.options import emit
 
 if TYPE_CHECKING:
     from gaploop.collect.recovery import RecoveryReport
-    from gaploop.datasets.repair import RepairReport
+    from gaploop.datasets.repair.dataset import RepairReport
 
 
 @dataclass
@@ -67,7 +67,7 @@ def run(config: RepairConfig) -> int:
     """Repair the folder; 1 if something is left to do."""
     from gaploop.core import journal_format
     from gaploop.core.files import existing_folder
-    from gaploop.datasets.repair import looks_like_dataset
+    from gaploop.datasets.repair.dataset import looks_like_dataset
 
     root = config.dataset.root
     if root is None:
@@ -85,7 +85,7 @@ def run(config: RepairConfig) -> int:
 
 
 def _repair_dataset(config: RepairConfig, root: Path) -> int:
-    from gaploop.datasets.repair import RepairOptions, plan, repair
+    from gaploop.datasets.repair.dataset import RepairOptions, plan, repair
 
     options = RepairOptions(config.labels_from, config.task, config.deep)
     writes = config.yes or config.output_dir is not None

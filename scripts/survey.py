@@ -13,9 +13,9 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.scripts.options import emit, jsonable, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.metadata_check import Overview
-    from gaploop.datasets.metadata_sources import Metadata
-    from gaploop.datasets.metadata_stream import Found
+    from gaploop.datasets.survey.check import Overview
+    from gaploop.datasets.survey.sources import Metadata
+    from gaploop.datasets.survey.stream import Found
 
 POSITIONAL: Final = "roots"
 _ROWS_SHOWN: Final = 20
@@ -51,7 +51,7 @@ class SurveyConfig:
 
 def run(config: SurveyConfig) -> int:
     """Survey; the work is in `datasets.metadata_stream` and `datasets.metadata_check`."""
-    from gaploop.datasets.metadata_sources import find_datasets
+    from gaploop.datasets.survey.sources import find_datasets
 
     if not config.roots:
         raise UnusableInputError("Which datasets? Name them: gaploop survey DIR …")
@@ -60,7 +60,7 @@ def run(config: SurveyConfig) -> int:
 
 
 def _find(config: SurveyConfig, sources: Sequence[Metadata]) -> int:
-    from gaploop.datasets.metadata_stream import find
+    from gaploop.datasets.survey.stream import find
 
     results = list(_written(config, sources, find(config.where, sources), _found_line))
     hits = [found for found in results if len(found.episodes)]
@@ -86,7 +86,7 @@ def _find(config: SurveyConfig, sources: Sequence[Metadata]) -> int:
 
 
 def _overview(config: SurveyConfig, sources: Sequence[Metadata]) -> int:
-    from gaploop.datasets.metadata_check import overviews, shared_uids
+    from gaploop.datasets.survey.check import overviews, shared_uids
 
     results = list(_written(config, sources, overviews(sources), _overview_line))
     totals: dict[str, Counter[str]] = {}
@@ -172,6 +172,6 @@ def _counted(words: Iterator[str]) -> dict[str, int]:
 
 
 def _short(dataset: str, episodes: Sequence[int]) -> str:
-    from gaploop.datasets.findings import numbers
+    from gaploop.datasets.check.findings import numbers
 
     return f"{dataset}: {numbers(episodes)}"

@@ -14,8 +14,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.scripts.options import CacheFlags, emit, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.frame_cache import CacheOptions
-    from gaploop.datasets.mixture_sources import OpenMixture
+    from gaploop.datasets.cache.folder import CacheOptions
+    from gaploop.datasets.mixing.sources import OpenMixture
 
 POSITIONAL: Final = "mixture"
 PASSED_ON: Final = "lerobot"
@@ -54,8 +54,8 @@ class TrainConfig:
 
 def run(config: TrainConfig) -> int:
     """Train; the work is LeRobot's."""
-    from gaploop.datasets.mixture_sources import open_mixture
-    from gaploop.datasets.mixture_spec import load_mixture
+    from gaploop.datasets.mixing.sources import open_mixture
+    from gaploop.datasets.mixing.spec import load_mixture
 
     cache = config.cache.options()
     opened = open_mixture(load_mixture(config.mixture)) if config.mixture else None
@@ -98,8 +98,8 @@ def _train(opened: OpenMixture | None, cache: CacheOptions, as_json: bool) -> in
     from lerobot.scripts.lerobot_train import train
 
     from gaploop.core.files import read_json
-    from gaploop.datasets.lerobot_cached_train import caching
-    from gaploop.datasets.lerobot_mixture_train import REPORT, mixing
+    from gaploop.datasets.cache.lerobot_cached_train import caching
+    from gaploop.datasets.mixing.lerobot_mixture_train import REPORT, mixing
 
     options = _options()
     with caching(cache, progress), mixing(opened) if opened else contextlib.nullcontext():

@@ -31,7 +31,7 @@ from gaploop.core.types import (
     Tick,
 )
 from gaploop.core.vocabulary import Outcome, TakeKind
-from gaploop.datasets.check import check
+from gaploop.datasets.check.dataset import check
 
 SIZE = 128
 CAMERA = {"top": {"width": SIZE, "height": SIZE, "fps": 50.0, "codec": "h264"}}

@@ -20,7 +20,7 @@ from gaploop.core.journal_format import TakeHeader, read_end, read_journal, read
 from gaploop.core.take import TakeInfo
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.check import check
+from gaploop.datasets.check.dataset import check
 from gaploop.datasets.video import verify
 from gaploop.scripts.cli import main
 

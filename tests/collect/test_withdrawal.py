@@ -23,7 +23,7 @@ from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader, append_truth, take_folders
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.check import check
+from gaploop.datasets.check.dataset import check
 from gaploop.datasets.lerobot_publish import publish_takes
 from gaploop.datasets.lerobot_read import read_takes
 from gaploop.scripts.cli import main

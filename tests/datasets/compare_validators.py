@@ -63,7 +63,7 @@ type Says = Callable[[Path], set[str]]
 
 def gaploop(root: Path) -> set[str]:
     from gaploop.core.errors import UnusableInputError
-    from gaploop.datasets.check import check
+    from gaploop.datasets.check.dataset import check
 
     try:
         return {f.code for f in check(root) if f.severity != "info"}

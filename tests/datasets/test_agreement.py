@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gaploop.core import labels
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import FailureMode
-from gaploop.datasets.agreement import Agreement, agreement
+from gaploop.datasets.labels.agreement import Agreement, agreement
 
 MODES = sorted(FailureMode)
 

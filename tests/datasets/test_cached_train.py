@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from gaploop.datasets.frame_cache import CacheOptions
-from gaploop.datasets.frame_packs import PACK
+from gaploop.datasets.cache.folder import CacheOptions
+from gaploop.datasets.cache.packs import PACK
 from gaploop.scripts.cli import main
 
 CAMERA = "observation.images.front"
@@ -88,7 +88,7 @@ def test_a_policy_trained_on_scaled_pictures_scales_camera_pictures(
     from lerobot.policies.act.configuration_act import ACTConfig
     from lerobot.policies.factory import make_pre_post_processors
 
-    from gaploop.datasets.lerobot_cached import CachedLeRobotDataset
+    from gaploop.datasets.cache.lerobot_cached import CachedLeRobotDataset
 
     policy = train("scaled", "--cache.size=48x32")
     config = json.loads((policy / "config.json").read_text())

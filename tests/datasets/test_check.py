@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.check import check
+from gaploop.datasets.check.dataset import check
 from gaploop.datasets.columns import EPISODE_COLUMNS
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.scripts.cli import main

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gaploop.datasets.check import check
-from gaploop.datasets.findings import ERROR
-from gaploop.datasets.repair import RepairOptions, plan, repair
+from gaploop.datasets.check.dataset import check
+from gaploop.datasets.check.findings import ERROR
+from gaploop.datasets.repair.dataset import RepairOptions, plan, repair
 
 
 def _helper() -> ModuleType:

@@ -28,12 +28,12 @@ from gaploop.core.journal_format import TRUTH, append_truth
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import layout, staging
-from gaploop.datasets.check import check
-from gaploop.datasets.edit import Rules, carry_out, opened, plan_choice, plan_split
+from gaploop.datasets.check.dataset import check
+from gaploop.datasets.edit.actions import Rules, carry_out, opened, plan_choice, plan_split
+from gaploop.datasets.edit.merge import plan_merge
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
 from gaploop.datasets.lineage import dataset_hash, read_run, spans
-from gaploop.datasets.merge import plan_merge
 from gaploop.scripts.cli import main
 
 Write = Callable[..., str]
@@ -445,8 +445,9 @@ def test_sigkill_at_random_instants_leaves_the_old_or_the_new_one(
     """A process that says when it begins, killed some time later; the whole of it takes as long."""
     root, uids = tmp_path / "set", [r["gap_uid"] for r in layout.episode_rows(original)]
     program = (
-        "import sys; from gaploop.scripts.cli import main; import gaploop.datasets.query, pandas;"
-        "import gaploop.datasets.edit; print('begins', flush=True);"
+        "import sys, pandas, gaploop.datasets.labels.query;"
+        "from gaploop.scripts.cli import main;"
+        "import gaploop.datasets.edit.actions; print('begins', flush=True);"
         f"sys.exit(main(['edit', 'delete', {str(root)!r}, '--episodes=[1, 4]', '--yes']))"
     )
 

@@ -19,7 +19,7 @@ from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, episodes_table, layout
-from gaploop.datasets.check import check
+from gaploop.datasets.check.dataset import check
 from gaploop.scripts.cli import main
 
 FEATURES = {

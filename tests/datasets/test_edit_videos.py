@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.check import check
+from gaploop.datasets.check.dataset import check
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
 from gaploop.datasets.video import VideoRange, VideoWriter

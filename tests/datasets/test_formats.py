@@ -22,8 +22,8 @@ from gaploop.core.consent import Use, new_id
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets import columns, layout
-from gaploop.datasets.check import check
-from gaploop.datasets.findings import ERROR
+from gaploop.datasets.check.dataset import check
+from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.formats.model import ImportSettings
 from gaploop.datasets.formats.registry import LAYOUTS, export_dataset, guess
 from gaploop.datasets.formats.sink import write_dataset

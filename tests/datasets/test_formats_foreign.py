@@ -19,8 +19,8 @@ from zarr.storage import ZipStore
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.datasets.check import check
-from gaploop.datasets.findings import ERROR
+from gaploop.datasets.check.dataset import check
+from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.formats.mcap_read import read_mcap
 from gaploop.datasets.formats.model import ImportSettings, Incoming
 from gaploop.datasets.formats.registry import LAYOUTS, guess

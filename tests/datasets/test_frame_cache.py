@@ -28,10 +28,10 @@ from torch.utils.data import DataLoader, default_collate
 from torchvision.transforms import v2
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets import frame_cache
-from gaploop.datasets.frame_cache import CacheOptions, parse_size
-from gaploop.datasets.frame_packs import INDEX, PACK
-from gaploop.datasets.lerobot_cached import CachedLeRobotDataset
+from gaploop.datasets.cache import folder as frame_cache
+from gaploop.datasets.cache.folder import CacheOptions, parse_size
+from gaploop.datasets.cache.lerobot_cached import CachedLeRobotDataset
+from gaploop.datasets.cache.packs import INDEX, PACK
 
 CAMERAS = {"observation.images.front": (48, 64), "observation.images.wrist": (32, 48)}
 FPS = 10

@@ -18,14 +18,14 @@ from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.vocabulary import Domain
-from gaploop.datasets.check import check
-from gaploop.datasets.differences import profile, require_trainable_together
-from gaploop.datasets.findings import ERROR
+from gaploop.datasets.check.dataset import check
+from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.frames import FrameTable, load_frames
-from gaploop.datasets.harmonise_pose import POSE, ToTool
-from gaploop.datasets.harmonise_rate import between, chosen_rows
-from gaploop.datasets.harmonise_spec import parse_spec
-from gaploop.datasets.harmonise_steps import JointChange, Joints, Order, Step, Units, Vector
+from gaploop.datasets.harmonise.differences import profile, require_trainable_together
+from gaploop.datasets.harmonise.pose import POSE, ToTool
+from gaploop.datasets.harmonise.rate import between, chosen_rows
+from gaploop.datasets.harmonise.spec import parse_spec
+from gaploop.datasets.harmonise.steps import JointChange, Joints, Order, Step, Units, Vector
 from gaploop.datasets.layout import LABELS, TELEMETRY, read_episodes, read_info
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.scripts import cli

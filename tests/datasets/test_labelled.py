@@ -17,8 +17,8 @@ from gaploop.core import labels
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, layout, staging
-from gaploop.datasets.delete import delete_takes
-from gaploop.datasets.labelled import add_columns, lacks_columns, open_labelled, say
+from gaploop.datasets.edit.delete import delete_takes
+from gaploop.datasets.labels.labelled import add_columns, lacks_columns, open_labelled, say
 from gaploop.datasets.lerobot_publish import publish, publish_takes
 
 Write = Callable[..., str]
@@ -198,7 +198,7 @@ LABELLER = """
 import sys
 from pathlib import Path
 from gaploop.core.labels import LabelEvent
-from gaploop.datasets.labelled import open_labelled, say
+from gaploop.datasets.labels.labelled import open_labelled, say
 root, who, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 for n in range(count):
     folder = open_labelled(root)

@@ -21,12 +21,12 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Outcome, TakeKind
-from gaploop.datasets.lerobot_mixture import MixtureDataset, MixtureSampler, common_meta
-from gaploop.datasets.lerobot_mixture_train import held_out
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.datasets.mixture import Mixture, Pool, Stage
-from gaploop.datasets.mixture_sources import OpenMixture, open_mixture
-from gaploop.datasets.mixture_spec import MixtureSpec, SourceSpec, StageSpec
+from gaploop.datasets.mixing.lerobot_mixture import MixtureDataset, MixtureSampler, common_meta
+from gaploop.datasets.mixing.lerobot_mixture_train import held_out
+from gaploop.datasets.mixing.mixture import Mixture, Pool, Stage
+from gaploop.datasets.mixing.sources import OpenMixture, open_mixture
+from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec, StageSpec
 from gaploop.scripts import cli
 
 type Write = Callable[..., str]
@@ -202,8 +202,8 @@ import json, sys
 import numpy as np
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, Dataset
-from gaploop.datasets.lerobot_mixture import MixtureSampler
-from gaploop.datasets.mixture import Mixture, Pool, Stage
+from gaploop.datasets.mixing.lerobot_mixture import MixtureSampler
+from gaploop.datasets.mixing.mixture import Mixture, Pool, Stage
 
 class Keys(Dataset):
     def __len__(self): return 550

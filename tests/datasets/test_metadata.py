@@ -16,10 +16,10 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import layout
 from gaploop.datasets.columns import EPISODE_COLUMNS
-from gaploop.datasets.metadata_check import Overview, overviews, shared_uids
-from gaploop.datasets.metadata_sources import find_datasets
-from gaploop.datasets.metadata_stream import blocks, find, understand
-from gaploop.datasets.query import where
+from gaploop.datasets.labels.query import where
+from gaploop.datasets.survey.check import Overview, overviews, shared_uids
+from gaploop.datasets.survey.sources import find_datasets
+from gaploop.datasets.survey.stream import blocks, find, understand
 from gaploop.scripts._bench_metadata import simulate
 from gaploop.scripts.cli import main
 

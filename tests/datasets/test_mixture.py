@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.mixture import Draws, Mixture, Pool, Stage
+from gaploop.datasets.mixing.mixture import Draws, Mixture, Pool, Stage
 
 SIZES = (5, 40, 300)
 

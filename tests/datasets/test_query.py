@@ -13,9 +13,9 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.columns import EPISODE_COLUMNS, default_row
+from gaploop.datasets.labels.query import matching, where
+from gaploop.datasets.labels.query_fields import FIELDS, Facts
 from gaploop.datasets.layout import Episode
-from gaploop.datasets.query import matching, where
-from gaploop.datasets.query_fields import FIELDS, Facts
 
 
 def episode(index: int) -> Episode:

@@ -19,10 +19,10 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, layout
-from gaploop.datasets.check import check
+from gaploop.datasets.check.dataset import check
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.datasets.parquet_salvage import salvage
-from gaploop.datasets.repair import RepairOptions, plan, repair
+from gaploop.datasets.repair.dataset import RepairOptions, plan, repair
+from gaploop.datasets.repair.parquet_salvage import salvage
 from gaploop.datasets.telemetry_zarr import telemetry_path
 from gaploop.scripts.cli import main
 

@@ -17,10 +17,10 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.datasets import layout
-from gaploop.datasets.check import check
+from gaploop.datasets.check.dataset import check
+from gaploop.datasets.edit.retag import tag_events
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lineage import read_run
-from gaploop.datasets.retag import tag_events
 from gaploop.scripts.cli import main
 
 Write = Callable[..., str]

@@ -17,7 +17,7 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.telemetry import joint_columns
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.datasets.mixture import Stage
+from gaploop.datasets.mixing.mixture import Stage
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.batches import Episode, MixedBatches, Signature, Source
 

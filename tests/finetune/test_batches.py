@@ -8,7 +8,7 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
-from gaploop.datasets.mixture import Stage
+from gaploop.datasets.mixing.mixture import Stage
 from gaploop.finetune.batches import MixedBatches, Source, check_signature
 
 type MakeSource = Callable[..., Source]

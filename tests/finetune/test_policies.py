@@ -15,7 +15,7 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import Observation
 from gaploop.core.vocabulary import Domain, Outcome
-from gaploop.datasets.mixture_spec import load_mixture
+from gaploop.datasets.mixing.spec import load_mixture
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.adapt import AdaptOptions, adapt
 from gaploop.finetune.batches import MixedBatches

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.mixture import Stage
+from gaploop.datasets.mixing.mixture import Stage
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.batches import Batch, MixedBatches, Source
 from gaploop.finetune.lerobot_learner import ActLearner

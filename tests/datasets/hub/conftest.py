@@ -20,13 +20,13 @@ from loopback_hub import LoopbackHub, loopback_hub
 
 from gaploop.core.consent_store import ENVIRONMENT as CONSENTS
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.datasets import hub as transport
-from gaploop.datasets import hub_dataset
-from gaploop.datasets.hub_dataset import PushOptions, push_dataset
-from gaploop.datasets.hub_errors import Patience
-from gaploop.datasets.hub_target import Contents, HubFile, HubTarget, Pushed
+from gaploop.datasets.hub import dataset as hub_dataset
+from gaploop.datasets.hub import push as transport
+from gaploop.datasets.hub.dataset import PushOptions, push_dataset
+from gaploop.datasets.hub.errors import Patience
+from gaploop.datasets.hub.queue import ENVIRONMENT as QUEUE
+from gaploop.datasets.hub.target import Contents, HubFile, HubTarget, Pushed
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.datasets.push_queue import ENVIRONMENT as QUEUE
 
 NAME = "me/cube"
 LOADER = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from loopback_hub import LoopbackHub
 
-from gaploop.datasets import push_queue
+from gaploop.datasets.hub import queue as push_queue
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts.cli import main
 from gaploop.scripts.options import DatasetTarget

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from loopback_hub import LoopbackHub
 
-from gaploop.datasets import push_queue
+from gaploop.datasets.hub import queue as push_queue
 from gaploop.scripts.cli import main
 
 NAME = "me/cube"

@@ -21,10 +21,11 @@ from gaploop.core import consent_store, labels
 from gaploop.core.consent import Use, today
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
-from gaploop.datasets import hub_dataset, layout
-from gaploop.datasets.delete import delete_takes
-from gaploop.datasets.hub_errors import HubUnreachableError
-from gaploop.datasets.hub_target import Pushed
+from gaploop.datasets import layout
+from gaploop.datasets.edit.delete import delete_takes
+from gaploop.datasets.hub import dataset as hub_dataset
+from gaploop.datasets.hub.errors import HubUnreachableError
+from gaploop.datasets.hub.target import Pushed
 from gaploop.datasets.lerobot_publish import publish
 
 type Push = Callable[..., Pushed]

@@ -16,9 +16,9 @@ from gaploop.core import consent_store
 from gaploop.core.consent import Use, today
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
-from gaploop.datasets.hub_dataset import PushOptions
-from gaploop.datasets.hub_errors import Patience
-from gaploop.datasets.hub_target import HubTarget, Pushed
+from gaploop.datasets.hub.dataset import PushOptions
+from gaploop.datasets.hub.errors import Patience
+from gaploop.datasets.hub.target import HubTarget, Pushed
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import lerobot_policy
 from gaploop.finetune.hub_policy import push_policy

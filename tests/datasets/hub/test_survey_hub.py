@@ -8,9 +8,9 @@ import pytest
 from huggingface_hub import HfApi
 from loopback_hub import LoopbackHub
 
-from gaploop.datasets.metadata_check import overviews
-from gaploop.datasets.metadata_sources import HubMetadata, find_datasets
-from gaploop.datasets.metadata_stream import find
+from gaploop.datasets.survey.check import overviews
+from gaploop.datasets.survey.sources import HubMetadata, find_datasets
+from gaploop.datasets.survey.stream import find
 from gaploop.scripts._bench_metadata import simulate
 
 QUERY = "outcome==failure and distractors > 3"

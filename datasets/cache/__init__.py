@@ -1,0 +1,1 @@
+"""Decoded pictures kept on disk, and LeRobot's dataset fed from them."""

@@ -1,0 +1,242 @@
+"""Where decoded pictures are kept, in which form, and how much of the disk they may take.
+
+One folder per dataset below a common one, in it one per form (codec, size, decoder). The bound
+holds for all of them together: the least recently used that nobody reads makes room first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import filelock
+import xxhash
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import read_json, write_json
+from gaploop.datasets.cache.packs import INDEX, PACK, Codec
+
+log = logging.getLogger(__name__)
+
+MODES: Final = {
+    "auto": "raw where it fits the bound, else jpeg where that fits, else off",
+    "raw": "LeRobot's own pictures, bit by bit",
+    "jpeg": "a tenth to a fifth of raw, and not quite the same pictures",
+    "off": "decode the video for every sample, as LeRobot does",
+}
+RESERVE_BYTES: Final = 2_000_000_000
+"""Left free on the disk, whatever the bound says."""
+_BLOCK: Final = 1 << 24
+_USED: Final = "used"
+_VIDEOS: Final = "videos.json"
+
+type Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""Shows progress: called with a description and the number of pictures, gives `advance(n)`."""
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """How pictures are cached.
+
+    Attributes:
+        mode: one of `MODES`.
+        size: height and width that pictures are scaled to [px]; as recorded if None.
+        max_gb: what all caches in `folder` may take together [10^9 bytes].
+        folder: where caches are; `default_folder()` if None.
+        quality: of JPEG pictures, 1 to 100.
+    """
+
+    mode: str = "auto"
+    size: tuple[int, int] | None = None
+    max_gb: float = 20.0
+    folder: Path | None = None
+    quality: int = 90
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise unknown_choice("cache mode", self.mode, MODES, "--cache.mode")
+        if not self.max_gb >= 0:
+            raise UnusableInputError(f"--cache.max_gb={self.max_gb:g} must be 0 or more.")
+        if not 1 <= self.quality <= 100:
+            raise UnusableInputError(f"--cache.quality={self.quality} must be from 1 to 100.")
+
+
+def parse_size(text: str) -> tuple[int, int] | None:
+    """Return height and width [px] for "320x240" (width first) or "224", None for "" or "native".
+
+    Raises:
+        UnusableInputError: it is none of these.
+    """
+    if text in ("", "native"):
+        return None
+    found = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
+    width, height = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not width or not height:
+        raise UnusableInputError(
+            f"--cache.size={text} is no picture size. Give WIDTHxHEIGHT such as 320x240, one "
+            "number for a square such as 224, or native."
+        )
+    return height, width
+
+
+def default_folder() -> Path:
+    """Return `$XDG_CACHE_HOME/gaploop/frames`, by default below `~/.cache`."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "gaploop" / "frames"
+
+
+class CacheFolder:
+    """The cached pictures of one dataset.
+
+    Args:
+        root: the dataset's folder.
+        options: where caches are, and their bound.
+    """
+
+    def __init__(self, root: Path, options: CacheOptions) -> None:
+        self.base = options.folder or default_folder()
+        digest = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]
+        self.path = self.base / f"{root.resolve().name}-{digest}"
+        self._root, self._max_bytes = root, int(options.max_gb * 1e9)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._used: BinaryIO | None = None
+
+    def use(self, form: str) -> None:
+        """Say that pictures of a form are in use, for as long as this object lives."""
+        self._used = _shared(self.path / form / _USED)
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Hold the lock under which pictures are added; waits while another process builds."""
+        lock = filelock.FileLock(self.path / "lock")
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            log.info("Another process builds the frame cache of %s; waiting for it.", self._root)
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def pack(self, form: str, video: str, content: str) -> Path:
+        """Return the pack for pictures of a video.
+
+        Args:
+            form: see `form_name`.
+            video: the file's name relative to the dataset.
+            content: hash of its content.
+        """
+        return self.path / form / f"{video.replace('/', '_')}.{content}{PACK}"
+
+    def video_ids(self, names: Iterable[str]) -> dict[str, str]:
+        """Return a hash of the content of each video, by its name relative to the dataset.
+
+        A file is read only where its size or time of change differs from when it was last read.
+        What is cached of a content that no video has any more is removed.
+        """
+        path = self.path / _VIDEOS
+        before = read_json(path)["files"] if path.exists() else {}
+        known = {name: value for name, value in before.items() if (self._root / name).exists()}
+        for name in names:
+            state = (self._root / name).stat()
+            stamp = [state.st_size, state.st_mtime_ns]
+            if name not in known or known[name][:2] != stamp:
+                known[name] = [*stamp, _content_id(self._root / name)]
+        if known != before:
+            write_json(path, {"root": str(self._root), "files": known})
+            self._remove_all_but({value[2] for value in known.values()})
+        return {name: known[name][2] for name in names}
+
+    def _remove_all_but(self, current: set[str]) -> None:
+        for pack in self.path.glob(f"*/*{PACK}"):
+            if pack.stem.rpartition(".")[2] not in current:
+                log.info("A video of %s has changed; its cached pictures are removed.", self._root)
+                remove(pack)
+
+    def room(self, needed_bytes: int, form: str) -> int:
+        """Return how many bytes may be added, after making room for `needed_bytes` if possible.
+
+        Caches that nobody reads are removed, the least recently used first, but only where that
+        makes enough room, and never this dataset's pictures of `form`.
+        """
+        others = self._evictable(form)
+        held = {path: folder_bytes(path) for path in others}
+        room = self._room()
+        if room < needed_bytes <= room + sum(held.values()):
+            for path in others:
+                if _remove_unused(path):
+                    log.info("Removed the frame cache %s (%.1f GB).", path, held[path] / 1e9)
+                    room = self._room()
+                if room >= needed_bytes:
+                    break
+        return room
+
+    def _room(self) -> int:
+        free = shutil.disk_usage(self.path).free - RESERVE_BYTES
+        return min(self._max_bytes - folder_bytes(self.base), free)
+
+    def _evictable(self, form: str) -> list[Path]:
+        mine = self.path / form
+        others = [p.parent for p in self.base.glob(f"*/*/{_USED}") if p.parent != mine]
+        return sorted(others, key=lambda p: (p / _USED).stat().st_mtime_ns)
+
+
+def remove(pack: Path) -> None:
+    """Remove a pack and its index."""
+    pack.with_suffix(INDEX).unlink(missing_ok=True)
+    pack.unlink(missing_ok=True)
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return what the packs and indexes below a folder take [bytes]."""
+    files = [p for suffix in (PACK, INDEX) for p in folder.rglob(f"*{suffix}")]
+    return sum(p.stat().st_size for p in files)
+
+
+def form_name(codec: Codec, options: CacheOptions, decoder: str) -> str:
+    """Return the name of the folder for pictures of one form, such as `jpeg90-224x224-pyav`."""
+    size = "native" if options.size is None else f"{options.size[1]}x{options.size[0]}"
+    return f"{codec}{options.quality if codec == 'jpeg' else ''}-{size}-{decoder}"
+
+
+def _content_id(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _shared(path: Path) -> BinaryIO:
+    """Open `path` with a shared lock and the present time, also where it was just removed."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            stream = path.open("ab")
+            fcntl.flock(stream, fcntl.LOCK_SH)
+            if path.exists() and path.stat().st_ino == os.fstat(stream.fileno()).st_ino:
+                os.utime(path)
+                return stream
+            stream.close()
+
+
+def _remove_unused(folder: Path) -> bool:
+    """Remove a cache unless someone uses it; say whether it is gone."""
+    with (folder / _USED).open("ab") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()

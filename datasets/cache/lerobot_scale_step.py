@@ -1,0 +1,78 @@
+"""The scaling of cached pictures as a LeRobot processor step.
+
+A policy trained on pictures that the cache has scaled must see camera pictures scaled the same
+way when it drives. Its saved preprocessor names this class by its full path, so that plain
+lerobot-rollout does it. (It isn't in LeRobot's registry of steps on purpose: registered names
+resolve only after somebody has imported the module.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from lerobot.configs.types import FeatureType, PipelineFeatureType, PolicyFeature
+from lerobot.processor.pipeline import ObservationProcessorStep
+
+from gaploop.datasets.cache.lerobot_decode import scaled
+
+PICTURES: Final = "observation.image"
+"""How LeRobot's names of pictures begin."""
+
+
+@dataclass
+class ScaleStep(ObservationProcessorStep):  # type: ignore[misc]
+    """Scales every colour picture as the frame cache does; leaves those of that size alone.
+
+    Attributes:
+        height: of scaled pictures [px].
+        width: of scaled pictures [px].
+    """
+
+    height: int
+    width: int
+
+    def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """Scale the pictures.
+
+        Args:
+            observation: with pictures as float (…, 3, height, width) in [0, 1] or uint8.
+        """
+        return {
+            key: self._scaled(value) if self._is_picture(key, value) else value
+            for key, value in observation.items()
+        }
+
+    def get_config(self) -> dict[str, Any]:
+        """Options to save with the policy."""
+        return {"height": self.height, "width": self.width}
+
+    def transform_features(
+        self, features: dict[PipelineFeatureType, dict[str, PolicyFeature]]
+    ) -> dict[PipelineFeatureType, dict[str, PolicyFeature]]:
+        """Say which shapes pictures have after scaling."""
+        seen = features.get(PipelineFeatureType.OBSERVATION, {})
+        for key, feature in seen.items():
+            if feature.type is FeatureType.VISUAL and feature.shape[0] == 3:
+                seen[key] = replace(feature, shape=(3, self.height, self.width))
+        return features
+
+    def _is_picture(self, key: object, value: object) -> bool:
+        return (
+            str(key).startswith(PICTURES)
+            and isinstance(value, torch.Tensor)
+            and value.ndim >= 3
+            and value.shape[-3] == 3
+            and tuple(value.shape[-2:]) != (self.height, self.width)
+        )
+
+    def _scaled(self, value: torch.Tensor) -> torch.Tensor:
+        # In whole steps of brightness, as the cache does it: training saw nothing finer.
+        whole = value if value.dtype == torch.uint8 else (value * 255).round().to(torch.uint8)
+        flat = whole.reshape(-1, *whole.shape[-3:]).permute(0, 2, 3, 1).cpu().numpy()
+        size = (self.height, self.width)
+        done = np.stack([scaled(picture, size).transpose(2, 0, 1) for picture in flat])
+        result = torch.from_numpy(done).reshape(*value.shape[:-2], *size).to(value.device)
+        return result if value.dtype == torch.uint8 else result.to(value.dtype) / 255

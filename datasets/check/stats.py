@@ -1,0 +1,300 @@
+"""Rules of `check` for statistics: recomputed from the frames and compared with what is written.
+
+Policies normalise by `meta/stats.json`; LeRobot aggregates it from the statistics of each
+episode in `meta/episodes`, so both are compared. Quantiles and image statistics are estimates
+(histograms of single episodes averaged; some of the pictures): they only have to agree with
+what the episodes say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json
+from gaploop.datasets import columns, layout
+from gaploop.datasets.check.findings import Findings, numbers
+from gaploop.datasets.check.scan import INDICES, Moments, Scan, numeric_features
+from gaploop.datasets.layout import DatasetInfo
+
+NAMES: Final = ("mean", "std", "min", "max")
+ABSURD: Final = 1e6
+"""No joint, image or pose statistic of a robot dataset is larger than this."""
+RELATIVE: Final = 1e-2
+"""Share of a feature's range by which a written statistic may differ from the recomputed one."""
+EXACT: Final = 1e-4
+"""The same for the mean of one episode, which LeRobot computes from the very same rows."""
+_FLOAT32: Final = 1e-5
+"""Error of LeRobot's float32 mean of squares, as a share of the largest square."""
+QUANTILES: Final = ("q01", "q10", "q50", "q90", "q99")
+
+
+def check_stats(info: DatasetInfo, scan: Scan | None, findings: Findings) -> None:
+    """Check `meta/stats.json` and the statistics of each episode."""
+    stats = _written(info, findings)
+    if stats is not None:
+        for key in _used(info):
+            entry = stats.get(key)
+            if not isinstance(entry, dict) or not set(NAMES) <= set(entry):
+                text = f"No statistics of {key}: normalisation fails."
+                findings.error("missing_stats", layout.STATS, text)
+                continue
+            for problem in _problems(entry):
+                findings.error("absurd_stats", f"{layout.STATS}: {key}", problem)
+    if scan is None or not scan.whole or not len(scan.runs):
+        return
+    moments = _usable_moments(info, scan)
+    rows = np.array([run.rows for run in scan.runs], dtype=np.float64)
+    if stats is not None:
+        for key, found in moments.items():
+            _compare_whole(key, stats.get(key), found, rows, findings)
+    with findings.guard(f"{layout.EPISODES}: statistics"):
+        _check_episode_stats(info, scan, moments, stats, findings)
+
+
+def _written(info: DatasetInfo, findings: Findings) -> Mapping[str, Any] | None:
+    try:
+        path = info.root / layout.STATS
+        if path.exists() and not path.is_file():  # reading a pipe would never end
+            raise UnusableInputError("It is no file.")
+        stats = read_json(path)
+        if not isinstance(stats, dict):
+            raise UnusableInputError("It is no table of statistics.")
+    except UnusableInputError as error:
+        findings.error("missing_stats", layout.STATS, str(error))
+        return None
+    return stats
+
+
+def _used(info: DatasetInfo) -> list[str]:
+    """Return the features that policies read."""
+    return [
+        k
+        for k, spec in info.features.items()
+        if (k == columns.ACTION or k.startswith("observation."))
+        and spec.get("dtype") not in ("string", "language")
+    ]
+
+
+def _problems(entry: Mapping[str, Any]) -> list[str]:
+    try:
+        values = {name: _vector(entry[name]) for name in NAMES}
+    except (TypeError, ValueError):
+        return ["Statistics are not numbers."]
+    if len({len(v) for v in values.values()}) != 1:
+        return ["mean, std, min and max have different lengths."]
+    if not all(np.isfinite(v).all() for v in values.values()):
+        return ["NaN or infinite statistics."]
+    low, mean, high = values["min"], values["mean"], values["max"]
+    slack = 1e-3 * (1 + np.abs(high - low))
+    problems = []
+    if (mean < low - slack).any() or (mean > high + slack).any():
+        problems.append("The mean lies outside min and max.")
+    if (values["std"] < 0).any() or (values["std"] > (high - low) + slack).any():
+        problems.append("The standard deviation is negative or larger than the range.")
+    if any(np.abs(v).max(initial=0) > ABSURD for v in values.values()):
+        problems.append(f"Values above {ABSURD:g}.")
+    return problems
+
+
+def _vector(value: Any) -> NDArray[np.float64]:
+    return np.asarray(value, dtype=np.float64).reshape(-1)
+
+
+def _usable_moments(info: DatasetInfo, scan: Scan) -> dict[str, Moments]:
+    """Return the numeric features that every run holds, finite throughout."""
+    bad = {feature for _, feature in scan.not_finite}
+    return {
+        key: moments
+        for key, moments in scan.moments.items()
+        if key in numeric_features(info) and key not in bad and len(moments.low) == len(scan.runs)
+    }
+
+
+def summary(moments: Moments, rows: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """Return min, max, mean, std of all runs together, each of shape (width,)."""
+    n = rows.sum()
+    mean = moments.total.sum(axis=0) / n
+    variance = np.maximum(moments.squares.sum(axis=0) / n - mean**2, 0)
+    return {
+        "min": moments.low.min(axis=0),
+        "max": moments.high.max(axis=0),
+        "mean": mean,
+        "std": np.sqrt(variance),
+    }
+
+
+def _compare_whole(
+    key: str,
+    entry: Any,
+    moments: Moments,
+    rows: NDArray[np.float64],
+    findings: Findings,
+) -> None:
+    if not isinstance(entry, dict) or not set(NAMES) <= set(entry) or _problems(entry):
+        return  # reported already, or a feature that no policy reads
+    found = summary(moments, rows)
+    where = f"{layout.STATS}: {key}"
+    wrong = [name for name in NAMES if not _agree(name, _vector(entry[name]), found)]
+    if "count" in entry and not np.array_equal(_vector(entry["count"]), [rows.sum()]):
+        wrong.append("count")
+    if wrong:
+        name = wrong[0]
+        says = f"{_vector(entry[name]).round(4).tolist()}"[:80]
+        truth = [rows.sum()] if name == "count" else found[name].round(4).tolist()
+        text = f"{', '.join(wrong)} are not those of the frames: {name} {says}, "
+        say = findings.warn if wrong == ["count"] else findings.error
+        say("wrong_stats", where, f"{text}recomputed {str(truth)[:80]}.")
+
+
+def _agree(
+    name: str,
+    written: NDArray[np.float64],
+    found: Mapping[str, NDArray[np.float64]],
+    relative: float = RELATIVE,
+) -> bool:
+    if written.shape != found["min"].shape:
+        return False
+    low, high = found["min"], found["max"]
+    size = np.maximum(np.abs(low), np.abs(high))
+    if name == "std":
+        slack = relative * found["std"] ** 2 + _FLOAT32 * size**2 + 1e-12
+        return bool((np.abs(written**2 - found["std"] ** 2) <= slack).all())
+    share = relative if name == "mean" else EXACT
+    slack = share * (high - low) + _FLOAT32 * size + 1e-9
+    return bool((np.abs(written - found[name]) <= slack).all())
+
+
+def _check_episode_stats(
+    info: DatasetInfo,
+    scan: Scan,
+    moments: Mapping[str, Moments],
+    stats: Mapping[str, Any] | None,
+    findings: Findings,
+) -> None:
+    at = {run.episode: i for i, run in enumerate(scan.runs)}
+    rows = np.array([run.rows for run in scan.runs], dtype=np.float64)
+    wrong: dict[str, list[int]] = {}
+    parts: dict[str, list[dict[str, NDArray[np.float64]]]] = {}
+    for path in layout.episode_files(info.root):
+        for key in (k for k in info.features if k not in INDICES):  # edit tools leave those behind
+            table = stat_columns(path, key)
+            if table is None or not len(table["episode_index"]):
+                continue
+            if "count" in table:
+                parts.setdefault(key, []).append(table)
+            if key in moments:
+                for episode in _differing(table, moments[key], rows, at):
+                    wrong.setdefault(key, []).append(episode)
+    for key, found in wrong.items():
+        text = f"Episodes {numbers(found)}: statistics of {key} are not those of their frames."
+        findings.error("episode_stats", layout.EPISODES, text)
+    if stats is not None and not wrong:
+        for key, tables in parts.items():
+            _compare_aggregate(key, stats.get(key), tables, findings)
+
+
+def differing_episodes(
+    table: pa.Table,
+    moments: Mapping[str, Moments],
+    rows: NDArray[np.float64],
+    episodes: Sequence[int],
+) -> list[int]:
+    """Return rows of an episode table whose statistics are not those of their frames.
+
+    Args:
+        table: rows of `meta/episodes` with statistics.
+        moments: feature to its statistics, recomputed, one row for each episode there is.
+        rows: frames of each episode there is.
+        episodes: which of them each row of `table` is about.
+    """
+    wrong: set[int] = set()
+    for key, found in moments.items():
+        names = [n for n in NAMES if f"stats/{key}/{n}" in table.column_names]
+        if len(names) < len(NAMES) or len(found.low) != len(rows):
+            continue
+        columns_ = {n: table[f"stats/{key}/{n}"].to_pylist() for n in names}
+        for i, episode in enumerate(episodes):
+            try:
+                written = {n: _vector(columns_[n][i]) for n in names}
+            except (TypeError, ValueError):
+                wrong.add(i)
+                continue
+            due = summary(found.only(episode), rows[episode : episode + 1])
+            if not all(_agree(n, written[n], due, EXACT) for n in NAMES):
+                wrong.add(i)
+    return sorted(wrong)
+
+
+def stat_columns(path: Path, key: str) -> dict[str, NDArray[np.float64]] | None:
+    """Return an episode file's statistics of a feature, shape (episodes, width), with the index."""
+    present = set(pq.read_schema(path).names)
+    stats = [n for n in (*NAMES, *QUANTILES, "count") if f"stats/{key}/{n}" in present]
+    if not set(NAMES) <= set(stats) or "episode_index" not in present:
+        return None
+    wanted = ["episode_index", *(f"stats/{key}/{n}" for n in stats)]
+    table = pq.read_table(path, columns=wanted, partitioning=None)
+    if any(table[name].null_count for name in wanted):
+        return None
+    found = {name: _rows(table[f"stats/{key}/{name}"]) for name in stats}
+    return {"episode_index": _rows(table["episode_index"])[:, 0], **found}
+
+
+def _rows(column: pa.ChunkedArray) -> NDArray[np.float64]:
+    flat: Any = column.combine_chunks()
+    while pa.types.is_nested(flat.type):
+        flat = flat.flatten()
+    values = np.asarray(flat.to_numpy(zero_copy_only=False), dtype=np.float64)
+    return values.reshape(len(column), -1) if len(column) else np.empty((0, 1))
+
+
+def _differing(
+    table: Mapping[str, NDArray[np.float64]],
+    moments: Moments,
+    rows: NDArray[np.float64],
+    at: Mapping[int, int],
+) -> Iterator[int]:
+    for row, index in enumerate(table["episode_index"].astype(int).tolist()):
+        if index not in at:
+            continue
+        i = at[index]
+        found = summary(moments.only(i), rows[i : i + 1])
+        if not all(_agree(name, table[name][row], found, EXACT) for name in NAMES):
+            yield index
+
+
+def _compare_aggregate(
+    key: str, entry: Any, tables: list[dict[str, NDArray[np.float64]]], findings: Findings
+) -> None:
+    """Compare what only the episodes can vouch for: quantiles, and statistics of pictures."""
+    if not isinstance(entry, dict):
+        return
+    counts = np.concatenate([t["count"][:, :1] for t in tables])
+    low = np.concatenate([t["min"] for t in tables]).min(axis=0)
+    high = np.concatenate([t["max"] for t in tables]).max(axis=0)
+    slack = RELATIVE * (high - low) + _FLOAT32 * np.maximum(np.abs(low), np.abs(high)) + 1e-9
+    wrong = []
+    for name in ("mean", *QUANTILES):
+        if name not in entry or not all(name in t for t in tables):
+            continue
+        values = np.concatenate([t[name] for t in tables])
+        due = (values * counts).sum(axis=0) / counts.sum()
+        try:
+            written = _vector(entry[name])
+        except (TypeError, ValueError):
+            written = np.empty(0)
+        inside = written.shape == low.shape and bool(
+            ((written >= low - slack) & (written <= high + slack)).all()
+        )
+        if not inside or (name == "mean" and not (np.abs(written - due) <= slack).all()):
+            wrong.append(name)
+    if wrong:
+        text = f"{', '.join(wrong)} are not what the episodes say."
+        findings.error("wrong_stats", f"{layout.STATS}: {key}", text)

@@ -1,0 +1,1 @@
+"""One dataset made of chosen episodes of others: delete, keep, split, merge, tag anew."""

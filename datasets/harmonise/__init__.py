@@ -1,0 +1,1 @@
+"""A dataset made like another one, so that both can be mixed or merged."""

@@ -1,0 +1,273 @@
+"""Carries a conversion out: a new LeRobot v3 dataset with its numbers and pictures changed.
+
+Labels, telemetry, consent and every other file come along. Telemetry keeps the names and the
+rate it was recorded with.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from gaploop.core.consent import Place
+from gaploop.core.consent_store import load_register, note_places
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, write_json
+from gaploop.datasets import columns, episodes_table, layout, lineage, staging
+from gaploop.datasets.edit.pieces import AUTOMATIC, Piece
+from gaploop.datasets.frames import FrameTable, load_frames
+from gaploop.datasets.harmonise.dataset import Conversion, known_units
+from gaploop.datasets.harmonise.differences import PICTURES
+from gaploop.datasets.harmonise.pictures import convert_video
+from gaploop.datasets.harmonise.rate import between, chosen_rows
+from gaploop.datasets.harmonise.steps import VECTORS, Vector
+from gaploop.datasets.harmonise.undo import RECORD, SCHEMA, history_of
+from gaploop.datasets.layout import Episode
+from gaploop.datasets.lerobot_read import video_of
+
+_REWRITTEN: Final = ("data", "videos", "images", "meta")
+_KEPT_META: Final = "meta/gap"
+_NUMERIC: Final = ("float", "int", "uint", "bool")
+
+type Hook = Callable[[], None]
+
+
+def harmonise(
+    piece: Piece, conversion: Conversion, target: Path, on_episode: Hook | None = None
+) -> int:
+    """Write a dataset's takes, converted, to `target`; return how many.
+
+    Args:
+        piece: the dataset; within `edit.opened`.
+        conversion: what to do to it.
+        target: a folder that doesn't exist or is empty.
+        on_episode: called after each take.
+
+    Raises:
+        UnusableInputError: the source is damaged, has features that can't be converted, or the
+            target can't be used. Nothing is left at the target then.
+    """
+    target = Path(target).resolve()
+    _check_target(target, piece.info.root)
+    _check_convertible(piece, conversion)
+    with ExitStack() as stack:
+        stack.enter_context(staging.locked(target, "--output_dir"))
+        staging.recover(target)
+        _check_consents(piece, target)
+        stage = staging.beside(target, "staging")
+        pictures = staging.beside(target, "pictures")
+        for folder in (stage, pictures):
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        shutil.rmtree(pictures, ignore_errors=True)
+        pictures.mkdir(parents=True)
+        _write(piece, conversion, stage, pictures, on_episode)
+        _copy_rest(piece.info.root, stage)
+        _write_rows(piece, conversion, stage)
+        _write_record(piece, conversion, stage)
+        staging.commit(stage, target)
+    return len(piece.episodes)
+
+
+def _check_target(target: Path, source: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UnusableInputError(f"{target} is not empty. Name another with --output_dir.")
+    if target.is_relative_to(source) or source.is_relative_to(target):
+        raise UnusableInputError(f"{target} and {source} lie inside each other. Keep them apart.")
+
+
+def _check_convertible(piece: Piece, conversion: Conversion) -> None:
+    info = piece.info
+    for name, spec in info.features.items():
+        if name in AUTOMATIC or conversion.name_of(name) is None:
+            continue
+        kind, shape = str(spec.get("dtype")), spec.get("shape") or (1,)
+        depth = bool((spec.get("info") or {}).get("video.is_depth_map"))
+        fits = (
+            kind == "video" if kind in PICTURES else kind.startswith(_NUMERIC) and len(shape) == 1
+        )
+        if not fits or depth:
+            what = "depth pictures" if depth else f"{kind} of shape {tuple(shape)}"
+            raise UnusableInputError(
+                f"{info.root}: {name} holds {what}, which can't be converted. Leave it out with "
+                f"drop: [{name}]."
+            )
+    for episode in piece.episodes:
+        if len(episode.row.get("tasks") or ()) > 1:
+            raise UnusableInputError(
+                f"{info.root}: episode {episode.index} has several tasks, which a conversion "
+                "can't keep. Leave it out first with gaploop edit delete."
+            )
+
+
+def _check_consents(piece: Piece, target: Path) -> None:
+    infos = [e.info for e in piece.episodes]
+    note_places(None, infos, Place("dataset", str(target)))
+    known = load_register(None).consents if any(i.consent for i in infos) else {}
+    for info in infos:
+        for id_ in (part.strip() for part in info.consent.split(",")):
+            if id_ in known and known[id_].withdrawn:
+                raise UnusableInputError(
+                    f"Take {info.uid} is of a person who withdrew consent {id_}. Remove it first: "
+                    f"gaploop consent withdraw {id_} --yes"
+                )
+
+
+def _write(
+    piece: Piece, conversion: Conversion, stage: Path, pictures: Path, on_episode: Hook | None
+) -> None:
+    from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
+
+    info, features = piece.info, conversion.features()
+    numbers = [
+        n
+        for n, f in info.features.items()
+        if n not in AUTOMATIC and f.get("dtype") not in PICTURES and conversion.name_of(n)
+    ]
+    table = load_frames(info.root, numbers, sorted(piece.chosen))
+    name = f"local/{stage.parent.name}"
+    writer = open_writer(stage, name, conversion.fps, conversion.robot_type, features)
+    try:
+        for episode in piece.episodes:
+            values = _values(table, episode, conversion)
+            videos = _videos(piece, episode, conversion, pictures)
+            writer.save_take(episode.info.task, values, videos)
+            for path in videos.values():
+                path.unlink()
+            if on_episode is not None:
+                on_episode()
+    finally:
+        writer.finalize()
+
+
+def _values(table: FrameTable, episode: Episode, conversion: Conversion) -> dict[str, NDArray[Any]]:
+    rows = table.rows_of(episode.index)
+    count = rows.stop - rows.start
+    if count != episode.length or not count:
+        raise UnusableInputError(
+            f"{table.info.root}: episode {episode.index} has {count} rows, its table says "
+            f"{episode.length}. Mend it with gaploop repair."
+        )
+    source_fps, fps = table.info.fps, conversion.fps
+    index = chosen_rows(count, source_fps, fps, conversion.rule)
+    result: dict[str, NDArray[Any]] = {}
+    joints: dict[str, Vector] = {}
+    for name, column in table.columns.items():
+        own, new = column[rows], conversion.name_of(name)
+        if name in VECTORS:
+            own = own.reshape(count, -1).astype(np.float64)
+            linear = conversion.rule == "linear" and source_fps != fps
+            values = between(own, source_fps, fps) if linear else own[index]
+            joints[name] = Vector(table.info.names(name), values)
+        elif name.startswith(columns.CAMERA_AGE) and new is not None:
+            result[new] = _aged(own.reshape(-1)[index], index, source_fps, fps)
+        elif new is not None:
+            result[new] = own[index]
+    done = conversion.vectors(joints, episode.info.uid)
+    result |= {n: v.values.astype(np.float32) for n, v in done.items()}
+    return result | {n: _filled(n, episode, result, fps) for n in conversion.fill}
+
+
+def _filled(
+    name: str, episode: Episode, values: Mapping[str, NDArray[Any]], fps: float
+) -> NDArray[Any]:
+    action = values[columns.ACTION]
+    n = len(action)
+    if name == columns.SENT:
+        return action
+    if name == columns.TIME:
+        return np.arange(n) / fps
+    if name == columns.TAKE:
+        return np.full(n, columns.take_hash(episode.info.uid), dtype=np.int64)
+    if name.startswith(columns.CAMERA_AGE):
+        return np.full(n, columns.AGE_UNKNOWN_S, dtype=np.float32)
+    return np.zeros(n, dtype=bool if name == columns.INTERVENTION else np.int64)
+
+
+def _aged(
+    age_s: NDArray[Any], index: NDArray[np.int64], source_fps: float, fps: float
+) -> NDArray[np.float32]:
+    """Return the ages of pictures that stand at other moments than they did."""
+    later_s = np.arange(len(index)) / fps - index / source_fps
+    known = age_s != columns.AGE_UNKNOWN_S
+    return np.where(known, np.maximum(age_s + later_s, 0.0), age_s).astype(np.float32)
+
+
+def _videos(
+    piece: Piece, episode: Episode, conversion: Conversion, folder: Path
+) -> dict[str, Path]:
+    """Write a take's pictures, converted, to one file per camera."""
+    result = {}
+    info = piece.info
+    index = chosen_rows(episode.length, info.fps, conversion.fps, conversion.rule)
+    for key in info.video_keys:
+        found = conversion.camera(key)
+        if found is None:
+            continue
+        path, start_s = video_of(info, episode.row, key)
+        camera = found[0].removeprefix(columns.IMAGES)
+        if path is None or not path.exists():
+            raise UnusableInputError(
+                f"{info.root}: episode {episode.index} has no video of {key}. Restore it, or "
+                f"leave the camera out: cameras: {{{key.removeprefix(columns.IMAGES)}: null}}."
+            )
+        result[camera] = folder / f"{camera}.mp4"
+        source = (path, start_s, episode.length, info.fps)
+        convert_video(source, index, found[1], conversion.fps, result[camera])
+    return result
+
+
+def _copy_rest(root: Path, stage: Path) -> None:
+    """Copy labels, telemetry and whatever else lies in the dataset's folder."""
+    for path in sorted(root.rglob("*")):
+        own = path.relative_to(root)
+        kept = own.parts[0] not in _REWRITTEN or own.is_relative_to(_KEPT_META)
+        if path.is_file() and kept and own.name not in (lineage.RUN, "README.md"):
+            (stage / own).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, stage / own)
+
+
+def _write_rows(piece: Piece, conversion: Conversion, stage: Path) -> None:
+    """Give the new episodes the gap columns, and columns of others, that the old ones had."""
+    ours = columns.EPISODE_COLUMNS
+    rows = [e.row for e in piece.episodes]
+    types = pq.read_schema(layout.episode_files(piece.info.root)[0])
+    for path in layout.episode_files(stage):
+        table = layout.read_parquet(path)
+        numbers = table["episode_index"].to_pylist()
+        for name in rows[0]:
+            if name in ours or "/" in name or name in table.column_names:
+                continue
+            values = [rows[i].get(name) for i in numbers]
+            table = table.append_column(name, pa.array(values, types.field(name).type))
+        pq.write_table(table, path, compression="snappy")
+    if piece.tagged:
+        units = {"gap_units": conversion.units} if conversion.units else {}
+        new = {i: {**{n: row[n] for n in ours}, **units} for i, row in enumerate(rows)}
+        episodes_table.materialise(stage, new)
+
+
+def _write_record(piece: Piece, conversion: Conversion, stage: Path) -> None:
+    source = lineage.source_of(piece)
+    units = known_units(piece.episodes, piece.info)
+    entry: dict[str, Any] = {
+        "at": datetime.now(UTC).isoformat(),
+        "source": {k: source[k] for k in ("name", "id", "hash")},
+        "units": {"from": units, "to": conversion.units},
+        **conversion.record(),
+    }
+    path = stage / RECORD
+    path.parent.mkdir(parents=True, exist_ok=True)
+    history = history_of(stage)
+    write_json(path, {"schema": SCHEMA, "history": [*history, entry]})
+    frames = int(read_json(stage / layout.INFO)["total_frames"])
+    result = {"takes": len(piece.episodes), "frames": frames, "record": RECORD}
+    lineage.write_run(stage, "harmonise", {}, [source], result)

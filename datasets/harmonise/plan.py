@@ -1,0 +1,265 @@
+"""What it would take to make one dataset like another: a spec, as far as nobody has to guess."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gaploop.core.kinematics import model_of
+from gaploop.datasets import columns
+from gaploop.datasets.edit.pieces import AUTOMATIC, Piece
+from gaploop.datasets.harmonise.dataset import FILLED, empty_vectors
+from gaploop.datasets.harmonise.differences import PICTURES, Difference, differences, profile
+from gaploop.datasets.harmonise.pose import EE, POSE
+from gaploop.datasets.harmonise.spec import UNDECIDED
+from gaploop.datasets.harmonise.steps import SUFFIX, UNITS, VECTORS, is_gripper, joint
+from gaploop.datasets.layout import DatasetInfo
+
+_TIDY: Final = ("robot_type", "fps", "units", "joints", "action_space", "suffix", "order")
+
+
+@dataclass
+class Draft:
+    """A spec in the making.
+
+    Attributes:
+        spec: as YAML would hold it; `?` stands where only its user can decide.
+        undecided: what is to be decided, with the choices, in words.
+        impossible: what no conversion can bring about, in words.
+        differences: what differs, the dataset's value first.
+    """
+
+    spec: dict[str, Any] = field(default_factory=dict)
+    undecided: list[str] = field(default_factory=list)
+    impossible: list[str] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+
+
+def derive(piece: Piece, reference: Piece) -> Draft:
+    """Return what would make `piece` like `reference`.
+
+    Raises:
+        UnusableInputError: one of them holds takes in several units.
+    """
+    draft = Draft()
+    ours, theirs = profile(piece.info, piece.episodes), profile(reference.info, reference.episodes)
+    draft.differences = list(differences(ours, theirs))
+    a, b = piece.info, reference.info
+    if bool(ours.units) != bool(theirs.units):
+        said = (ours.units or "not stated", theirs.units or "not stated")
+        draft.differences.append(Difference("units", "units", *said))
+    if a.robot_type != b.robot_type:
+        draft.differences.append(Difference("robot_type", "robot_type", a.robot_type, b.robot_type))
+        draft.spec["robot_type"] = b.robot_type
+    if a.fps != b.fps:
+        draft.spec["fps"] = {"to": int(b.fps) if b.fps == int(b.fps) else b.fps, "rule": "hold"}
+    space = _space(draft, a, b, theirs.units)
+    _units(draft, a, ours.units, theirs.units, space)
+    if not space:
+        _joints(draft, a, b)
+    _cameras(draft, a, b)
+    _others(draft, a, b)
+    if piece.tagged != reference.tagged:
+        bare = a if reference.tagged else b
+        draft.impossible.append(
+            f"{bare.root} has no gap columns. Add them first: gaploop import {bare.root} "
+            "--format=lerobot --kind=… --domain=… --output_dir=…"
+        )
+    return draft
+
+
+def _is_tool(info: DatasetInfo) -> bool:
+    return set(POSE) <= set(info.names(columns.ACTION))
+
+
+def _space(draft: Draft, a: DatasetInfo, b: DatasetInfo, theirs: str) -> str:
+    """Note a change of space; return which, or ""."""
+    if _is_tool(a) == _is_tool(b):
+        return ""
+    arm = model_of(a.robot_type if _is_tool(b) else b.robot_type) or UNDECIDED
+    if arm == UNDECIDED:
+        draft.undecided.append("action_space, arm: an arm's name (so101, koch, …) or MJCF file.")
+    if _is_tool(b):
+        draft.spec["action_space"] = {"to": EE, "arm": arm}
+        return EE
+    units = theirs if theirs in ("deg", "rad") else UNDECIDED
+    space = {"to": "joint", "arm": arm, "units": units, "start": UNDECIDED}
+    draft.spec["action_space"] = space
+    draft.undecided.append(
+        f"action_space, start: joint positions of every take's first frame [{units}], without "
+        "the gripper; inverse kinematics goes on from there."
+    )
+    return "joint"
+
+
+def _units(draft: Draft, a: DatasetInfo, ours: str, theirs: str, space: str) -> None:
+    target = theirs
+    if space == EE:
+        target = ours if ours in ("deg", "rad") else "deg"
+    if space == "joint" or ours == target or not target or target == EE:
+        return
+    units: dict[str, Any] = {"to": target}
+    if not ours:
+        units = {"from": UNDECIDED, "to": target}
+        draft.undecided.append(
+            f"units, from: no take of {a.root} states its units: one of {', '.join(UNITS)}."
+        )
+    if "m100_100" in (ours, target):
+        units["ranges"] = UNDECIDED
+        draft.undecided.append(
+            "units, ranges: the angles [deg] at -100 and 100, as {joint: [low, high]}, "
+            "a LeRobot calibration file, or model with arm: NAME."
+        )
+    grippers = [n for v in empty_vectors(a).values() for n in v.names if is_gripper(n)]
+    if grippers and "rad" in (ours, target):
+        units["gripper"] = UNDECIDED
+        draft.undecided.append(
+            "units, gripper: keep, model with arm: NAME, or [rad at 0, rad at 100]."
+        )
+    draft.spec["units"] = units
+
+
+def _joints(draft: Draft, a: DatasetInfo, b: DatasetInfo) -> None:
+    extra, missing = _strangers(a, b), _strangers(b, a)
+    if extra:
+        draft.spec["joints"] = dict.fromkeys(extra, UNDECIDED)
+        choices = f"one of {', '.join(missing)}, or null" if missing else "null"
+        draft.undecided.append(
+            f"joints: {b.root} has no {', '.join(extra)}. Which is which? For each {choices} (to "
+            "leave it out)."
+        )
+    elif missing:
+        draft.impossible.append(
+            f"{a.root} has no joints {', '.join(missing)}. Arms that differ can share tool space: "
+            "convert both with action_space: {to: ee, arm: NAME}."
+        )
+    else:
+        _names_and_order(draft, a, b)
+
+
+def _strangers(a: DatasetInfo, b: DatasetInfo) -> list[str]:
+    """Return the joints that a feature has in `a` and not in `b`."""
+    found = []
+    for feature in VECTORS:
+        if feature in a.features and feature in b.features:
+            known = {joint(n) for n in b.names(feature)}
+            found += [joint(n) for n in a.names(feature) if joint(n) not in known]
+    return list(dict.fromkeys(found))
+
+
+def _names_and_order(draft: Draft, a: DatasetInfo, b: DatasetInfo) -> None:
+    shared = [f for f in VECTORS if f in a.features and f in b.features]
+    ends = {n.endswith(SUFFIX) for f in shared for n in b.names(f)}
+    have = {n.endswith(SUFFIX) for f in shared for n in a.names(f)}
+    if len(ends) == 1 and have != ends:
+        draft.spec["suffix"] = ends.pop()
+    for feature in shared:
+        ours, theirs = a.names(feature), b.names(feature)
+        if sorted(map(joint, ours)) != sorted(map(joint, theirs)):
+            draft.impossible.append(
+                f"{feature} has {len(ours)} entries, {b.root} has {len(theirs)}: "
+                f"{', '.join(ours)}, not {', '.join(theirs)}."
+            )
+        elif [joint(n) for n in ours] != [joint(n) for n in theirs]:
+            draft.spec.setdefault("order", {})[feature] = list(theirs)
+
+
+def _pictures(info: DatasetInfo) -> dict[str, tuple[int, ...]]:
+    return {
+        n.removeprefix(columns.IMAGES): tuple(int(k) for k in f["shape"])
+        for n, f in info.features.items()
+        if f.get("dtype") in PICTURES
+    }
+
+
+def _cameras(draft: Draft, a: DatasetInfo, b: DatasetInfo) -> None:
+    ours, theirs = _pictures(a), _pictures(b)
+    extra = [n for n in ours if n not in theirs]
+    missing = [n for n in theirs if n not in ours]
+    changes: dict[str, Any] = {}
+    if extra and missing:
+        changes |= dict.fromkeys(extra, UNDECIDED)
+        draft.undecided.append(
+            f"cameras: {b.root} has no {', '.join(extra)}. Which is which? For each one of "
+            f"{', '.join(missing)}, or null (to leave it out)."
+        )
+    elif extra:
+        changes |= dict.fromkeys(extra)
+        for name in extra:
+            size = ours[name]
+            draft.differences.append(Difference(f"camera {name}", "presence", size, None))
+    elif missing:
+        draft.impossible.append(
+            f"{a.root} has no camera {', '.join(missing)}. Leave it out of {b.root}: "
+            f"cameras: {{{missing[0]}: null}}."
+        )
+    for name in ours:
+        if name in theirs and ours[name] != theirs[name]:
+            changes[name] = _fit(draft, name, ours[name], theirs[name])
+    if changes:
+        draft.spec["cameras"] = changes
+
+
+def _fit(draft: Draft, name: str, have: tuple[int, ...], want: tuple[int, ...]) -> dict[str, Any]:
+    """Return how a picture gets another size; a change of its sides' ratio is to be decided."""
+    resize = [want[1], want[0]]
+    if have[0] * want[1] == have[1] * want[0]:
+        return {"resize": resize}
+    scale = min(have[0] / want[0], have[1] / want[1])
+    h, w = int(want[0] * scale) // 2 * 2, int(want[1] * scale) // 2 * 2
+    middle = [(have[1] - w) // 2, (have[0] - h) // 2, w, h]
+    draft.undecided.append(
+        f"cameras, {name}: {have[1]}x{have[0]} has other sides than {want[1]}x{want[0]}. crop: "
+        f"[x, y, width, height], such as the middle {middle}, or null (to distort it)."
+    )
+    return {"crop": UNDECIDED, "resize": resize}
+
+
+def _others(draft: Draft, a: DatasetInfo, b: DatasetInfo) -> None:
+    skip = (*AUTOMATIC, *VECTORS)
+
+    def plain(info: DatasetInfo) -> Mapping[str, Any]:
+        return {
+            n: f
+            for n, f in info.features.items()
+            if n not in skip
+            and f.get("dtype") not in PICTURES
+            and not n.startswith(columns.CAMERA_AGE)
+        }
+
+    ours, theirs = plain(a), plain(b)
+    drop = [n for n in ours if n not in theirs]
+    drop += [n for n in VECTORS if n in a.features and n not in b.features]
+    if drop:
+        draft.spec["drop"] = drop
+    missing = [n for n in theirs if n not in ours]
+    missing += [n for n in VECTORS if n in b.features and n not in a.features]
+    if any(n in FILLED for n in missing) or (_ages(b) and not _ages(a)):
+        draft.spec["fill"] = True
+    missing = [n for n in missing if n not in FILLED]
+    if missing:
+        draft.impossible.append(
+            f"{a.root} has no {', '.join(missing)}, which can't be made up. Leave it out of "
+            f"{b.root} with a spec: drop: [{', '.join(missing)}]."
+        )
+    for name in ours:
+        if name in theirs and _form(a, name) != _form(b, name):
+            draft.impossible.append(
+                f"{name} is {_form(a, name)}, in {b.root} {_form(b, name)}. Leave it out of both: "
+                f"drop: [{name}]."
+            )
+
+
+def _ages(info: DatasetInfo) -> bool:
+    return any(n.startswith(columns.CAMERA_AGE) for n in info.features)
+
+
+def _form(info: DatasetInfo, name: str) -> str:
+    names: Sequence[str] = info.names(name)
+    return f"{info.features[name].get('dtype')} of {len(names)} ({', '.join(names)})"
+
+
+def tidy(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a spec with its keys in the order of the documents."""
+    return {k: spec[k] for k in (*_TIDY, *(k for k in spec if k not in _TIDY)) if k in spec}

@@ -1,0 +1,232 @@
+"""What a conversion is asked to do: the file that `gaploop harmonise --spec` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.schema import check_keys, load_yaml, mapping, number
+from gaploop.datasets.harmonise.pose import EE
+from gaploop.datasets.harmonise.rate import RULES
+from gaploop.datasets.harmonise.steps import JointChange, joint
+from gaploop.datasets.harmonise.units import UnitsSpec, parse_units
+
+KEYS: Final = (
+    "robot_type", "fps", "joints", "order", "suffix", "units", "action_space", "cameras", "drop",
+    "fill",
+)  # fmt: skip
+UNDECIDED: Final = "?"
+"""Stands in a printed spec where only its user can decide."""
+_MAX_PIXELS: Final = 8192
+
+
+@dataclass(frozen=True)
+class SpaceSpec:
+    """Conversion between joint and tool space.
+
+    Attributes:
+        target: `ee` or `joint`.
+        arm: name in `kinematics.ARM_MODELS`, or an MJCF file.
+        units: for `joint`, the units of the joints: deg or rad.
+        start: for `joint`, joint positions of every take's first frame, in `units`.
+    """
+
+    target: str
+    arm: str
+    units: str = "deg"
+    start: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class CameraSpec:
+    """What becomes of one camera.
+
+    Attributes:
+        name: its new name, or "" to keep it.
+        crop: x, y, width, height in the old picture [px], or None.
+        resize: width, height afterwards [px], or None.
+    """
+
+    name: str = ""
+    crop: tuple[int, int, int, int] | None = None
+    resize: tuple[int, int] | None = None
+
+    @property
+    def touches_pictures(self) -> bool:
+        """Say whether pictures change, so that they must be encoded again."""
+        return self.crop is not None or self.resize is not None
+
+
+@dataclass(frozen=True)
+class HarmoniseSpec:
+    """A conversion, in the order in which it is carried out.
+
+    Attributes:
+        joints: old joint name to what becomes of it.
+        units: conversion of units, or None.
+        action_space: conversion of space, or None.
+        suffix: whether joint names end in `.pos`; None to leave them.
+        order: feature to the names of its entries in order.
+        fps: new rate [Hz], or None.
+        rule: how frames of another rate are made, see `RULES`.
+        cameras: old camera name to what becomes of it; None to leave it out.
+        drop: features to leave out.
+        robot_type: new name of the robot; None to keep it.
+        fill: add the gap columns of frames that are missing, saying no more than is known.
+    """
+
+    joints: Mapping[str, JointChange] = field(default_factory=dict)
+    units: UnitsSpec | None = None
+    action_space: SpaceSpec | None = None
+    suffix: bool | None = None
+    order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fps: float | None = None
+    rule: str = "hold"
+    cameras: Mapping[str, CameraSpec | None] = field(default_factory=dict)
+    drop: tuple[str, ...] = ()
+    robot_type: str | None = None
+    fill: bool = False
+
+
+def load_spec(path: Path) -> HarmoniseSpec:
+    """Read a conversion from YAML.
+
+    Raises:
+        UnusableInputError: missing, not YAML, undecided, or something in it makes no sense.
+    """
+    return parse_spec(load_yaml(path, "Spec"), str(path), path.parent)
+
+
+def parse_spec(value: Mapping[str, Any], where: str, folder: Path) -> HarmoniseSpec:
+    """Return the conversion that a mapping describes.
+
+    Args:
+        value: what the file holds.
+        where: names the file in errors.
+        folder: what paths in it are relative to.
+
+    Raises:
+        UnusableInputError: undecided, or something in it makes no sense.
+    """
+    check_keys(value, KEYS, where)
+    for key, entry in _leaves(value):
+        if entry == UNDECIDED:
+            raise UnusableInputError(f"{where}: {key} is still '?'. Decide it.")
+    fps, rule = _fps(value.get("fps"), where)
+    drop = value.get("drop") or []
+    if not isinstance(drop, list):
+        raise UnusableInputError(f"{where}: drop must be a list of features, got {drop!r}.")
+    robot, suffix = value.get("robot_type"), value.get("suffix")
+    return HarmoniseSpec(
+        _joints(value.get("joints"), f"{where}, joints"),
+        parse_units(value.get("units"), f"{where}, units", folder),
+        _space(value.get("action_space"), f"{where}, action_space"),
+        None if suffix is None else bool(suffix),
+        _order(value.get("order"), f"{where}, order"),
+        fps,
+        rule,
+        _cameras(value.get("cameras"), f"{where}, cameras"),
+        tuple(map(str, drop)),
+        None if robot is None else str(robot),
+        bool(value.get("fill", False)),
+    )
+
+
+def _leaves(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return [leaf for k, v in value.items() for leaf in _leaves(v, f"{prefix}{k}.")]
+    if isinstance(value, list):
+        return [leaf for v in value for leaf in _leaves(v, prefix)]
+    return [(prefix.rstrip("."), value)]
+
+
+def _fps(value: Any, where: str) -> tuple[float | None, str]:
+    if value is None:
+        return None, "hold"
+    if not isinstance(value, Mapping):
+        value = {"to": value}
+    check_keys(value, ("to", "rule"), f"{where}, fps", ("to",))
+    rule = str(value.get("rule", "hold"))
+    if rule not in RULES:
+        raise unknown_choice("rule", rule, RULES, f"{where}, fps")
+    fps = number(value["to"], f"{where}, fps", 1, 1000)
+    if fps != int(fps):
+        raise UnusableInputError(f"{where}, fps: {fps:g} must be a whole number, as in LeRobot.")
+    return fps, rule
+
+
+def _joints(value: Any, where: str) -> dict[str, JointChange]:
+    changes = {}
+    for old, new in mapping(value, where, "old: new").items():
+        here = f"{where}, {old}"
+        if new is None or isinstance(new, str):
+            changes[joint(str(old))] = JointChange(joint(new or ""))
+            continue
+        entry = mapping(new, here, "key: value")
+        check_keys(entry, ("name", "sign", "offset"), here)
+        sign = entry.get("sign", 1)
+        if sign not in (1, -1):
+            raise UnusableInputError(f"{here}: sign {sign!r} must be 1 or -1.")
+        offset = number(entry.get("offset", 0.0), f"{here}, offset", -1e6, 1e6)
+        name = joint(str(entry.get("name", old)))
+        changes[joint(str(old))] = JointChange(name, float(sign), offset)
+    return changes
+
+
+def _space(value: Any, where: str) -> SpaceSpec | None:
+    if value is None:
+        return None
+    value = mapping(value, where, "key: value")
+    check_keys(value, ("to", "arm", "units", "start"), where, ("to", "arm"))
+    if value["to"] not in (EE, "joint"):
+        raise unknown_choice("action space", value["to"], (EE, "joint"), where)
+    units = str(value.get("units", "deg"))
+    if units not in ("deg", "rad"):
+        raise unknown_choice("units", units, ("deg", "rad"), where)
+    start = value.get("start") or []
+    if not isinstance(start, list):
+        raise UnusableInputError(f"{where}: start must be a list of joint positions [{units}].")
+    numbers = tuple(number(v, f"{where}, start", -1e6, 1e6) for v in start)
+    return SpaceSpec(value["to"], str(value["arm"]), units, numbers)
+
+
+def _order(value: Any, where: str) -> dict[str, tuple[str, ...]]:
+    orders = {}
+    for feature, names in mapping(value, where, "feature: [names]").items():
+        if not isinstance(names, list):
+            raise UnusableInputError(f"{where}, {feature}: must be a list of names.")
+        orders[str(feature)] = tuple(map(str, names))
+    return orders
+
+
+def _cameras(value: Any, where: str) -> dict[str, CameraSpec | None]:
+    cameras: dict[str, CameraSpec | None] = {}
+    for name, change in mapping(value, where, "camera: change").items():
+        here = f"{where}, {name}"
+        if change is None:
+            cameras[str(name)] = None
+            continue
+        if isinstance(change, str):
+            change = {"name": change}
+        entry = mapping(change, here, "key: value")
+        check_keys(entry, ("name", "crop", "resize"), here)
+        crop, resize = (
+            _sizes(entry.get(k), n, f"{here}, {k}") for k, n in (("crop", 4), ("resize", 2))
+        )
+        cameras[str(name)] = CameraSpec(str(entry.get("name") or ""), crop, resize)  # type: ignore[arg-type]
+    return cameras
+
+
+def _sizes(value: Any, count: int, where: str) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != count:
+        form = "[x, y, width, height]" if count == 4 else "[width, height]"
+        raise UnusableInputError(f"{where}: {value!r} must be {form} [px].")
+    sizes = tuple(int(number(v, where, 0, _MAX_PIXELS)) for v in value)
+    if any(n < 2 or n % 2 for n in sizes[-2:]):
+        raise UnusableInputError(f"{where}: width and height must be even, at least 2, for video.")
+    return sizes

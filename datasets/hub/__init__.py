@@ -1,0 +1,1 @@
+"""Datasets and adapters onto a Hub: checked, resumed, retried, queued."""

@@ -1,0 +1,130 @@
+"""Pushes that are still to be done, one small file each, so that none is forgotten.
+
+A push is written down before it begins and struck out once it is done: what a kill or a Hub that
+is down interrupts is sent by the next `gaploop push`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import filelock
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, writable_folder, write_json
+from gaploop.datasets.hub.target import HubTarget
+
+SCHEMA: Final = "gaploop.push.v1"
+ENVIRONMENT: Final = "GAPLOOP_PUSH_QUEUE"
+
+
+@dataclass(frozen=True)
+class QueuedPush:
+    """A push that was asked for.
+
+    Attributes:
+        folder: what to push, absolute.
+        repo_id: owner and name.
+        kind: `dataset` or `model`.
+        endpoint: the Hub's address; a push is only ever sent to the one it was meant for.
+        private: of a new repository.
+        license: for the card.
+        tags: for the card.
+        consents: the consent register; the default one where "".
+        at: when it was asked for, ISO 8601, UTC.
+        error: why it isn't done yet; "" where it was interrupted.
+    """
+
+    folder: str
+    repo_id: str
+    kind: str
+    endpoint: str
+    private: bool | None = None
+    license: str = ""
+    tags: tuple[str, ...] = ()
+    consents: str = ""
+    allow_paths: bool = False
+    at: str = dataclasses.field(default_factory=lambda: datetime.now(UTC).isoformat())
+    error: str = ""
+
+    @property
+    def target(self) -> HubTarget:
+        """Where it goes."""
+        return HubTarget(self.repo_id, self.kind, self.endpoint, self.private)
+
+
+def default_queue() -> Path:
+    """Return where pushes wait: `$GAPLOOP_PUSH_QUEUE`, or `gaploop/push` in `$XDG_STATE_HOME`.
+
+    The latter is `~/.local/state` unless set (XDG Base Directory Specification).
+    """
+    named = os.environ.get(ENVIRONMENT)
+    if named:
+        return Path(named).expanduser()
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "gaploop" / "push"
+
+
+def put(push: QueuedPush, queue: Path | None = None) -> None:
+    """Write a push down; an older one to the same repository gives way."""
+    folder = writable_folder(queue or default_queue(), "Push queue", f"${ENVIRONMENT}")
+    write_json(folder / _name(push), {"schema": SCHEMA, **asdict(push)})
+
+
+def drop(push: QueuedPush, queue: Path | None = None) -> None:
+    """Strike a push out: it is done, or no longer wanted."""
+    ((queue or default_queue()) / _name(push)).unlink(missing_ok=True)
+
+
+def waiting(queue: Path | None = None) -> list[QueuedPush]:
+    """Return what waits, oldest first.
+
+    Raises:
+        UnusableInputError: a file that can't be read.
+    """
+    found = [_read(path) for path in sorted((queue or default_queue()).glob("*.json"))]
+    return sorted(found, key=lambda push: push.at)
+
+
+@contextlib.contextmanager
+def sending(push: QueuedPush, queue: Path | None = None) -> Iterator[None]:
+    """Hold a repository for this process: two pushes of it at once would undo each other.
+
+    Raises:
+        UnusableInputError: another process is pushing to it.
+    """
+    folder = writable_folder(queue or default_queue(), "Push queue", f"${ENVIRONMENT}")
+    lock = filelock.FileLock((folder / _name(push)).with_suffix(".lock"))
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise UnusableInputError(
+            f"{push.repo_id} is being pushed by another process. Wait until it is done."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _name(push: QueuedPush) -> str:
+    key = "\n".join((push.endpoint, push.kind, push.repo_id))
+    return f"{push.repo_id.replace('/', '--')}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json"
+
+
+def _read(path: Path) -> QueuedPush:
+    value: Any = read_json(path)
+    try:
+        known = {field.name for field in dataclasses.fields(QueuedPush)}
+        fields = {k: v for k, v in value.items() if k in known}
+        return QueuedPush(**{**fields, "tags": tuple(fields.get("tags", ()))})
+    except (AttributeError, TypeError) as error:
+        raise UnusableInputError(f"{path} is no queued push ({error}). Delete it.") from None

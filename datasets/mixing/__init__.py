@@ -1,0 +1,1 @@
+"""One seeded stream of training samples from many datasets."""

@@ -1,0 +1,259 @@
+"""A weighted stream of training samples from several sources: seeded, resumable, shared by ranks.
+
+Sample n of the stream is a pure function of the seed and n, so nothing has to be saved: whoever
+resumes at a step draws what an uninterrupted run would have drawn there, and ranks that take
+different samples of one stream never meet.
+
+Who is next is decided by quotas, not by dice. Part i gets its k-th turn when its quota
+`share_i · n` is somewhere between k and k + 1 (where, is drawn from the seed). Counts
+therefore stay within the number of parts of what was asked, and after any number of samples of
+which every part's quota is whole they are exact. Within a part, rows come in epochs: each one
+once, in a seeded order, before any comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.datasets.mixing.turns import Floats, Ints, interleaved, turns_before
+
+_BLOCK: Final = 4096
+"""Samples that `Mixture.samples` works out at once; the more, the less each costs."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What one source has to draw from; arrays have one entry per row, shape (n_rows,).
+
+    Attributes:
+        name: of the source, in reports and stages.
+        dataset: which dataset the row is in.
+        frame: which frame of that dataset it is.
+        weight: how often it is drawn, relative to the other rows of this source; above 0.
+    """
+
+    name: str
+    dataset: Ints
+    frame: Ints
+    weight: Floats
+
+    @classmethod
+    def even(cls, name: str, dataset: int, frame: Ints) -> Pool:
+        """Return a pool of one dataset, every row as often as every other."""
+        n = len(frame)
+        return cls(name, np.full(n, dataset, dtype=np.int64), frame, np.ones(n))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of training with fixed shares.
+
+    Attributes:
+        shares: share of each source, in the order of the pools; normalised to sum to 1.
+        steps: how many training steps it lasts; None for a last stage without end.
+    """
+
+    shares: tuple[float, ...]
+    steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Samples of the stream, in order; arrays of shape (n,).
+
+    Attributes:
+        source: index of the pool.
+        row: index of the row in its pool.
+        dataset: which dataset the sample is in.
+        frame: which frame of that dataset it is.
+    """
+
+    source: Ints
+    row: Ints
+    dataset: Ints
+    frame: Ints
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+class Mixture:
+    """The stream of samples that training reads.
+
+    Args:
+        pools: what to draw from.
+        stages: shares over the steps of a run; the last one holds on when its steps are over.
+        batch_size: samples per step and rank.
+        world_size: ranks that train together.
+        seed: decides every draw.
+
+    Raises:
+        UnusableInputError: shares that make no sense, or a source without rows.
+    """
+
+    def __init__(
+        self,
+        pools: Sequence[Pool],
+        stages: Sequence[Stage],
+        *,
+        batch_size: int,
+        world_size: int = 1,
+        seed: int = 0,
+    ) -> None:
+        if batch_size < 1 or world_size < 1:
+            raise UnusableInputError(
+                f"Batch size {batch_size} and {world_size} ranks must be at least 1."
+            )
+        self.names = tuple(pool.name for pool in pools)
+        self.batch_size, self.world_size, self.seed = batch_size, world_size, seed
+        self.per_step = batch_size * world_size
+        self._pools = [_Rows(pool, (seed, i)) for i, pool in enumerate(pools)]
+        self._shares = [_normalised(stage.shares, self.names) for stage in stages]
+        self._plan(stages)
+
+    def _plan(self, stages: Sequence[Stage]) -> None:
+        """Find the first sample of each stage, and what every source has given before it."""
+        if not stages:
+            raise UnusableInputError("A mixture needs at least one stage. Give it shares.")
+        self._starts = [0]
+        self._given = [np.zeros(len(self.names), dtype=np.int64)]
+        for number, stage in enumerate(stages[:-1]):
+            if stage.steps is None or stage.steps < 1:
+                raise UnusableInputError(
+                    f"Stage {number + 1} of {len(stages)} needs steps, at least 1; only the last "
+                    "stage may go on without end."
+                )
+            length = stage.steps * self.per_step
+            turns = turns_before(self._shares[number], length, self._key(number))
+            self._starts.append(self._starts[-1] + length)
+            self._given.append(np.asarray(self._given[-1] + turns))
+
+    def draws(self, first: int, stop: int) -> Draws:
+        """Return samples `first` to `stop - 1` of the stream, the same whenever asked for."""
+        parts = [self._stage_draws(*part) for part in self._by_stage(first, stop)]
+        source, number = (np.concatenate([p[k] for p in parts]) for k in range(2))
+        row, dataset, frame = (np.zeros(len(source), dtype=np.int64) for _ in range(3))
+        for i, pool in enumerate(self._pools):
+            mine = np.flatnonzero(source == i)
+            if len(mine):
+                row[mine] = pool.rows(int(number[mine[0]]), int(number[mine[-1]]) + 1)
+                dataset[mine] = pool.pool.dataset[row[mine]]
+                frame[mine] = pool.pool.frame[row[mine]]
+        return Draws(source, row, dataset, frame)
+
+    def batch(self, step: int, rank: int = 0) -> Draws:
+        """Return what one rank trains on in one step: `batch_size` samples."""
+        first = (step * self.world_size + rank) * self.batch_size
+        return self.draws(first, first + self.batch_size)
+
+    def samples(self, first: int = 0) -> Iterator[tuple[int, int]]:
+        """Yield (dataset, frame) for ever, from sample `first` of the stream on."""
+        while True:
+            stop = first + _BLOCK
+            drawn = self.draws(first, stop)
+            yield from zip(drawn.dataset.tolist(), drawn.frame.tolist(), strict=True)
+            first = stop
+
+    def counts(self, step: int) -> Ints:
+        """Return how many samples of each source all ranks together read before a step."""
+        return self._counts(step * self.per_step)
+
+    def shares(self, step: int) -> Floats:
+        """Return the share of each source at a step."""
+        return self._shares[self._stage_of(step * self.per_step)].copy()
+
+    def mean_shares(self, steps: int) -> Floats:
+        """Return the share asked for of each source, averaged over the first `steps` steps."""
+        last = max(1, steps) * self.per_step
+        ends = [*self._starts[1:], last]
+        spans = [max(0, min(e, last) - b) for b, e in zip(self._starts, ends, strict=True)]
+        return np.asarray(np.average(self._shares, axis=0, weights=spans))
+
+    def row_weights(self, source: int) -> Floats:
+        """Return how often each row of a source is drawn, summing to 1, shape (n_rows,)."""
+        weight = self._pools[source].pool.weight
+        return np.asarray(weight / weight.sum())
+
+    def _counts(self, position: int) -> Ints:
+        stage = self._stage_of(position)
+        here = turns_before(self._shares[stage], position - self._starts[stage], self._key(stage))
+        return np.asarray(self._given[stage] + here)
+
+    def _stage_of(self, position: int) -> int:
+        return int(np.searchsorted(self._starts, position, side="right")) - 1
+
+    def _by_stage(self, first: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        ends = [*self._starts[1:], stop]
+        for stage, (begin, end) in enumerate(zip(self._starts, ends, strict=True)):
+            low, high = max(first, begin), min(stop, end)
+            if low < high or (first == stop and stage == 0):
+                yield stage, low - begin, max(low, high) - begin
+
+    def _stage_draws(self, stage: int, first: int, stop: int) -> tuple[Ints, Ints]:
+        source, number = interleaved(self._shares[stage], first, stop, self._key(stage))
+        return source, number + self._given[stage][source]
+
+    def _key(self, stage: int) -> tuple[int, int]:
+        return self.seed, -1 - stage
+
+
+class _Rows:
+    """One source's rows in the order in which they are drawn.
+
+    Rows of equal weight form a class; classes take turns by quota, and each class goes through
+    its rows in epochs.
+    """
+
+    def __init__(self, pool: Pool, key: tuple[int, int]) -> None:
+        if not len(pool.frame):
+            raise UnusableInputError(f"Source '{pool.name}' has nothing to draw from.")
+        if not (np.isfinite(pool.weight) & (pool.weight > 0)).all():
+            raise UnusableInputError(f"Source '{pool.name}': weights must be finite and above 0.")
+        self.pool, self._key = pool, key
+        values, kind = np.unique(pool.weight, return_inverse=True)
+        order = np.argsort(kind, kind="stable")
+        sizes = np.bincount(kind)
+        self._members = np.split(order, np.cumsum(sizes)[:-1])
+        total = values * sizes
+        self._shares = total / total.sum()
+        self._orders: dict[int, tuple[int, Ints]] = {}
+
+    def rows(self, first: int, stop: int) -> Ints:
+        """Return the rows of draws `first` to `stop - 1` of this source."""
+        kind, number = interleaved(self._shares, first, stop, self._key)
+        result = np.empty(len(kind), dtype=np.int64)
+        for i in np.unique(kind).tolist():
+            mine = kind == i
+            result[mine] = self._of_class(i, number[mine])
+        return result
+
+    def _of_class(self, kind: int, number: Ints) -> Ints:
+        members = self._members[kind]
+        epoch, place = np.divmod(number, len(members))
+        result = np.empty(len(number), dtype=np.int64)
+        for e in np.unique(epoch).tolist():
+            now = epoch == e
+            result[now] = members[self._order(kind, e, len(members))[place[now]]]
+        return result
+
+    def _order(self, kind: int, epoch: int, size: int) -> Ints:
+        known = self._orders.get(kind)
+        if known is None or known[0] != epoch:
+            order = np.random.default_rng((*self._key, kind, epoch)).permutation(size)
+            known = self._orders[kind] = (epoch, order.astype(np.int64))
+        return known[1]
+
+
+def _normalised(shares: Sequence[float], names: Sequence[str]) -> Floats:
+    weights = np.asarray(shares, dtype=np.float64)
+    if len(weights) != len(names) or not len(names):
+        raise UnusableInputError(f"{len(names)} sources with {len(weights)} shares.")
+    if not np.isfinite(weights).all() or (weights < 0).any() or not weights.sum() > 0:
+        given = ", ".join(f"{n}: {s:g}" for n, s in zip(names, weights, strict=True))
+        raise UnusableInputError(f"Mixture shares ({given}) must be ≥ 0, one above 0.")
+    return np.asarray(weights / weights.sum())

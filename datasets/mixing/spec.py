@@ -1,0 +1,178 @@
+"""What to train on, how much of each, and when: the file `mixture.yaml`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core import vocabulary
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.schema import check_keys, load_yaml, mapping, number
+from gaploop.datasets.mixing.selection import check_selection
+
+DIMENSION: Final = "dimension"
+"""The weight that goes by gap dimension; every other is named like what a take says of itself."""
+VALUE: Final = "value"
+"""Stands for weights where the number that a take says is itself the weight."""
+MAX_WEIGHT: Final = 1e6
+
+type WeightTable = Mapping[str, float] | str
+"""Value of a take's field to weight, or `VALUE`."""
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """One source of a mixture.
+
+    Attributes:
+        name: what shares call it.
+        roots: its datasets.
+        select: which takes, see `selection.SELECTIONS`.
+        where: only takes that this query chooses, see `query`; all of them if empty.
+    """
+
+    name: str
+    roots: tuple[Path, ...]
+    select: str = "demonstrations"
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """One stretch of training.
+
+    Attributes:
+        shares: source to relative share; sources that aren't named have none.
+        steps: how many training steps; None for a last stage without end.
+        name: what it is for, in reports.
+    """
+
+    shares: Mapping[str, float]
+    steps: int | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class MixtureSpec:
+    """What `mixture.yaml` says.
+
+    Attributes:
+        sources: what to draw from.
+        stages: shares over the steps; empty to draw every frame equally often.
+        weights: field of a take to a table of weights; a take's weights multiply.
+        seed: decides every draw.
+    """
+
+    sources: tuple[SourceSpec, ...]
+    stages: tuple[StageSpec, ...] = ()
+    weights: Mapping[str, WeightTable] = field(default_factory=dict)
+    seed: int = 0
+
+
+def load_mixture(path: Path) -> MixtureSpec:
+    """Read a `mixture.yaml`; the folders it names are relative to its own.
+
+    Raises:
+        UnusableInputError: missing, not YAML, or something in it that makes no sense.
+    """
+    value, where = load_yaml(path, "Mixture"), str(path)
+    check_keys(value, ("sources", "shares", "stages", "weights", "seed"), where, ("sources",))
+    given = mapping(value["sources"], f"{where}, sources", "name: folder")
+    if not given:
+        raise UnusableInputError(f"{where}: sources is empty. Name some: 'real: [DIR]'.")
+    sources = tuple(_source(str(k), v, path.parent, where) for k, v in given.items())
+    names = [s.name for s in sources]
+    return MixtureSpec(
+        sources,
+        _stages(value, names, where),
+        _weights(value.get("weights"), f"{where}, weights"),
+        _seed(value.get("seed", 0), where),
+    )
+
+
+def _source(name: str, value: Any, folder: Path, where: str) -> SourceSpec:
+    here = f"{where}, source '{name}'"
+    if not isinstance(value, Mapping):
+        value = {"roots": value}
+    check_keys(value, ("roots", "select", "where"), here, ("roots",))
+    roots = value["roots"]
+    roots = roots if isinstance(roots, list) else [roots]
+    if not roots or not all(isinstance(r, str) and r for r in roots):
+        raise UnusableInputError(f"{here}: roots must be folders of datasets, got {roots!r}.")
+    select = str(value.get("select", "demonstrations"))
+    check_selection(select, f"{here}, select")
+    paths = tuple(folder / Path(r).expanduser() for r in roots)
+    return SourceSpec(name, paths, select, str(value.get("where") or ""))
+
+
+def _stages(value: Mapping[str, Any], names: Sequence[str], where: str) -> tuple[StageSpec, ...]:
+    if "shares" in value and "stages" in value:
+        raise UnusableInputError(f"{where} has both shares and stages. Keep one of them.")
+    if "shares" in value:
+        return (StageSpec(_shares(value["shares"], names, f"{where}, shares")),)
+    listed = value.get("stages", [])
+    if not isinstance(listed, list) or ("stages" in value and not listed):
+        raise UnusableInputError(f"{where}: stages must be a list of steps and shares.")
+    return tuple(
+        _stage(s, names, f"{where}, stage {n}", n == len(listed)) for n, s in enumerate(listed, 1)
+    )
+
+
+def _stage(value: Any, names: Sequence[str], where: str, last: bool) -> StageSpec:
+    value = mapping(value, where, "key: value")
+    check_keys(value, ("name", "steps", "shares"), where, ("shares",))
+    steps = value.get("steps")
+    if steps is None and not last:
+        raise UnusableInputError(f"{where}: steps is missing; only the last stage may go without.")
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+        raise UnusableInputError(f"{where}: steps {steps!r} must be a whole number, at least 1.")
+    shares = _shares(value["shares"], names, f"{where}, shares")
+    return StageSpec(shares, steps, str(value.get("name", "")))
+
+
+def _shares(value: Any, names: Sequence[str], where: str) -> dict[str, float]:
+    given = mapping(value, where, "source: share")
+    for name in given:
+        if name not in names:
+            raise unknown_choice("source", name, names, where)
+    shares = {str(k): number(v, f"{where}, {k}", 0, MAX_WEIGHT) for k, v in given.items()}
+    if not any(shares.values()):
+        raise UnusableInputError(f"{where}: no source has a share above 0, such as 'real: 0.5'.")
+    return shares
+
+
+def _weights(value: Any, where: str) -> dict[str, WeightTable]:
+    tables: dict[str, WeightTable] = {}
+    for name, table in mapping(value, where, "field: {value: weight}").items():
+        here = f"{where}, {name}"
+        if table == VALUE and name != DIMENSION:
+            tables[str(name)] = VALUE
+            continue
+        rows = mapping(table, here, "value: weight")
+        if name == DIMENSION:
+            for dimension in rows:
+                vocabulary.dimension(dimension, here)
+        tables[str(name)] = {
+            str(k): number(v, f"{here}, {k}", 0, MAX_WEIGHT) for k, v in rows.items()
+        }
+    return tables
+
+
+def _seed(value: Any, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise UnusableInputError(f"{where}: seed {value!r} must be a whole number, at least 0.")
+    return value
+
+
+def by_size(sizes: Sequence[float], share: float = 1.0) -> list[float]:
+    """Divide a share by size.
+
+    Args:
+        sizes: frames, or weights of frames, of each part.
+        share: what is divided.
+    """
+    total = math.fsum(sizes)
+    return [share * size / total for size in sizes]

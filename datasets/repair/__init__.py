@@ -1,0 +1,1 @@
+"""A damaged dataset made whole again as far as its bytes allow."""

@@ -1,0 +1,150 @@
+"""Repair: where each episode's pictures are, and which episodes have none.
+
+Pictures are never made up. Where the episode table doesn't say where they are, they lie one
+episode after the other, as LeRobot writes them; that is only believed where the lengths fit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.datasets.check.findings import DAMAGE
+from gaploop.datasets.check.pictures import PictureRun, decodes
+from gaploop.datasets.repair.names import Draft
+from gaploop.datasets.video import VideoWriter, open_video
+from gaploop.datasets.video_index import VideoIndex, video_index
+
+_NUMBERS: Final = re.compile(r"chunk-(\d+)/file-(\d+)\.\w+$")
+type Place = tuple[int, int, float]
+"""Chunk, file, and start in it [s]."""
+
+
+@dataclass(frozen=True)
+class Camera:
+    """One camera's files.
+
+    Attributes:
+        key: its feature.
+        files: (chunk, file) to what it holds; only files that can be read.
+        paths: (chunk, file) to the file.
+    """
+
+    key: str
+    files: Mapping[tuple[int, int], VideoIndex]
+    paths: Mapping[tuple[int, int], Path]
+
+    def holds(self, place: Place, frames: int, fps: float) -> bool:
+        """Say whether `frames` pictures are there."""
+        index = self.files.get(place[:2])
+        return (
+            index is not None and place[2] >= 0 and (round(place[2] * fps) + frames <= index.frames)
+        )
+
+
+def numbers_of(path: Path) -> tuple[int, int]:
+    """Return chunk and file number of `chunk-000/file-000.…`; (0, 0) for other names."""
+    match = _NUMBERS.search(path.as_posix())
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def read_cameras(draft: Draft, info: Mapping[str, Any]) -> list[Camera]:
+    """Read every camera's files; cut-off ones are written anew with the pictures they hold."""
+    cameras = []
+    for key, spec in info["features"].items():
+        if spec["dtype"] != "video":
+            continue
+        files, paths = {}, {}
+        for path in sorted((draft.root / "videos" / key).glob("*/*.mp4")):
+            try:
+                files[numbers_of(path)] = _whole(draft, path, float(info["fps"]))
+            except DAMAGE:
+                continue
+            paths[numbers_of(path)] = path
+        cameras.append(Camera(key, files, paths))
+    return cameras
+
+
+def _whole(draft: Draft, path: Path, fps: float) -> VideoIndex:
+    """Return what a file holds, after cutting off what its header promises but isn't there."""
+    index = video_index(path)
+    claimed = video_index_header(path)
+    if index.frames and claimed > index.frames:
+        part = path.with_suffix(".part.mp4")
+        with VideoWriter(part, fps) as video:
+            video.append_part(path, 0.0, index.frames)
+        os.replace(part, path)
+        name = path.relative_to(draft.root)
+        draft.did("cut_video", f"{name}: its first {index.frames} of {claimed} pictures are left")
+        return video_index(path)
+    return index
+
+
+def video_index_header(path: Path) -> int:
+    """Return the number of pictures that a file's header promises."""
+    with open_video(path) as container:
+        return int(container.streams.video[0].frames)
+
+
+def places(
+    camera: Camera,
+    known: Mapping[int, Place],
+    lengths: Sequence[tuple[int, int]],
+    fps: float,
+) -> dict[int, Place]:
+    """Return where each episode's pictures are, for those that have any.
+
+    Args:
+        camera: the camera.
+        known: episode to what the episode table says.
+        lengths: (episode, frames) of all episodes there were, in order.
+        fps: frames per second.
+    """
+    found = {
+        episode: known[episode]
+        for episode, frames in lengths
+        if episode in known and camera.holds(known[episode], frames, fps)
+    }
+    if len(found) == len(lengths):
+        return found
+    in_order = _in_order(camera, lengths, fps)
+    agrees = all(_same(in_order.get(e), place, fps) for e, place in found.items())
+    return {**in_order, **found} if agrees else found
+
+
+def _same(a: Place | None, b: Place, fps: float) -> bool:
+    return a is not None and a[:2] == b[:2] and abs(a[2] - b[2]) < 0.5 / fps
+
+
+def _in_order(camera: Camera, lengths: Sequence[tuple[int, int]], fps: float) -> dict[int, Place]:
+    """Lay episodes one after the other; {} where the files' lengths say otherwise."""
+    left = sorted(camera.files)
+    result: dict[int, Place] = {}
+    at = 0
+    for episode, frames in lengths:
+        while left and at + frames > camera.files[left[0]].frames:
+            if at != camera.files[left[0]].frames and len(left) > 1:
+                return {}  # pictures nobody claims, and more files after them: no telling
+            left, at = left[1:], 0
+        if not left:
+            break
+        result[episode] = (*left[0], at / fps)
+        at += frames
+    return result
+
+
+def undecodable(
+    camera: Camera, found: Mapping[int, Place], lengths: Mapping[int, int], fps: float
+) -> list[int]:
+    """Return episodes whose pictures are there but can't all be decoded."""
+    return [
+        episode
+        for episode, (chunk, file, start_s) in found.items()
+        if not decodes(
+            fps, camera.paths[chunk, file], PictureRun(episode, start_s, lengths[episode])
+        )
+    ]

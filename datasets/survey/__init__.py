@@ -1,0 +1,1 @@
+"""Metadata of many datasets, on disk or on a Hub, searched and checked in bounded memory."""

@@ -1,0 +1,215 @@
+"""Queries over the metadata of many datasets: streamed in blocks, so that memory stays bounded.
+
+A thousand datasets with a million episodes fit into a few hundred megabytes, because at any time
+one block of one dataset is in memory, and of it only the columns that the query asks for.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.vocabulary import CONDITIONS
+from gaploop.datasets import layout
+from gaploop.datasets.check.findings import DAMAGE
+from gaploop.datasets.columns import EPISODE_COLUMNS
+from gaploop.datasets.labels.query import matching
+from gaploop.datasets.labels.query_fields import Facts
+from gaploop.datasets.survey.sources import HubMetadata, Metadata, read_info
+
+BLOCK_ROWS: Final = 20_000
+"""Episodes in memory at once."""
+HUB_AT_ONCE: Final = 8
+"""Datasets of a Hub that are read side by side: waiting for answers takes most of the time."""
+INDEX: Final = "episode_index"
+_LEROBOT: Final = (INDEX, "tasks", "length")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a query found in one dataset.
+
+    Attributes:
+        dataset: its name.
+        scanned: episodes that it has.
+        frames: frames of the episodes found.
+        episodes: indices of the episodes found, shape (n,).
+        skipped: why it couldn't be searched; "" where it could.
+    """
+
+    dataset: str
+    scanned: int
+    frames: int
+    episodes: NDArray[np.int64]
+    skipped: str = ""
+
+
+class _Asked:
+    """Stands for a table without rows and notes which columns are asked for."""
+
+    column_names: Final = (*_LEROBOT, *EPISODE_COLUMNS)
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+
+    def __getitem__(self, name: str) -> pa.Array:
+        self.names[name] = None
+        return pa.array([], type=pa.string())
+
+    def __len__(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class _BlockFacts(Facts):
+    """Facts of one block; names of conditions are those of all datasets."""
+
+    known: frozenset[str] = frozenset()
+
+    def condition_names(self) -> set[str]:
+        """Return the names that any dataset has."""
+        return set(self.known)
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query that was understood.
+
+    Attributes:
+        columns: columns of `meta/episodes` that it needs.
+        conditions: names of conditions that it may use.
+    """
+
+    text: str
+    option: str
+    columns: tuple[str, ...]
+    conditions: frozenset[str]
+
+    def rows(self, block: pa.Table, fps: float, robot_type: str) -> NDArray[np.bool_]:
+        """Return for each row of a block whether the query chooses it."""
+        facts = Facts.of_table(block, fps, robot_type)
+        own = _BlockFacts(facts.count, facts.column, facts.conditions, self.conditions)
+        return np.array(matching(self.text, own, self.option), dtype=bool)
+
+
+def understand(text: str, sources: Sequence[Metadata], option: str = "--where") -> Query:
+    """Read a query once, before anything is searched.
+
+    Names of conditions that aren't in the vocabulary are looked up in the datasets.
+
+    Raises:
+        UnusableInputError: it can't be understood.
+    """
+    known = frozenset(CONDITIONS)
+    try:
+        return Query(text, option, _columns(text, known, option), known)
+    except UnusableInputError:
+        known |= _condition_names(sources)
+        return Query(text, option, _columns(text, known, option), known)
+
+
+def _columns(text: str, known: frozenset[str], option: str) -> tuple[str, ...]:
+    asked = _Asked()
+    facts = Facts.of_table(asked, 1.0)
+    matching(text, _BlockFacts(0, facts.column, facts.conditions, known), option)
+    return tuple(asked.names)
+
+
+def _condition_names(sources: Iterable[Metadata]) -> frozenset[str]:
+    names: set[str] = set()
+    for source in sources:
+        try:
+            for block in blocks(source, ["gap_conditions"]):
+                if "gap_conditions" in block.column_names:
+                    for text in block["gap_conditions"].unique().to_pylist():
+                        value = json.loads(text or "{}")
+                        names |= set(value) if isinstance(value, dict) else set()
+        except DAMAGE:
+            continue  # what can't be read is reported by the search itself
+    return frozenset(names)
+
+
+def blocks(
+    source: Metadata, columns: Iterable[str] | None, rows: int = BLOCK_ROWS
+) -> Iterator[pa.Table]:
+    """Yield a dataset's `meta/episodes` in blocks, in the order of its files.
+
+    Args:
+        columns: those wanted; ones that a file lacks are left out. All but statistics if None.
+        rows: most rows of a block.
+
+    Raises:
+        UnusableInputError: a damaged file.
+        OSError: a file that can't be read.
+    """
+    wanted = None if columns is None else set(columns)
+    files = (f for f in source.files if f.startswith(f"{layout.EPISODES}/"))
+    for path in sorted(f for f in files if f.endswith(".parquet")):
+        try:
+            with source.open(path) as stream, pq.ParquetFile(stream, pre_buffer=True) as file:
+                names = [n for n in file.schema_arrow.names if not n.startswith("stats/")]
+                chosen = [n for n in names if wanted is None or n in wanted]
+                for batch in file.iter_batches(rows, columns=chosen):
+                    yield pa.Table.from_batches([batch])
+        except (pa.ArrowException, ValueError) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise UnusableInputError(
+                f"{source.name}/{path} can't be read ({reason}). Restore it from a copy."
+            ) from None
+
+
+def find(
+    text: str, sources: Sequence[Metadata], option: str = "--where", rows: int = BLOCK_ROWS
+) -> Iterator[Found]:
+    """Yield what a query finds in each dataset, in order.
+
+    A dataset that can't be searched is said to be skipped; the others are searched all the same.
+
+    Raises:
+        UnusableInputError: the query can't be understood.
+    """
+    query = understand(text, sources, option)
+    yield from in_order(lambda source: _search(query, source, rows), sources)
+
+
+def _search(query: Query, source: Metadata, rows: int) -> Found:
+    scanned = frames = 0
+    parts: list[NDArray[np.int64]] = []
+    reason = ""
+    try:
+        info = read_info(source)
+        for block in blocks(source, {INDEX, "length", *query.columns}, rows):
+            chosen = query.rows(block, info.fps, info.robot_type)
+            scanned += len(block)
+            parts.append(block[INDEX].to_numpy()[chosen].astype(np.int64))
+            frames += int(block["length"].to_numpy()[chosen].sum())
+    except DAMAGE as error:
+        reason = " ".join(str(error).split())
+    indices = np.concatenate(parts) if parts and not reason else np.empty(0, np.int64)
+    return Found(source.name, scanned, 0 if reason else frames, indices, reason)
+
+
+def in_order[T](work: Callable[[Metadata], T], sources: Sequence[Metadata]) -> Iterator[T]:
+    """Yield what `work` makes of each dataset, in order; those of a Hub side by side."""
+    if not any(isinstance(source, HubMetadata) for source in sources):
+        yield from map(work, sources)
+        return
+    waiting = iter(sources)
+    with ThreadPoolExecutor(HUB_AT_ONCE, thread_name_prefix="metadata") as pool:
+        running: collections.deque[Future[Any]] = collections.deque()
+        running.extend(pool.submit(work, s) for s in itertools.islice(waiting, 2 * HUB_AT_ONCE))
+        while running:
+            done: T = running.popleft().result()
+            running.extend(pool.submit(work, s) for s in itertools.islice(waiting, 1))
+            yield done
