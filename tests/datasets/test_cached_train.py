@@ -94,7 +94,7 @@ def test_a_policy_trained_on_scaled_pictures_scales_camera_pictures(
     config = json.loads((policy / "config.json").read_text())
     assert config["input_features"][CAMERA]["shape"] == [3, 32, 48]
     saved = (policy / "policy_preprocessor.json").read_text()
-    assert re.search(r"gaploop\.datasets\.lerobot_scale_step\.ScaleStep", saved)
+    assert re.search(r"gaploop\.datasets\.cache\.lerobot_scale_step\.ScaleStep", saved)
     before, _ = make_pre_post_processors(ACTConfig(), pretrained_path=str(policy))
     as_recorded, as_trained = (
         CachedLeRobotDataset("x/y", root=root, cache=CacheOptions("off", size))[3]

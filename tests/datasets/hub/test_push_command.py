@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ def test_a_kill_in_the_middle_of_an_upload_costs_no_byte_twice(
             puts.append(path)
             if len(puts) == 4:
                 os.kill(process[0].pid, signal.SIGKILL)
+                hub.fault("drop", times=10**6)  # what is on its way still doesn't arrive
 
     hub.watch = kill
     command = [sys.executable, "-m", "gaploop.scripts.cli", "push", str(dataset)]
@@ -43,8 +45,12 @@ def test_a_kill_in_the_middle_of_an_upload_costs_no_byte_twice(
     assert process[0].stderr is not None
     process[0].stderr.close()
     assert hub.repo(NAME).tags == {}
+    end_s = time.monotonic() + 60
+    while len(hub.blobs) < 3 and time.monotonic() < end_s:
+        time.sleep(0.01)
     there = set(hub.blobs)
     assert len(there) >= 3
+    hub.faults.clear()
     hub.watch = lambda _method, _path: None
     hub.log.clear()
     assert main(["push", "--json"]) == 0
