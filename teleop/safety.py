@@ -266,7 +266,7 @@ class SafetyFilter:
         return any(not low <= q <= high for q, (low, high) in pairs)
 
     # Joint by joint in plain numbers: the loop wakes with cold caches, and then array arithmetic
-    # on six joints takes five times as long as this does.
+    # on six joints takes far longer than this does.
 
     def _towards(self, target: Sequence[float], part: float) -> tuple[FloatArray, SafetyReason]:
         """Step towards `target` within every limit; return also what shortened the step."""

@@ -144,6 +144,8 @@ class SerialPort:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until there is something to read; return whether there is."""
+        if self.fileno() < 0:  # closed meanwhile, by who takes torque off
+            return False
         if self._readable is None:
             self._readable = select.poll()
             self._readable.register(self.fileno(), select.POLLIN)

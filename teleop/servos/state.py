@@ -97,7 +97,7 @@ class Decoder:
     def decode(self, data: bytes) -> BusState:
         """Decode the blocks of all servos, in order and in one piece."""
         # Six servos in plain Python and one array at the end. Called after every sleep, from
-        # cold caches, array arithmetic on six numbers takes twice the time.
+        # cold caches, array arithmetic on six numbers takes longer.
         numbers = self._blocks.unpack(data)
         if self.protocol is reg.Protocol.DYNAMIXEL:
             rows, status = self._dynamixel(numbers), [0] * len(self._angles)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import re
 import shutil
@@ -21,20 +20,9 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
+import damage
 
-def _helper() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("damage", Path(__file__).with_name("damage.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["damage"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-damage = _helper()
 PLANTED = (
     "truncated data",
     "truncated episode table",

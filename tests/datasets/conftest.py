@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from gaploop.core.journal_format import TakeHeader
 from gaploop.core.take import TakeInfo
 from gaploop.core.telemetry import joint_columns
 from gaploop.core.vocabulary import Outcome
+
+sys.path.insert(0, str(Path(__file__).parent))  # damage.py is a module of this folder
 
 JOINTS = ("pan", "lift", "gripper")
 SCENE = ("object_azimuth_rad", "visible")

@@ -5,17 +5,15 @@ With GAPLOOP_DAMAGE_SET=DIR the slow test does the same to copies of a dataset o
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import damage
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,18 +23,6 @@ from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.repair.dataset import RepairOptions, plan, repair
 
-
-def _helper() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("damage", Path(__file__).with_name("damage.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["damage"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-damage = _helper()
 ALL = {**damage.DAMAGES, **damage.VIDEO_DAMAGES}
 EPISODES, FRAMES = 4, 12
 REAL = os.environ.get("GAPLOOP_DAMAGE_SET", "")
