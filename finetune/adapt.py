@@ -136,8 +136,7 @@ def _mixed(options: AdaptOptions, path: Path) -> tuple[list[Source], list[Stage]
             f"--mixture={path} stands for --real, --sim, --sim_takes and --episodes. Name "
             "datasets in one place."
         )
-    spec = load_mixture(path)
-    sources, stages = load_mixture_sources(replace(spec, seed=options.spec.seed))
+    sources, stages = load_mixture_sources(load_mixture(path))
     real = [s for s in sources if s.domain is not Domain.SIM]
     kept, held_out = set_aside(real, options.held_out)
     trained = dict(zip(map(id, real), kept, strict=True))

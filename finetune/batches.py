@@ -1,6 +1,7 @@
 """What training reads: demonstrations in memory, and batches of a mixture of them.
 
-Which samples make up a batch is decided by `datasets.mixture`, a pure function of (seed, step).
+Which samples make up a batch is decided by `datasets.mixing.mixture`, a pure function of seed and
+step.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class _Frames:
 
 
 class MixedBatches:
-    """Batches of several sources, mixed by `datasets.mixture`.
+    """Batches of several sources, mixed by `datasets.mixing.mixture`.
 
     Args:
         sources: what to draw from, each with at least one usable frame.

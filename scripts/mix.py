@@ -19,7 +19,6 @@ EXAMPLE: Final = """
 gaploop mix mixture.yaml --steps=20000 --batch_size=64
 gaploop mix mixture.yaml --steps=20000 --json | jq '.sources[].samples'
 """
-REPORT: Final = "mixture.json"
 
 
 @dataclass
@@ -48,7 +47,7 @@ class MixConfig:
 def run(config: MixConfig) -> int:
     """Open the mixture and print what it draws."""
     from gaploop.core.files import writable_folder, write_json
-    from gaploop.datasets.mixing.report import describe
+    from gaploop.datasets.mixing.report import REPORT, report
     from gaploop.datasets.mixing.sources import open_mixture
     from gaploop.datasets.mixing.spec import load_mixture
 
@@ -59,15 +58,8 @@ def run(config: MixConfig) -> int:
     spec = load_mixture(config.mixture)
     opened = open_mixture(spec)
     mixture = opened.mixture(config.batch_size, config.ranks)
-    answer = {
-        "schema": "gaploop.mixture.v1",
-        "steps": config.steps,
-        "batch_size": config.batch_size,
-        "ranks": config.ranks,
-        "seed": spec.seed,
-        "sources": describe(opened, mixture, config.steps),
-        "stages": _stages(spec, mixture, config.steps),
-    }
+    answer = report(opened, mixture, config.steps)
+    answer["stages"] = _stages(spec, mixture, config.steps)
     if config.output_dir is not None:
         write_json(writable_folder(config.output_dir) / REPORT, answer)
     emit(config.json, answer)
@@ -87,13 +79,10 @@ def _stages(spec: MixtureSpec, mixture: Mixture, steps: int) -> list[dict[str, A
         drawn = mixture.counts(stop) - mixture.counts(first)
         samples = dict(zip(mixture.names, drawn.tolist(), strict=True))
         name = stage.name or f"stage {number}"
-        result.append({"name": name, "first_step": first, "steps": stop - first, **_of(samples)})
+        drawn_there = {"first_step": first, "steps": stop - first, "samples": samples}
+        result.append({"name": name, **drawn_there})
         first = stop
     return result
-
-
-def _of(samples: Mapping[str, int]) -> dict[str, Any]:
-    return {"samples": dict(samples)}
 
 
 def _show(answer: Mapping[str, Any]) -> None:

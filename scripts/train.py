@@ -99,7 +99,8 @@ def _train(opened: OpenMixture | None, cache: CacheOptions, as_json: bool) -> in
 
     from gaploop.core.files import read_json
     from gaploop.datasets.cache.lerobot_cached_train import caching
-    from gaploop.datasets.mixing.lerobot_mixture_train import REPORT, mixing
+    from gaploop.datasets.mixing.lerobot_mixture_train import mixing
+    from gaploop.datasets.mixing.report import REPORT
 
     options = _options()
     with caching(cache, progress), mixing(opened) if opened else contextlib.nullcontext():

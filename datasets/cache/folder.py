@@ -23,7 +23,7 @@ import filelock
 import xxhash
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import read_json, write_json
+from gaploop.core.files import locked_file, read_json, write_json
 from gaploop.datasets.cache.packs import INDEX, PACK, Codec
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ RESERVE_BYTES: Final = 2_000_000_000
 _BLOCK: Final = 1 << 24
 _USED: Final = "used"
 _VIDEOS: Final = "videos.json"
+_LOCK: Final = "videos.lock"
 
 type Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """Shows progress: called with a description and the number of pictures, gives `advance(n)`."""
@@ -145,18 +146,19 @@ class CacheFolder:
         A file is read only where its size or time of change differs from when it was last read.
         What is cached of a content that no video has any more is removed.
         """
-        path = self.path / _VIDEOS
-        before = read_json(path)["files"] if path.exists() else {}
-        known = {name: value for name, value in before.items() if (self._root / name).exists()}
-        for name in names:
-            state = (self._root / name).stat()
-            stamp = [state.st_size, state.st_mtime_ns]
-            if name not in known or known[name][:2] != stamp:
-                known[name] = [*stamp, _content_id(self._root / name)]
-        if known != before:
-            write_json(path, {"root": str(self._root), "files": known})
-            self._remove_all_but({value[2] for value in known.values()})
-        return {name: known[name][2] for name in names}
+        with locked_file(self.path / _LOCK):  # two trainings may begin with different takes
+            path = self.path / _VIDEOS
+            before = read_json(path)["files"] if path.exists() else {}
+            known = {name: value for name, value in before.items() if (self._root / name).exists()}
+            for name in names:
+                state = (self._root / name).stat()
+                stamp = [state.st_size, state.st_mtime_ns]
+                if name not in known or known[name][:2] != stamp:
+                    known[name] = [*stamp, _content_id(self._root / name)]
+            if known != before:
+                write_json(path, {"root": str(self._root), "files": known})
+                self._remove_all_but({value[2] for value in known.values()})
+            return {name: known[name][2] for name in names}
 
     def _remove_all_but(self, current: set[str]) -> None:
         for pack in self.path.glob(f"*/*{PACK}"):
@@ -172,17 +174,18 @@ class CacheFolder:
         """
         others = self._evictable(form)
         held = {path: folder_bytes(path) for path in others}
-        room = self._room()
+        room = self.left()
         if room < needed_bytes <= room + sum(held.values()):
             for path in others:
                 if _remove_unused(path):
                     log.info("Removed the frame cache %s (%.1f GB).", path, held[path] / 1e9)
-                    room = self._room()
+                    room = self.left()
                 if room >= needed_bytes:
                     break
         return room
 
-    def _room(self) -> int:
+    def left(self) -> int:
+        """Return how many bytes may be added as things stand; below 0 where there are too many."""
         free = shutil.disk_usage(self.path).free - RESERVE_BYTES
         return min(self._max_bytes - folder_bytes(self.base), free)
 
@@ -200,8 +203,11 @@ def remove(pack: Path) -> None:
 
 def folder_bytes(folder: Path) -> int:
     """Return what the packs and indexes below a folder take [bytes]."""
-    files = [p for suffix in (PACK, INDEX) for p in folder.rglob(f"*{suffix}")]
-    return sum(p.stat().st_size for p in files)
+    total = 0
+    for path in (p for suffix in (PACK, INDEX) for p in folder.rglob(f"*{suffix}")):
+        with contextlib.suppress(FileNotFoundError):  # another process has just removed it
+            total += path.stat().st_size
+    return total
 
 
 def form_name(codec: Codec, options: CacheOptions, decoder: str) -> str:
@@ -233,10 +239,12 @@ def _shared(path: Path) -> BinaryIO:
 
 def _remove_unused(folder: Path) -> bool:
     """Remove a cache unless someone uses it; say whether it is gone."""
-    with (folder / _USED).open("ab") as stream:
-        try:
+    try:
+        with (folder / _USED).open("ab") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
+    except FileNotFoundError:
+        return True
+    except OSError:  # in use
+        return False
     return not folder.exists()

@@ -16,7 +16,14 @@ import numpy as np
 import xxhash
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.cache.folder import CacheFolder, CacheOptions, Progress, form_name, remove
+from gaploop.datasets.cache.folder import (
+    CacheFolder,
+    CacheOptions,
+    Progress,
+    default_folder,
+    form_name,
+    remove,
+)
 from gaploop.datasets.cache.lerobot_decode import Clip, Decoding, decoded, scaled
 from gaploop.datasets.cache.packs import (
     Codec,
@@ -69,7 +76,8 @@ def cache_pictures(
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
-        raise NoRoomError(f"{error.filename or options.folder}: {error.strerror}") from None
+        where = error.filename or options.folder or default_folder()
+        raise NoRoomError(f"{where}: {error.strerror}") from None
     return folder, cache.stores(clips, rows, codec)
 
 
@@ -165,7 +173,7 @@ class _Cache:
                     return
                 writer.append(self._key(clip), pictures)
                 advance(len(clip.rows))
-                if codec == "jpeg" and self.folder.room(0, self.form(codec)) < 0:
+                if codec == "jpeg" and self.folder.left() < 0:
                     raise NoRoomError(
                         "its pictures turned out larger than guessed and exceed "
                         f"--cache.max_gb={self.options.max_gb:g}"

@@ -11,7 +11,7 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.datasets import columns
 from gaploop.datasets.edit.pieces import AUTOMATIC
-from gaploop.datasets.harmonise.differences import PICTURES
+from gaploop.datasets.harmonise.differences import PICTURES, known_units
 from gaploop.datasets.harmonise.pose import EE, ToJoints, ToTool
 from gaploop.datasets.harmonise.spec import CameraSpec, HarmoniseSpec, SpaceSpec
 from gaploop.datasets.harmonise.steps import (
@@ -225,21 +225,6 @@ def _filled_feature(name: str, joints: Vectors) -> dict[str, Any]:
     specs = columns.frame_features((), (), {"any": {"width": 2, "height": 2}})
     same = f"{columns.CAMERA_AGE}any" if name.startswith(columns.CAMERA_AGE) else name
     return specs[same]
-
-
-def known_units(episodes: Sequence[Episode], info: DatasetInfo) -> str:
-    """Return the units that a dataset's takes state, or "".
-
-    Raises:
-        UnusableInputError: several.
-    """
-    found = sorted({e.info.units for e in episodes if e.info.units})
-    if len(found) > 1:
-        raise UnusableInputError(
-            f"{info.root} holds takes in several units ({', '.join(found)}). Split it by units "
-            "with gaploop edit split and convert each part."
-        )
-    return "".join(found)
 
 
 def _check_names(spec: HarmoniseSpec, info: DatasetInfo) -> None:

@@ -58,21 +58,30 @@ class Profile:
     features: Mapping[str, tuple[str, tuple[int, ...], tuple[str, ...]]]
 
 
+def known_units(episodes: Sequence[Episode], info: DatasetInfo) -> str:
+    """Return the units that a dataset's takes state, or "".
+
+    Raises:
+        UnusableInputError: several.
+    """
+    found = sorted({e.info.units for e in episodes if e.info.units})
+    if len(found) > 1:
+        raise UnusableInputError(
+            f"{info.root} holds takes in several units ({', '.join(found)}). Split it by units "
+            "with gaploop edit split, and convert a part with gaploop harmonise."
+        )
+    return "".join(found)
+
+
 def profile(info: DatasetInfo, episodes: Sequence[Episode]) -> Profile:
     """Return the profile of a dataset.
 
     Raises:
         UnusableInputError: its takes are in several units.
     """
-    units = sorted({e.info.units for e in episodes if e.info.units})
-    if len(units) > 1:
-        raise UnusableInputError(
-            f"{info.root} holds takes in several units ({', '.join(units)}). Split it by units "
-            "with gaploop edit split, and convert a part with gaploop harmonise."
-        )
     features = {n: _feature(info, n) for n in info.features if n.startswith(LEARNED)}
-    where = str(info.root)
-    return Profile(where, info.fps, info.robot_type, "".join(units), features)
+    units = known_units(episodes, info)
+    return Profile(str(info.root), info.fps, info.robot_type, units, features)
 
 
 def _feature(info: DatasetInfo, name: str) -> tuple[str, tuple[int, ...], tuple[str, ...]]:

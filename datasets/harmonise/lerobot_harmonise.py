@@ -25,8 +25,8 @@ from gaploop.core.files import read_json, write_json
 from gaploop.datasets import columns, episodes_table, layout, lineage, staging
 from gaploop.datasets.edit.pieces import AUTOMATIC, Piece
 from gaploop.datasets.frames import FrameTable, load_frames
-from gaploop.datasets.harmonise.dataset import Conversion, known_units
-from gaploop.datasets.harmonise.differences import PICTURES
+from gaploop.datasets.harmonise.dataset import Conversion
+from gaploop.datasets.harmonise.differences import PICTURES, known_units
 from gaploop.datasets.harmonise.pictures import convert_video
 from gaploop.datasets.harmonise.rate import between, chosen_rows
 from gaploop.datasets.harmonise.steps import VECTORS, Vector
@@ -226,11 +226,15 @@ def _videos(
 
 
 def _copy_rest(root: Path, stage: Path) -> None:
-    """Copy labels, telemetry and whatever else lies in the dataset's folder."""
+    """Copy labels, telemetry and what else lies beside the dataset's own folders.
+
+    What is hidden, a repository or a cache, stays with the dataset that it is in.
+    """
     for path in sorted(root.rglob("*")):
         own = path.relative_to(root)
+        is_hidden = own.parts[0].startswith(".")
         kept = own.parts[0] not in _REWRITTEN or own.is_relative_to(_KEPT_META)
-        if path.is_file() and kept and own.name not in (lineage.RUN, "README.md"):
+        if path.is_file() and kept and not is_hidden and own.name not in (lineage.RUN, "README.md"):
             (stage / own).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, stage / own)
 

@@ -24,7 +24,7 @@ class UnitsSpec:
     """Conversion of units.
 
     Attributes:
-        target: one of `harmonise_steps.UNITS`.
+        target: one of `steps.UNITS`.
         source: as `target`; "" to take what the takes say.
         ranges_deg: joint to its angle [deg] at -100 and at 100.
         gripper_rad: angle [rad] of the gripper at 0 and at 100; None to keep its values.

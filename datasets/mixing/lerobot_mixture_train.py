@@ -12,7 +12,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,12 +26,9 @@ from lerobot.utils.constants import ACTION, IMAGENET_STATS
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.datasets.mixing.lerobot_mixture import MixtureDataset, MixtureSampler, common_meta
-from gaploop.datasets.mixing.report import describe
+from gaploop.datasets.mixing.mixture import Mixture
+from gaploop.datasets.mixing.report import REPORT, report
 from gaploop.datasets.mixing.sources import MixedTake, OpenMixture
-
-REPORT: Final = "mixture.json"
-"""Beside LeRobot's checkpoints: what was drawn from which source."""
-SCHEMA: Final = "gaploop.mixture.v1"
 
 
 @contextlib.contextmanager
@@ -86,28 +83,18 @@ class _Hook:
         """Stand for `EpisodeAwareSampler`."""
         mixture = self._mixture(drop_n_last_frames)
         if PartialState().is_main_process:
-            self._report(mixture.world_size, drop_n_last_frames)
+            self._report(mixture)
         return MixtureSampler(mixture)
 
-    def _mixture(self, drop_last: int) -> Any:
+    def _mixture(self, drop_last: int) -> Mixture:
         ranks = PartialState().num_processes
         return self._opened.mixture(self._config.batch_size, ranks, drop_last)
 
-    def _report(self, ranks: int, drop_last: int) -> None:
+    def _report(self, mixture: Mixture) -> None:
         config = self._config
         folder = config.output_dir
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(
-            folder / REPORT,
-            {
-                "schema": SCHEMA,
-                "steps": config.steps,
-                "batch_size": config.batch_size,
-                "ranks": ranks,
-                "seed": self._opened.spec.seed,
-                "sources": describe(self._opened, self._mixture(drop_last), config.steps),
-            },
-        )
+        write_json(folder / REPORT, report(self._opened, mixture, config.steps))
 
 
 def _dataset(opened: OpenMixture, config: Any, shares: Any, *, transformed: bool) -> MixtureDataset:

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from gaploop.datasets.mixing.mixture import Mixture
 from gaploop.datasets.mixing.sources import MixedTake, OpenMixture
+
+REPORT: Final = "mixture.json"
+"""Beside LeRobot's checkpoints: what was drawn from which source."""
+
+
+def report(opened: OpenMixture, mixture: Mixture, steps: int) -> dict[str, Any]:
+    """Return what `mixture.json` holds of a run of `steps` training steps."""
+    return {
+        "schema": "gaploop.mixture.v1",
+        "steps": steps,
+        "batch_size": mixture.batch_size,
+        "ranks": mixture.world_size,
+        "seed": opened.spec.seed,
+        "sources": describe(opened, mixture, steps),
+    }
 
 
 def describe(opened: OpenMixture, mixture: Mixture, steps: int) -> list[dict[str, Any]]:
