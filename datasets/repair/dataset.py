@@ -189,9 +189,9 @@ def mend(draft: Draft, options: RepairOptions) -> None:
     rows = read_rows(paths, numeric_features(info), names)
     mark_damaged_pictures(info, paths, rows)
     old = read_old(draft.root, _runs(rows))
-    episodes, lost = _whole(rows, info, old)
+    episodes, lost, spoilt = _whole(rows, info, old)
     cameras = read_cameras(draft, raw)
-    found = _with_pictures(info, old, episodes, cameras, lost, options.deep)
+    found = _with_pictures(info, old, episodes, cameras, lost, spoilt, options.deep)
     episodes = [e for e in episodes if e.old not in lost]
     for copy, first in copies(rows, episodes).items():
         lost[copy] = f"an exact copy of episode {first}"
@@ -234,7 +234,9 @@ def _runs(rows: Rows) -> dict[tuple[int, int], int]:
     return runs
 
 
-def _whole(rows: Rows, info: DatasetInfo, old: OldTable) -> tuple[list[Whole], dict[int, str]]:
+def _whole(
+    rows: Rows, info: DatasetInfo, old: OldTable
+) -> tuple[list[Whole], dict[int, str], dict[int, int]]:
     lengths = {e: int(n) for e, n in old.column("length").items() if isinstance(n, int) and n > 0}
     return whole_episodes(rows, info.fps, lengths)
 
@@ -249,6 +251,7 @@ def _with_pictures(
     episodes: list[Whole],
     cameras: list[Camera],
     lost: dict[int, str],
+    spoilt: Mapping[int, int],
     deep: bool,
 ) -> list[tuple[Camera, Mapping[int, Place]]]:
     """Find each episode's pictures; those without any are added to `lost`.
@@ -257,7 +260,7 @@ def _with_pictures(
     """
     lengths = {e.old: len(e) for e in episodes}
     before = {e: int(n) for e, n in old.column("length").items() if isinstance(n, int)}
-    every = sorted({**before, **lengths}.items())
+    every = sorted({**before, **spoilt, **lengths}.items())
     found: list[tuple[Camera, Mapping[int, Place]]] = []
     count = sum(1 for camera in cameras if camera.files)
     tried = decoded_episodes(

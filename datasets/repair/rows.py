@@ -147,8 +147,11 @@ def _hashed(seed: NDArray[np.uint64], x: NDArray[np.float64]) -> NDArray[np.uint
 
 def whole_episodes(
     rows: Rows, fps: float, lengths: Mapping[int, int]
-) -> tuple[list[Whole], dict[int, str]]:
+) -> tuple[list[Whole], dict[int, str], dict[int, int]]:
     """Return the episodes whose rows are whole, in order, and why the others aren't.
+
+    Third, the frames of those left out only for what stands in their rows: their pictures lie
+    among the others'.
 
     Args:
         rows: all rows.
@@ -157,6 +160,7 @@ def whole_episodes(
     """
     found: list[Whole] = []
     lost: dict[int, str] = {}
+    spoilt: dict[int, int] = {}
     order = np.argsort(rows.episode, kind="stable")
     numbers, starts = np.unique(rows.episode[order], return_index=True)
     for episode, at in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
@@ -168,12 +172,13 @@ def whole_episodes(
             lost[episode] = f"only {len(chosen)} of its {due} frames are left"
         elif not rows.finite[chosen].all():
             bad = int((~rows.finite[chosen]).sum())
+            spoilt[episode] = len(chosen)
             lost[episode] = f"NaN, infinite or missing values, or damaged pictures, in {bad} frames"
         else:
             takes = np.unique(rows.take[chosen])
             found.append(Whole(episode, chosen, int(takes[0]) if len(takes) == 1 else 0))
     found.sort(key=lambda e: (int(rows.file[e.rows[0]]), e.old))
-    return found, lost
+    return found, lost, spoilt
 
 
 def _in_order(rows: Rows, at: Ints, fps: float) -> Ints | None:

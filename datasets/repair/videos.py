@@ -60,6 +60,8 @@ def read_cameras(draft: Draft, info: Mapping[str, Any]) -> list[Camera]:
             continue
         files, paths = {}, {}
         for path in sorted((draft.root / "videos" / key).glob("*/*.mp4")):
+            if not _NUMBERS.search(path.as_posix()):
+                continue  # another name: LeRobot doesn't look for it
             try:
                 files[numbers_of(path)] = _whole(draft, path, float(info["fps"]))
             except DAMAGE:
@@ -101,7 +103,7 @@ def places(
     Args:
         camera: the camera.
         known: episode to what the episode table says.
-        lengths: (episode, frames) of all episodes there were, in order.
+        lengths: (episode, frames) of all episodes there were, as far as known, in order.
         fps: frames per second.
     """
     found = {
@@ -121,11 +123,16 @@ def _same(a: Place | None, b: Place, fps: float) -> bool:
 
 
 def _in_order(camera: Camera, lengths: Sequence[tuple[int, int]], fps: float) -> dict[int, Place]:
-    """Lay episodes one after the other; {} where the files' lengths say otherwise."""
+    """Lay episodes one after the other, up to the first that isn't known.
+
+    {} where the files' lengths say otherwise.
+    """
     left = sorted(camera.files)
     result: dict[int, Place] = {}
     at = 0
-    for episode, frames in lengths:
+    for number, (episode, frames) in enumerate(lengths):
+        if episode != number:
+            break  # an episode of unknown length: nothing says where those after it begin
         while left and at + frames > camera.files[left[0]].frames:
             if at != camera.files[left[0]].frames and len(left) > 1:
                 return {}  # pictures nobody claims, and more files after them: no telling

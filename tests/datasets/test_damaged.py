@@ -22,6 +22,9 @@ import pytest
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.repair.dataset import RepairOptions, plan, repair
+from gaploop.datasets.repair.names import Draft
+from gaploop.datasets.repair.videos import Camera, places, read_cameras
+from gaploop.datasets.video_index import VideoIndex
 
 ALL = {**damage.DAMAGES, **damage.VIDEO_DAMAGES}
 EPISODES, FRAMES = 4, 12
@@ -214,3 +217,49 @@ def test_what_check_passes_lerobot_loads_as_it_was(
             found = [item["action"] for item in load(root)]
             assert len(found) == len(reference)
             assert all(np.allclose(a, b, atol=0.1) for a, b in zip(found, reference, strict=True))
+
+
+def test_pictures_are_not_laid_out_past_an_episode_of_unknown_length() -> None:
+    """Where episode 1 was lost, episode 2 silently got episode 1's pictures."""
+    index = VideoIndex(None, 48, (64, 48), 20.0)
+    camera = Camera("front", {(0, 0): index}, {(0, 0): Path("file-000.mp4")})
+    assert places(camera, {}, [(0, 12), (2, 12), (3, 12)], 20.0) == {0: (0, 0, 0.0)}
+    whole = places(camera, {}, [(e, 12) for e in range(4)], 20.0)
+    assert [whole[e][2] for e in range(4)] == pytest.approx([0.0, 0.6, 1.2, 1.8])
+
+
+def nan_in_row(row: int) -> Callable[[list[Any]], list[Any]]:
+    def spoil(values: list[Any]) -> list[Any]:
+        return [*values[:row], [float("nan")] * len(values[row]), *values[row + 1 :]]
+
+    return spoil
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_episodes_keep_their_own_pictures_where_the_table_and_one_episode_are_lost(
+    recorded: Path, root: Path, tmp_path: Path, gone: bool
+) -> None:
+    """NaN in episode 1, or its rows gone: those after it never get its pictures."""
+    reference = {bytes(i["action"].numpy()): i[damage.CAMERA] for i in load(recorded)}
+    [path] = damage.data_files(root)
+    if gone:
+        table = pq.read_table(path, partitioning=None)
+        pq.write_table(table.filter(pa.array(table["episode_index"].to_numpy() != 1)), path)
+    else:
+        damage.change(path, "observation.state", nan_in_row(FRAMES))
+    shutil.rmtree(root / damage.EPISODES)
+    report = repair(root, RepairOptions(), tmp_path / "mended")
+    assert report.left == ()
+    found = load(tmp_path / "mended")
+    assert len(found) == FRAMES * (1 if gone else EPISODES - 1)
+    assert all(
+        bool((i[damage.CAMERA] == reference[bytes(i["action"].numpy())]).all()) for i in found
+    )
+
+
+def test_a_file_under_another_name_does_not_stand_for_a_cameras_first(root: Path) -> None:
+    """file-000.part.mp4, left by a kill, took the place of file-000.mp4."""
+    [path] = damage.video_files(root)
+    shutil.copy(path, path.with_name("file-000.part.mp4"))
+    [camera] = read_cameras(Draft(root), damage.info(root))
+    assert camera.paths == {(0, 0): path}
