@@ -20,12 +20,19 @@ from typing import Any, BinaryIO
 from gaploop.core.errors import UnusableInputError
 
 
-def write_atomically(path: Path, content: bytes | str, mode: int = 0o644) -> None:
+def write_atomically(path: Path, content: bytes | str, mode: int | None = None) -> None:
     """Write `content` so that a kill leaves the old file or the new one, never a part.
 
     The bytes are on disk (fsync) before the name points to them, and never readable by more
     people than `mode` says.
+
+    Args:
+        path: the file.
+        content: all of it; text as UTF-8.
+        mode: its permissions; those of the file that is there unless given, 0644 without one.
     """
+    if mode is None:
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644
     data = content.encode() if isinstance(content, str) else content
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -88,8 +95,7 @@ def append_lines(path: Path, lines: Sequence[str], create: bool = True) -> None:
         end = _mend_tail(stream)
         if len(lines) > 1:  # a kill could cut a long write short between two lines
             stream.seek(0)
-            mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
-            write_atomically(path, stream.read() + data, mode)
+            write_atomically(path, stream.read() + data)
             return
         try:
             if stream.write(data) != len(data):  # the disk is full: the system writes what fits
@@ -168,8 +174,7 @@ def remove_lines(path: Path, unwanted: Callable[[str], bool]) -> int:
         lines = stream.read().decode().splitlines()
         kept = [line for line in lines if not unwanted(line)]
         if len(kept) != len(lines):
-            mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
-            write_atomically(path, "".join(f"{line}\n" for line in kept), mode)
+            write_atomically(path, "".join(f"{line}\n" for line in kept))
         return len(lines) - len(kept)
 
 

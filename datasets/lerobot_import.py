@@ -78,6 +78,7 @@ def import_dataset(
         raise UnusableInputError(f"{source} has no episodes to import.")
     with staging.locked(target, "--output_dir"):
         staging.recover(target)
+        _check_target(source, target)  # again: another import may have been waited for
         note_places(None, (e.info for e in episodes), Place("dataset", str(target)))
         stage = staging.beside(target, "staging")
         if _rewrites(info, options):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -155,16 +155,26 @@ def _parts(config: EditConfig, piece: Piece) -> tuple[dict[str, list[int]], bool
         these = chosen(config, piece)
         parts = {"chosen": sorted(these), "rest": sorted(piece.chosen - these)}
         return parts, not config.where
-    shares = config.splits or {"train": config.fraction, "test": 1 - (config.fraction or 0)}
+    by_fraction = {"train": config.fraction, "test": 1 - (config.fraction or 0)}
+    shares: dict[str, Any] = _by_folder(config.splits) or by_fraction
     if all(isinstance(share, int | float) for share in shares.values()):
         return by_share(piece.held, shares, config.seed, not config.shared_sessions), False
-    return {_folder(name): _listed(indices, name, piece) for name, indices in shares.items()}, True
+    return {name: _listed(indices, name, piece) for name, indices in shares.items()}, True
 
 
-def _folder(name: str) -> str:
-    if not name or name.startswith(".") or "/" in name:
-        raise UnusableInputError(f"--splits: '{name}' can't be the name of a folder.")
-    return name
+def _by_folder(splits: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts by the folders they go to, each a name directly below the output folder."""
+    parts: dict[str, Any] = {}
+    for name, what in splits.items():
+        folder = str(name).strip()
+        if not folder or folder.startswith(".") or "/" in folder or "\0" in folder:
+            raise UnusableInputError(
+                f"--splits: {name!r} can't be the name of a folder. Name the part such as train."
+            )
+        if folder in parts:
+            raise UnusableInputError(f"--splits: two parts are named '{folder}'. Rename one.")
+        parts[folder] = what
+    return parts
 
 
 def _listed(indices: Any, name: str, piece: Piece) -> list[int]:

@@ -42,7 +42,7 @@ class MergeConfig:
 
 
 def run(config: MergeConfig) -> int:
-    """Merge; the work is in `datasets.merge`."""
+    """Merge; the work is in `datasets.edit`."""
     from gaploop.datasets.edit.actions import opened
     from gaploop.datasets.edit.merge import plan_merge
 

@@ -50,7 +50,7 @@ class SurveyConfig:
 
 
 def run(config: SurveyConfig) -> int:
-    """Survey; the work is in `datasets.metadata_stream` and `datasets.metadata_check`."""
+    """Survey; the work is in `datasets.survey`."""
     from gaploop.datasets.survey.sources import find_datasets
 
     if not config.roots:

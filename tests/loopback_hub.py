@@ -90,6 +90,7 @@ class LoopbackHub:
         self.log: list[str] = []
         self.card_check, self.delay_s = card_check, delay_s
         self.ranges = True
+        self.page_size = 1000
         self.watch: Callable[[str, str], None] = lambda _method, _path: None
         self.weather: Callable[[], Fault | None] = lambda: None
         self.lock = threading.RLock()
@@ -109,7 +110,7 @@ class LoopbackHub:
             self.repos, self.blobs, self.faults, self.log = {}, {}, [], []
             self.card_check, self.watch = True, lambda _method, _path: None
             self.weather = lambda: None
-            self.ranges = True
+            self.ranges, self.page_size = True, 1000
 
     @property
     def port(self) -> int:
@@ -299,13 +300,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if verb == "commit":
             return self._commit(repo, tree, urllib.parse.unquote(tail), body)
         if verb == "tree":
-            return self._json([_entry(name, tree[name]) for name in sorted(tree)])
+            return self._tree(tree)
         if verb == "paths-info":
             names = urllib.parse.parse_qs(body.decode()).get("paths") or json.loads(body)["paths"]
             return self._json([_entry(n, tree[n]) for n in names if n in tree])
         if verb == "commits":
             return self._json([{"id": i, "title": t} for i, t in reversed(repo.commits)])
         return self._error(404, "Unknown")
+
+    def _tree(self, tree: dict[str, bytes]) -> None:
+        path = self.path.partition("?")[0]
+        first = int(self.query.get("cursor", ["0"])[0])
+        last = first + self.state.page_size
+        entries = [_entry(name, tree[name]) for name in sorted(tree)][first:last]
+        more = {"Link": f'<{self.state.url}{path}?recursive=true&cursor={last}>; rel="next"'}
+        headers = {"Content-Type": "application/json"} | (more if last < len(tree) else {})
+        self._send(200, json.dumps(entries).encode(), headers)
 
     def _info(self, repo: Repo, revision: str) -> None:
         id_ = repo.resolve(revision)

@@ -186,6 +186,7 @@ def carry_out(
             _check_target(target, sources)
             stack.enter_context(staging.locked(target, "--output_dir"))
             staging.recover(target)
+            _check_target(target, sources)  # again: another edit may have been waited for
             _check_consents(plan, target, rules.consents)
         stage = staging.beside(target, "staging")
         stack.callback(shutil.rmtree, stage, ignore_errors=True)

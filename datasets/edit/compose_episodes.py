@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import write_json
+from gaploop.core.files import read_json, write_json
 from gaploop.datasets import columns, layout
 from gaploop.datasets.edit.compose_rows import Placed
 from gaploop.datasets.edit.pieces import Piece, damaged
@@ -176,7 +175,10 @@ def _stats_of_source(pieces: Sequence[Piece]) -> dict[str, Any]:
     """Return the old statistics where the episode table has none and nothing is left out."""
     piece = pieces[0]
     if len(pieces) == 1 and not piece.rest:
-        return dict(json.loads((piece.info.root / layout.STATS).read_text()))
+        stats = read_json(piece.info.root / layout.STATS)
+        if not isinstance(stats, dict):
+            raise damaged(piece, f"{layout.STATS} is not a JSON object.")
+        return stats
     raise UnusableInputError(
         f"{piece.info.root / layout.EPISODES} has no statistics per episode, so those of a part "
         "can't be told. Compute them with: lerobot-edit-dataset --operation.type=recompute_stats"

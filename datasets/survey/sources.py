@@ -10,11 +10,13 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Final, Protocol
+from urllib.parse import quote
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import layout
@@ -23,6 +25,8 @@ from gaploop.datasets.layout import DatasetInfo
 HUB: Final = "hf://datasets/"
 TIMEOUT_S: Final = 30.0
 """A request without an answer for this long is tried again [s]."""
+RETRIES: Final = 5
+"""So often; as huggingface_hub does."""
 READ_AHEAD_BYTES: Final = 1 << 16
 """Least size of a ranged request; a Parquet footer and its length fit into one."""
 _REPO_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
@@ -93,17 +97,20 @@ class HubMetadata:
 
     @cached_property
     def _sizes(self) -> dict[str, int]:
-        from huggingface_hub import HfApi
-        from huggingface_hub.errors import HfHubHTTPError
+        from gaploop.datasets.hub.client import endpoint
 
-        try:
-            api = HfApi(endpoint=_endpoint(), library_name="gaploop")
-            tree = api.list_repo_tree(
-                self.repo_id, recursive=True, revision=self.revision, repo_type="dataset"
-            )
-            return {e.path: e.size for e in tree if getattr(e, "size", None) is not None}
-        except (HfHubHTTPError, OSError) as error:
-            raise OSError(_first_line(error)) from None
+        revision = quote(self.revision or "main", safe="")
+        url = f"{endpoint()}/api/datasets/{self.repo_id}/tree/{revision}?recursive=true"
+        sizes: dict[str, int] = {}
+        while url:
+            page = _get(url)
+            try:
+                files = [entry for entry in page.json() if entry["type"] == "file"]
+                sizes |= {str(entry["path"]): int(entry["size"]) for entry in files}
+            except (ValueError, TypeError, KeyError):
+                raise OSError(f"{url}: the answer is not a list of files.") from None
+            url = page.links.get("next", {}).get("url", "")
+        return sizes
 
     @property
     def files(self) -> frozenset[str]:
@@ -114,6 +121,8 @@ class HubMetadata:
         """Open one of its files; it is read by ranges."""
         from huggingface_hub import hf_hub_url
 
+        from gaploop.datasets.hub.client import endpoint
+
         if path not in self._sizes:
             raise FileNotFoundError(f"{self.name} has no {path}")
         url = hf_hub_url(
@@ -121,7 +130,7 @@ class HubMetadata:
             path,
             repo_type="dataset",
             revision=self.revision,
-            endpoint=_endpoint(),
+            endpoint=endpoint(),
         )
         return io.BufferedReader(RangedFile(url, self._sizes[path]), READ_AHEAD_BYTES)
 
@@ -163,18 +172,8 @@ class RangedFile(io.RawIOBase):
         return len(content)
 
     def _fetch(self, first: int, last: int) -> bytes:
-        from huggingface_hub.errors import HfHubHTTPError
-        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
-
         if self._whole is None:
-            headers = {"range": f"bytes={first}-{last - 1}", **build_hf_headers()}
-            try:
-                answer = http_backoff(
-                    "GET", self._url, headers=headers, timeout=TIMEOUT_S, follow_redirects=True
-                )
-                hf_raise_for_status(answer)
-            except (HfHubHTTPError, OSError) as error:
-                raise OSError(_first_line(error)) from None
+            answer = _get(self._url, {"range": f"bytes={first}-{last - 1}"})
             content: bytes = answer.content
             if answer.status_code == 206:
                 if len(content) != last - first:
@@ -186,14 +185,30 @@ class RangedFile(io.RawIOBase):
         return self._whole[first:last]
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _get(url: str, headers: Mapping[str, str] = MappingProxyType({})) -> Any:
+    """Return a Hub's answer; requests are repeated where it is overloaded or can't be reached.
 
+    Raises:
+        OSError: it isn't there, or refuses.
+    """
+    import httpx
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
 
-def _endpoint() -> str:
-    from huggingface_hub import constants
-
-    return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+    try:
+        answer = http_backoff(
+            "GET",
+            url,
+            headers={**headers, **build_hf_headers(library_name="gaploop")},
+            timeout=TIMEOUT_S,
+            follow_redirects=True,
+            max_retries=RETRIES,
+        )
+        hf_raise_for_status(answer)
+    except (httpx.HTTPError, httpx.InvalidURL, HfHubHTTPError, OSError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise OSError(reason if url in reason else f"{url}: {reason}") from None
+    return answer
 
 
 def find_datasets(names: Iterable[str]) -> list[Metadata]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -17,8 +18,10 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import (
     append_line,
+    append_lines,
     existing_folder,
     read_json,
+    remove_lines,
     sha256,
     uuid7,
     writable_folder,
@@ -124,3 +127,22 @@ def test_unreadable_input_is_one_line(tmp_path: Path) -> None:
 def test_text_is_written_as_utf8(tmp_path: Path) -> None:
     write_atomically(tmp_path / "x", "°C")
     assert (tmp_path / "x").read_bytes() == "°C".encode()
+
+
+def test_a_files_permissions_stay_unless_others_are_named(tmp_path: Path) -> None:
+    """labels.jsonl of a folder that a group writes became 0644, and nobody else could label."""
+
+    def mode(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode)
+
+    path = tmp_path / "labels.jsonl"
+    write_atomically(path, "{}\n")
+    assert mode(path) == 0o644
+    path.chmod(0o664)
+    write_atomically(path, "{}\n")
+    append_lines(path, ["1", "2"])
+    remove_lines(path, lambda line: line == "2")
+    assert path.read_text() == "{}\n1\n"
+    assert mode(path) == 0o664
+    write_atomically(path, "", 0o600)
+    assert mode(path) == 0o600

@@ -345,6 +345,10 @@ def tree(folder: Path) -> dict[str, int]:
         (["split", "--by=session"], 2, "Where to.*--output_dir=OUT"),
         (["split"], 2, "Split how.*--fraction"),
         (["split", '--splits={"a": 0.5, "b": [1]}'], 2, "every part a share"),
+        (["split", '--splits={"../x": 0.8, "b": 0.2}', "--output_dir=SET_o"], 2, "'../x' can't be"),
+        (["split", '--splits={"/x": 0.8, "b": 0.2}', "--output_dir=SET_o"], 2, "'/x' can't be"),
+        (["split", '--splits={"": 0.8, "b": 0.2}', "--output_dir=SET_o"], 2, "'' can't be the"),
+        (["split", '--splits={"a": [0], "a ": [1]}', "--output_dir=SET_o"], 2, "two parts.*'a'"),
         (["keep", "--episodes=[0]", "--output_dir=SET/inside"], 2, "lie inside each other"),
         (["keep", "--episodes=[0]", "--output_dir=SET"], 2, "not empty"),
     ],
@@ -359,6 +363,23 @@ def test_what_is_only_shown_or_refused_changes_nothing(
     error = capsys.readouterr().err
     assert re.search(says, error, re.IGNORECASE), error
     assert error.count("\n") <= 1
+
+
+def test_an_output_folder_that_filled_while_it_was_waited_for_is_left_alone(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two edits into one new folder the later one threw away what the first had written."""
+    recover = staging.recover
+
+    def filled(root: Path) -> None:
+        recover(root)
+        if root == tmp_path / "out":  # as by another edit, which held the lock until now
+            (root / "meta").mkdir(parents=True)
+
+    monkeypatch.setattr(staging, "recover", filled)
+    with pytest.raises(UnusableInputError, match="not empty"):
+        split(original, {"a": [0, 1], "b": [2, 3, 4, 5]}, tmp_path / "out")
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["meta"]
 
 
 def test_a_query_chooses_and_json_says_what_was_done(

@@ -16,12 +16,13 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.datasets import staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.columns import EPISODE_COLUMNS
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.harmonise.differences import profile, require_trainable_together
 from gaploop.datasets.layout import read_episodes, read_info
-from gaploop.datasets.lerobot_import import parse_episodes
+from gaploop.datasets.lerobot_import import ImportOptions, import_dataset, parse_episodes
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
 from gaploop.datasets.sources import open_takes
@@ -136,6 +137,17 @@ def test_missing_videos_are_refused_with_the_way_on(
     assert import_(foreign, tmp_path / "out") == 2
     assert "--drop_videos=true" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_target_that_filled_while_it_was_waited_for_is_left_alone(
+    foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two imports into one new folder the later one threw away what the first had written."""
+    target = tmp_path / "out"
+    monkeypatch.setattr(staging, "recover", lambda root: (root / "meta").mkdir(parents=True))
+    with pytest.raises(UnusableInputError, match="not empty"):
+        import_dataset(foreign, target, ImportOptions(drop_videos=True))
+    assert [p.name for p in target.iterdir()] == ["meta"]
 
 
 def test_nan_in_a_chosen_episode_is_refused_and_nothing_is_left(

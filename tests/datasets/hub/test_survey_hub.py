@@ -8,6 +8,7 @@ import pytest
 from huggingface_hub import HfApi
 from loopback_hub import LoopbackHub
 
+from gaploop.datasets.survey import sources
 from gaploop.datasets.survey.check import overviews
 from gaploop.datasets.survey.sources import HubMetadata, find_datasets
 from gaploop.datasets.survey.stream import find
@@ -60,3 +61,40 @@ def test_a_server_error_is_tried_again_and_a_missing_repository_is_named(
     good, bad = find(QUERY, [HubMetadata("me/set_0001"), HubMetadata("me/nothing")])
     assert (good.skipped, good.scanned) == ("", 20)
     assert "404" in bad.skipped
+
+
+def test_long_lists_of_files_come_in_pages_and_each_is_tried_again(online: LoopbackHub) -> None:
+    online.page_size = 2
+    expected = set(online.files("me/set_0001"))
+    online.log.clear()
+    online.fault(503, "/tree/", times=1)
+    assert HubMetadata("me/set_0001").files == expected
+    assert sum("/tree/" in line for line in online.log) == 1 + -(-len(expected) // 2)
+
+
+@pytest.mark.parametrize("kind", ["drop", "hang", "html", 503])
+@pytest.mark.parametrize("path", ["/tree/", "/resolve/"])
+def test_a_hub_out_of_reach_is_a_finding_and_the_survey_goes_on(
+    online: LoopbackHub,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    kind: str | int,
+) -> None:
+    """httpx's errors are not OSErrors: a traceback ended the whole survey."""
+    monkeypatch.setattr(sources, "RETRIES", 0)
+    monkeypatch.setattr(sources, "TIMEOUT_S", 0.1)
+    online.fault(kind, path, times=99, seconds=0.3)
+    here = tmp_path / "sets/set_0001"
+    bad, good = find(QUERY, find_datasets(["hf://datasets/me/set_0001", str(here)]))
+    assert (bool(bad.skipped), good.skipped, good.scanned) == (True, "", 20)
+    bad_one, good_one = overviews(find_datasets(["hf://datasets/me/set_0001", str(here)]))
+    assert (bad_one.ok, good_one.ok) == (False, True)
+
+
+@pytest.mark.usefixtures("hub")
+def test_no_server_at_all_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "RETRIES", 0)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    (found,) = find(QUERY, [HubMetadata("me/set_0001")])
+    assert "http://127.0.0.1:9/api/datasets/me/set_0001" in found.skipped
