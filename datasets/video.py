@@ -7,6 +7,7 @@ reordered frames, which is how takes are recorded.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -26,6 +27,10 @@ TICKS_PER_FRAME: Final = 512
 """Time base of the videos is 1 / (fps * 512): what FFmpeg's own mp4 writer picks at 30 fps."""
 MAX_FILE_BYTES: Final = 200 * 1024 * 1024
 """A dataset video is closed at this size, as in LeRobot (`video_files_size_in_mb`)."""
+
+
+class DamagedVideoError(UnusableInputError):
+    """A video file can't be opened, or not read to the end."""
 
 
 class VideoWriter:
@@ -72,7 +77,8 @@ class VideoWriter:
         first = self.frames
         with open_video(source) as container:
             stream = container.streams.video[0]
-            packets = [p for p in container.demux(stream) if p.size]
+            with reading(source):
+                packets = [p for p in container.demux(stream) if p.size]
             check_packets(packets, frames, source)
             self._mux(stream, VideoPart(packets, range(frames), 0))
         return first
@@ -157,12 +163,13 @@ def find_part(
     stream = container.streams.video[0]
     begin = round(start_s / stream.time_base)
     half = round(Fraction(1, 2) / rate_hz / stream.time_base)
-    container.seek(max(0, begin), stream=stream)
-    wanted = itertools.dropwhile(
-        lambda p: abs(p.pts - begin) > half or not p.is_keyframe,
-        (p for p in container.demux(stream) if p.size and p.pts is not None),
-    )
-    packets = list(itertools.islice(wanted, frames))
+    with reading(source):
+        container.seek(max(0, begin), stream=stream)
+        wanted = itertools.dropwhile(
+            lambda p: abs(p.pts - begin) > half or not p.is_keyframe,
+            (p for p in container.demux(stream) if p.size and p.pts is not None),
+        )
+        packets = list(itertools.islice(wanted, frames))
     times = sorted(p.pts for p in packets)
     if not packets or packets[0].pts != times[0] or len(packets) < frames:
         raise UnusableInputError(
@@ -204,7 +211,7 @@ def verify(source: Path, frames: int) -> None:
     Raises:
         UnusableInputError: it can't, and why.
     """
-    with open_video(source) as container:
+    with open_video(source) as container, reading(source):
         check_packets([p for p in container.demux(video=0) if p.size], frames, source)
 
 
@@ -213,11 +220,24 @@ def open_video(path: Path) -> Any:
     try:
         container = av.open(str(path))
     except (av.FFmpegError, OSError) as error:
-        raise UnusableInputError(f"{path} can't be opened ({error}). Restore it.") from None
+        raise DamagedVideoError(f"{path} can't be opened ({error}). Restore it.") from None
     if not container.streams.video:
         container.close()
-        raise UnusableInputError(f"{path} holds no video stream. Restore it.")
+        raise DamagedVideoError(f"{path} holds no video stream. Restore it.")
     return container
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Name the file where its packets can't be read or decoded; only for what reads.
+
+    Raises:
+        DamagedVideoError: that is so.
+    """
+    try:
+        yield
+    except (av.FFmpegError, OSError) as error:
+        raise DamagedVideoError(f"{path} can't be read ({error}). Restore it.") from None
 
 
 def sample_pictures(path: Path, at_most: int = 100) -> Image:
@@ -225,7 +245,7 @@ def sample_pictures(path: Path, at_most: int = 100) -> Image:
 
     Key frames decode alone, so that statistics cost a tenth of decoding everything.
     """
-    with open_video(path) as container:
+    with open_video(path) as container, reading(path):
         stream = container.streams.video[0]
         stream.codec_context.skip_frame = "NONKEY"
         pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
@@ -254,7 +274,7 @@ class VideoRange:
         """Yield the pictures in order, RGB, uint8, shape (height, width, 3)."""
         half_s = 0.5 / self.fps
         left = self.frames
-        with open_video(self.path) as container:
+        with open_video(self.path) as container, reading(self.path):
             stream = container.streams.video[0]
             container.seek(max(0, int(self.start_s / stream.time_base)), stream=stream)
             for frame in container.decode(stream):
@@ -271,9 +291,6 @@ def count_frames(path: Path) -> int:
 
     The number in an mp4's header is not enough: it stands there though the file was cut.
     """
-    try:
-        with open_video(path) as container:
-            packets = container.demux(video=0)
-            return sum(1 for packet in packets if packet.size and not packet.is_corrupt)
-    except (av.FFmpegError, OSError) as error:
-        raise UnusableInputError(f"{path} can't be read ({error}). Restore it.") from None
+    with open_video(path) as container, reading(path):
+        packets = container.demux(video=0)
+        return sum(1 for packet in packets if packet.size and not packet.is_corrupt)

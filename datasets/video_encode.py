@@ -10,7 +10,7 @@ from typing import Any, Final
 import av
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.video import TICKS_PER_FRAME, open_video
+from gaploop.datasets.video import TICKS_PER_FRAME, open_video, reading
 
 _ENCODERS: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "h264": ("libx264", {"crf": "16", "g": "2", "bf": "0", "preset": "medium"}),
@@ -24,7 +24,7 @@ def encode_part(source: Path, start_s: float, frames: int, fps: float, target: P
     """Write `frames` pictures of `source` from `start_s` [s] on to an mp4 of their own.
 
     Raises:
-        UnusableInputError: there are fewer, or their codec can't be encoded here.
+        UnusableInputError: there are fewer, the file is damaged, or can't be encoded here.
     """
     rate = Fraction(fps).limit_denominator(1001)
     with open_video(source) as container:
@@ -42,7 +42,7 @@ def encode_part(source: Path, start_s: float, frames: int, fps: float, target: P
             out.pix_fmt = stream.codec_context.pix_fmt
             out.codec_context.time_base = 1 / (rate * TICKS_PER_FRAME)
             count = 0
-            for frame in _pictures(container, start_s, frames, fps):
+            for frame in _pictures(container, source, start_s, frames, fps):
                 frame.pts, frame.time_base = count * TICKS_PER_FRAME, out.codec_context.time_base
                 frame.pict_type = 0  # the source's key frames are not the encoder's
                 written.mux(out.encode(frame))
@@ -54,14 +54,17 @@ def encode_part(source: Path, start_s: float, frames: int, fps: float, target: P
         )
 
 
-def _pictures(container: Any, start_s: float, frames: int, fps: float) -> Iterator[Any]:
+def _pictures(
+    container: Any, source: Path, start_s: float, frames: int, fps: float
+) -> Iterator[Any]:
     stream = container.streams.video[0]
-    container.seek(max(0, int(start_s / stream.time_base)), stream=stream)
     left = frames
-    for frame in container.decode(stream):
-        if frame.time is None or frame.time < start_s - 0.5 / fps:
-            continue
-        if left == 0:
-            return
-        left -= 1
-        yield frame
+    with reading(source):
+        container.seek(max(0, int(start_s / stream.time_base)), stream=stream)
+        for frame in container.decode(stream):
+            if frame.time is None or frame.time < start_s - 0.5 / fps:
+                continue
+            if left == 0:
+                return
+            left -= 1
+            yield frame

@@ -21,7 +21,7 @@ from gaploop.datasets.edit.compose_rows import CHUNK_FILES
 from gaploop.datasets.edit.pieces import Piece, damaged
 from gaploop.datasets.layout import Episode
 from gaploop.datasets.lerobot_read import video_of
-from gaploop.datasets.video import MAX_FILE_BYTES, VideoWriter, count_frames
+from gaploop.datasets.video import MAX_FILE_BYTES, DamagedVideoError, VideoWriter, count_frames
 from gaploop.datasets.video_encode import encode_part
 
 type Clip = tuple[int, Episode, float]
@@ -138,6 +138,8 @@ class _Shelf:
         try:
             first = self._append(path, start_s, episode.length)
             self._done.cut += 1
+        except DamagedVideoError:
+            raise  # decoding it wouldn't go better
         except UnusableInputError as error:
             if not self._rules.reencode:
                 raise UnusableInputError(f"{error} {_REENCODE}") from None

@@ -126,3 +126,29 @@ def test_merging_and_splitting_at_files_never_opens_what_it_takes_whole(
     new = sorted((tmp_path / "whole" / "videos").rglob("*.mp4"))
     assert [p.read_bytes() for p in new] == old
     assert all(p.stat().st_nlink == 1 for p in new)  # independent of what it was made of
+
+
+def test_a_damaged_video_is_named_in_one_line(
+    tmp_path: Path, write_take: Write, barcodes: Barcodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An edit of a dataset with a picture that doesn't decode ended with a traceback."""
+    for n in range(3):
+        write_take(tmp_path / "journal", frames=6, code=100 * n)
+    root = tmp_path / "set"
+    publish(tmp_path / "journal", root, "me/x")
+    (video,) = (root / "videos").rglob("*.mp4")
+    encode(video, [barcodes[0](n) for n in range(18)], 50, keys=[0, 6])  # take 2 can't be cut
+    with av.open(str(video)) as container:
+        places = [(p.pos, p.size) for p in container.demux(video=0) if p.size]
+    content = bytearray(video.read_bytes())
+    for place, size in places[6:]:
+        content[place : place + size] = b"\xff" * size
+    video.write_bytes(content)
+    out = f"--output_dir={tmp_path / 'out'}"
+    assert main(["edit", "keep", str(root), "--episodes=[2]", out, "--reencode"]) == 2
+    error = capsys.readouterr().err
+    assert re.search(r"file-000.mp4 can't be read .*Restore it", error), error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UnusableInputError, match="can't be read"):
+        list(VideoRange(video, 0.12, 6, 50)())
