@@ -3,7 +3,7 @@
 The change is made in a folder beside the dataset: big files are hard links, `meta` is copied.
 Then the two folders trade names in one system call (renameat2, Linux). Where the file system
 can't do that, two renames do it; a kill between them leaves the old one as `.<name>.old`,
-which the next `open_staging` puts back.
+which the next `recover` puts back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 import filelock
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import sync_folder, writable_folder
+from gaploop.core.files import sync_file, sync_folder, writable_folder
 from gaploop.datasets.labels.late_labels import carried_over
 
 LINKED: Final = ("data", "videos", "telemetry")
@@ -127,7 +127,7 @@ def commit(
         exchange: lets two folders trade names at once, or returns False where that can't be
             done; renameat2 unless given.
     """
-    _sync(staging)
+    sync_tree(staging)
     hook("synced")
     if not _holds_something(root):
         os.replace(staging, root)
@@ -143,16 +143,11 @@ def commit(
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _sync(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file() and path.stat().st_nlink == 1:
-            handle = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-        elif path.is_dir():
-            sync_folder(path)
+def sync_tree(folder: Path) -> None:
+    """Make a folder and what was written to it durable; files with other names already are."""
+    for path in (folder, *folder.rglob("*")):
+        if path.is_dir() or (path.is_file() and path.stat().st_nlink == 1):
+            sync_file(path)
 
 
 def exchange_names(a: Path, b: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
@@ -21,8 +22,8 @@ from gaploop.datasets.check.episodes import (
     feature_fault,
     task_names,
 )
+from gaploop.datasets.check.findings import DAMAGE, Findings
 from gaploop.datasets.check.findings import Finding as Finding
-from gaploop.datasets.check.findings import Findings
 from gaploop.datasets.check.frames import (
     check_copies,
     check_ranges,
@@ -137,8 +138,31 @@ def _read_info(root: Path, findings: Findings) -> DatasetInfo | None:
     try:
         return layout.read_info(root)
     except (UnusableInputError, OSError, ArithmeticError, RecursionError) as error:
-        findings.error("bad_info", layout.INFO, " ".join(str(error).split()))
+        mend = convert(root) if _is_older(root) else ""
+        findings.error("bad_info", layout.INFO, " ".join(str(error).split()), mend)
         return None
+
+
+def _is_older(root: Path) -> bool:
+    try:
+        return older_version(str(read_json(root / layout.INFO)["codebase_version"]))
+    except DAMAGE:
+        return False
+
+
+def older_version(version: str) -> bool:
+    """Say whether a dataset's version is one that LeRobot converts to v3."""
+    return version.startswith(("v1", "v2"))
+
+
+def convert(root: Path) -> str:
+    """Return LeRobot's command that converts a v2.1 dataset in its place; it keeps `DIR_old`.
+
+    Without the last option it would delete the old version's files on the Hub, too.
+    """
+    words = f"--repo-id={root.absolute().name}", f"--root={root}", "--push-to-hub=false"
+    module = "python -m lerobot.scripts.convert_dataset_v21_to_v30"
+    return " ".join((module, *(shlex.quote(word) for word in words)))
 
 
 def _spread(episodes: EpisodeTable | None, effort: Effort) -> frozenset[int]:

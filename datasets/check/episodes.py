@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import columns, layout
-from gaploop.datasets.check.findings import DAMAGE, Findings, numbers
+from gaploop.datasets.check.findings import DAMAGE, Findings, numbers, reason
 from gaploop.datasets.layout import DatasetInfo
 
 NEEDED: Final = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
@@ -121,8 +121,7 @@ def task_names(info: DatasetInfo, findings: Findings) -> list[str] | None:
     try:
         return read_tasks(path)
     except DAMAGE as error:
-        reason = " ".join(str(error).split())[:200]
-        findings.error("unreadable", layout.TASKS, f"It can't be used: {reason}")
+        findings.error("unreadable", layout.TASKS, f"It can't be used: {reason(error)}")
         return None
 
 
@@ -159,8 +158,7 @@ def check_episodes(info: DatasetInfo, findings: Findings) -> EpisodeTable | None
     try:
         episodes = read_episode_table(info.root)
     except DAMAGE as error:
-        reason = " ".join(str(error).split())[:200]
-        findings.error("unreadable", layout.EPISODES, f"It can't be used: {reason}")
+        findings.error("unreadable", layout.EPISODES, f"It can't be used: {reason(error)}")
         return None
     if len(episodes) != info.total_episodes:
         findings.error(

@@ -100,16 +100,15 @@ class Findings:
         try:
             yield
         except DAMAGE as error:
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            self.error("unreadable", where, f"It can't be read: {reason}")
+            self.error("unreadable", where, f"It can't be read: {reason(error)}")
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.items)
 
-    @property
-    def failed(self) -> bool:
-        """Whether there is an error among them."""
-        return any(item.severity == ERROR for item in self.items)
+
+def reason(error: BaseException) -> str:
+    """Return what an error says, in one short line."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def numbers(values: Sequence[int], at_most: int = 8) -> str:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.episodes import EpisodeTable
-from gaploop.datasets.check.findings import DAMAGE, Findings, numbers
+from gaploop.datasets.check.findings import DAMAGE, Findings, numbers, reason
 from gaploop.datasets.check.scan import Scan, Scanner, batches
 from gaploop.datasets.layout import DatasetInfo
 
@@ -50,7 +50,7 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
                 scanner.add(table, number, name)
         except DAMAGE as error:
             complete = False
-            findings.error("unreadable", name, f"It can't be read: {_reason(error)}")
+            findings.error("unreadable", name, f"It can't be read: {reason(error)}")
     _check_types(types, findings)
     scan = scanner.result()
     _report_not_finite(scan, findings)
@@ -58,10 +58,6 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
         text = f"total_frames is {info.total_frames}, the data files hold {scan.rows} rows."
         findings.error("frame_count", layout.INFO, text)
     return scan if scan.rows else None
-
-
-def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _check_columns(info: DatasetInfo, schema: pa.Schema, name: str, findings: Findings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Final
 
@@ -37,8 +38,8 @@ def check_journal(journal: Path, findings: Findings) -> None:
             findings.warn(
                 "unsealed",
                 folder.name,
-                "The take was never sealed: a crash or kill ended it, or it is being recorded.",
-                "Nothing to do; it stays out of datasets.",
+                "Never sealed, so no dataset takes it: a crash or kill ended it, or it goes on.",
+                f"gaploop repair {shlex.quote(str(journal))}",
             )
         else:
             _check_sealed(folder, header, end, findings)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gaploop.datasets import layout
 from gaploop.datasets.check.episodes import EpisodeTable
-from gaploop.datasets.check.findings import DAMAGE, Findings, numbers
+from gaploop.datasets.check.findings import DAMAGE, Findings, numbers, reason
 from gaploop.datasets.check.pictures import PictureRun, check_colours, look_at
 from gaploop.datasets.check.scan import TIMESTAMP_TOLERANCE_S, Scan
 from gaploop.datasets.layout import DatasetInfo
@@ -185,7 +185,7 @@ def _check_file(
     try:
         index = video_index(path, whole)
     except DAMAGE as error:
-        findings.error("unreadable", name, f"{key}: {' '.join(str(error).split())[:200]}")
+        findings.error("unreadable", name, f"{key}: {reason(error)}")
         return False
     shape = list(info.features[key].get("shape") or ())
     if len(shape) == 3 and tuple(index.size) not in {(shape[1], shape[0]), (shape[2], shape[1])}:

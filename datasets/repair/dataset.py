@@ -7,18 +7,20 @@ any instant there is the old dataset or the new one. Run again, it finds nothing
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder
 from gaploop.datasets import layout, staging
-from gaploop.datasets.check.dataset import DEEP, QUICK, check, sampled
-from gaploop.datasets.check.findings import ERROR, Finding, numbers
+from gaploop.datasets.check.dataset import DEEP, QUICK, check, convert, older_version, sampled
+from gaploop.datasets.check.findings import ERROR, Finding, Findings, numbers
 from gaploop.datasets.check.scan import numeric_features
 from gaploop.datasets.check.videos import PICTURES, decoded_episodes
 from gaploop.datasets.layout import DatasetInfo
@@ -46,6 +48,9 @@ from gaploop.datasets.repair.rows import (
 from gaploop.datasets.repair.stats import mend_stats
 from gaploop.datasets.repair.tasks import mend_tasks
 from gaploop.datasets.repair.videos import Camera, Place, places, read_cameras, undecodable
+
+BY_HAND: Final = "Restore it from a copy, or set it right by hand."
+"""The mend of what repair can't mend and `check` knows no other command for."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +103,8 @@ def plan(root: Path, options: RepairOptions) -> RepairReport:
         stage = Path(scratch, root.name)
         clone(root, stage, link=os.symlink)
         draft = Draft(stage)
-        try:
+        with _named(stage, root):
             mend(draft, options)
-        except UnusableInputError as error:
-            raise UnusableInputError(str(error).replace(str(stage), str(root))) from None
         return RepairReport(tuple(draft.actions), _left(stage, root, options))
 
 
@@ -133,7 +136,8 @@ def repair(
         hook("cloned")
         draft = Draft(stage)
         try:
-            mend(draft, options)
+            with _named(stage, root):
+                mend(draft, options)
             left = _left(stage, root, options)
         except BaseException:
             shutil.rmtree(stage)
@@ -159,13 +163,35 @@ def _empty_target(target: Path, root: Path) -> Path:
 
 
 def _left(stage: Path, root: Path, options: RepairOptions) -> tuple[Finding, ...]:
-    """Return the errors that are left, with the names of the folder that was asked about."""
-    found = [f for f in check(stage, DEEP if options.deep else QUICK) if f.severity == ERROR]
+    """Return the errors that are left, with the names of the folder that was asked about.
 
-    def told(text: str) -> str:
-        return text.replace(str(stage), str(root))
+    Where `check` would have it repaired, which has just been tried, there is another mend.
+    """
+    tried = Findings(stage).repair()
+    return tuple(
+        Finding(
+            f.code,
+            f.severity,
+            _told(f.where, stage, root),
+            _told(f.message, stage, root),
+            BY_HAND if f.mend == tried else _told(f.mend, stage, root),
+        )
+        for f in check(stage, DEEP if options.deep else QUICK)
+        if f.severity == ERROR
+    )
 
-    return tuple(Finding(f.code, f.severity, f.where, told(f.message), told(f.mend)) for f in found)
+
+@contextlib.contextmanager
+def _named(stage: Path, root: Path) -> Iterator[None]:
+    """Let errors speak of the folder that was asked about instead of the one worked in."""
+    try:
+        yield
+    except UnusableInputError as error:
+        raise UnusableInputError(_told(str(error), stage, root)) from None
+
+
+def _told(text: str, stage: Path, root: Path) -> str:
+    return text.replace(str(stage), str(root)).replace(stage.name, root.name)
 
 
 def mend(draft: Draft, options: RepairOptions) -> None:
@@ -215,10 +241,10 @@ def mend(draft: Draft, options: RepairOptions) -> None:
 def _require_v3(draft: Draft) -> None:
     """Refuse datasets of an older format: their files are laid out otherwise."""
     version = str(load(draft).get("codebase_version") or "")
-    if version.startswith(("v1", "v2")):
+    if older_version(version):
         raise UnusableInputError(
-            f"{draft.root.name}: dataset version {version}, this repairs v3. Convert it with "
-            "python -m lerobot.scripts.convert_dataset_v21_to_v30."
+            f"{draft.root.name}: dataset version {version}, this repairs v3. "
+            f"Convert it with: {convert(draft.root)}"
         )
 
 
@@ -286,9 +312,6 @@ def _with_pictures(
 def _tell_lost(draft: Draft, lost: Mapping[int, str], old: OldTable, rows: Rows) -> None:
     gone = dict(lost)
     present = set(rows.episode.tolist())
-    for episode in old.row_of:
-        if episode not in present:
-            gone.setdefault(episode, "none of its rows are left")
     if old.table is not None and "episode_index" in old.table.column_names:
         for value in old.table["episode_index"].to_pylist():
             if isinstance(value, int) and value not in present:

@@ -25,6 +25,7 @@ def keep(root: Path, hook: staging.Hook) -> Path:
     part = staging.beside(root, "damaged")
     shutil.rmtree(part, ignore_errors=True)
     clone(root, part)
+    staging.sync_tree(part)
     hook("copied")
     os.rename(part, kept)
     sync_folder(root.parent)
@@ -54,14 +55,6 @@ def clone(root: Path, stage: Path, link: Link | None = None) -> None:
             if not source.is_file():
                 continue  # a pipe, a socket, a link to nothing
             if source.suffix in LINKED:
-                (link or hard_link)(source.resolve(), here / name)
+                (link or staging.link)(source.resolve(), here / name)
             else:
                 shutil.copy2(source, here / name)
-
-
-def hard_link(source: Path, target: Path) -> None:
-    """Link a file, or copy it where that can't be done."""
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without hard links, or too many of them
-        shutil.copy2(source, target)

@@ -194,13 +194,19 @@ def _videos_agree(root: Path, rate: int) -> bool:
 def mend_counts(
     draft: Draft, info: dict[str, Any], episodes: int, frames: int, tasks: Sequence[str]
 ) -> None:
-    """Write the counts of what is there now."""
+    """Write the counts of what is there now; splits stay while the number of episodes does."""
     counts = {"total_episodes": episodes, "total_frames": frames, "total_tasks": len(tasks)}
     changed = {k: v for k, v in counts.items() if info.get(k) != v}
     if changed:
         words = ", ".join(f"{k} {info.get(k)} → {v}" for k, v in changed.items())
         draft.did("set_counts", f"{layout.INFO}: {words}")
-    splits = {"train": f"0:{episodes}"}
-    if changed or (info.get("splits") != splits and not isinstance(info.get("splits"), dict)):
-        save(draft, {**info, **counts, "splits": splits})
+    before = info.get("splits")
+    splits = before
+    if "total_episodes" in changed or not isinstance(before, dict):
+        splits = {"train": f"0:{episodes}"}
+    if splits != before:
+        words = f"{json.dumps(before)} → {json.dumps(splits)}"
+        draft.did("set_splits", f"{layout.INFO}: splits {words}")
+    if changed or splits != before:
         info |= {**counts, "splits": splits}
+        save(draft, info)

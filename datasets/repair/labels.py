@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
-import os
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +14,11 @@ import pyarrow.parquet as pq
 
 from gaploop.core import journal_format, labels
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import write_atomically
 from gaploop.core.journal_format import read_end, read_header, take_folders
+from gaploop.core.labels import LabelEvent
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
-from gaploop.datasets import columns, episodes_table, layout
+from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.repair.names import Draft
 from gaploop.datasets.repair.rows import Whole
@@ -63,10 +60,10 @@ def _journal_rows(journal: Path) -> dict[int, Row]:
     return rows
 
 
-def label_events(source: Path) -> list[str]:
-    """Return the lines of label events of a dataset or journal."""
+def label_events(source: Path) -> list[LabelEvent]:
+    """Return the label events of a dataset or journal."""
     path = source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS)
-    return [json.dumps(asdict(event)) for event in labels.read(path)]
+    return list(labels.read(path))
 
 
 def mend_labels(
@@ -208,19 +205,21 @@ def _sound(row: Row) -> Row:
 
 
 def _bring_events(draft: Draft, source: Path, takes: set[int]) -> None:
+    """Put the source's label events among the dataset's own, by time.
+
+    Raises:
+        UnusableInputError: a line of either can't be read; nothing is written over it.
+    """
     path = draft.root / layout.LABELS
-    try:
-        have = [json.dumps(asdict(event)) for event in labels.read(path)]
-    except DAMAGE:
-        have = []
+    have = {event.to_line() for event in labels.read(path)}
     new = [
-        line
-        for line in label_events(source)
-        if line not in have and columns.take_hash(json.loads(line)["uid"]) in takes
+        event
+        for event in label_events(source)
+        if event.to_line() not in have and columns.take_hash(event.uid) in takes
     ]
     if new:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, "".join(f"{line}\n" for line in [*have, *new]))
+        labels.insert(path, *new)
         draft.did("brought_labels", f"{layout.LABELS}: {len(new)} events from {source}")
 
 
@@ -231,11 +230,7 @@ def _bring_telemetry(draft: Draft, source: Path, rows: Sequence[Row]) -> None:
         new = telemetry_path(draft.root, str(row["gap_uid"]))
         if not old.is_file() or new.exists():
             continue
-        new.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(old, new)
-        except OSError:  # another file system
-            shutil.copy2(old, new)
+        staging.link(old, new)
         brought += 1
     if brought:
         draft.did("brought_telemetry", f"{layout.TELEMETRY}: {brought} records from {source}")

@@ -180,6 +180,7 @@ def test_a_journal_is_checked_too(tmp_path: Path, write_take: Write) -> None:
     good, unsealed = write_take(journal), write_take(journal, outcome=None)
     found = check(journal)
     assert [(f.code, f.severity, f.where) for f in found] == [("unsealed", "warning", unsealed)]
+    assert found[0].mend == f"gaploop repair {journal}"
     truncate(journal / good / "telemetry.arrows")
     assert "changed_file" in codes(journal)
     (journal / good / "overhead.mkv").unlink()
@@ -249,5 +250,17 @@ def test_an_older_format_is_not_repaired_into_something_else(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edit_info(root, codebase_version="v2.1")
+    [finding] = check(root)
+    assert "convert_dataset_v21_to_v30 --repo-id=set" in finding.mend
+    assert "--push-to-hub=false" in finding.mend
+    assert "gaploop repair" not in finding.mend
     assert main(["repair", str(root), "--yes"]) == 2
     assert "convert_dataset" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--deep", "--consents=x"])
+def test_what_many_datasets_are_not_checked_for_is_refused(
+    root: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", f"--roots=[{root}]", option]) == 2
+    assert option.split("=")[0] in capsys.readouterr().err

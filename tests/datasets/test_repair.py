@@ -107,6 +107,63 @@ def test_labels_from_what_knows_none_of_the_takes_is_refused(
     assert {p: p.read_bytes() for p in edited.rglob("*") if p.is_file()} == before
 
 
+def test_labels_of_old_stand_behind_newer_ones_of_the_dataset(
+    store: Path, edited: Path, tmp_path: Path
+) -> None:
+    """OLD's events were put last, so that they outvoted what had been said since."""
+    uid = next(iter(labels.read(store / "set" / layout.LABELS))).uid
+    source = Path(shutil.copytree(store / "journal", tmp_path / "old"))
+    early = LabelEvent(uid, "outcome", "failure", "ana", "engineer", at="2020-01-01T00:00:00")
+    late = LabelEvent(uid, "outcome", "success", "ana", "engineer", at="2099-01-01T00:00:00")
+    labels.append(source / "labels.jsonl", early)
+    (edited / layout.LABELS).parent.mkdir(exist_ok=True)
+    labels.append(edited / layout.LABELS, late)
+    repair(edited, RepairOptions(labels_from=source))
+    events = list(labels.read(edited / layout.LABELS))
+    assert {early.to_line(), late.to_line()} <= {e.to_line() for e in events}
+    assert labels.current(events)[uid]["outcome"] == "success"
+
+
+def test_a_damaged_line_among_labels_is_refused_and_not_written_over(
+    store: Path, edited: Path
+) -> None:
+    """One line that couldn't be read made an empty log of it, which OLD's events took over."""
+    path = edited / layout.LABELS
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('{"uid": 7\n{"uid": 8}\n')
+    for way in (plan, repair):
+        with pytest.raises(UnusableInputError, match="line 1") as caught:
+            way(edited, RepairOptions(labels_from=store / "journal"))
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert path.read_text() == '{"uid": 7\n{"uid": 8}\n'
+
+
+def test_splits_stay_while_the_number_of_episodes_does(root: Path, tmp_path: Path) -> None:
+    path = root / layout.INFO
+    own = {"train": "0:3", "val": "3:4"}
+    info = {**json.loads(path.read_text()), "splits": own}
+    for wrong, kept in (("total_frames", True), ("total_episodes", False)):
+        path.write_text(json.dumps({**info, wrong: 9}))
+        done = repair(root, RepairOptions(), tmp_path / wrong)
+        codes = {action.code for action in done.actions}
+        assert codes == ({"set_counts"} if kept else {"set_counts", "set_splits"})
+        splits = json.loads((tmp_path / wrong / layout.INFO).read_text())["splits"]
+        assert splits == (own if kept else {"train": "0:4"})
+
+
+def test_what_repair_failed_to_mend_is_not_sent_to_repair_again(root: Path) -> None:
+    uid = str(gap_rows(root)[0]["gap_uid"])
+    telemetry_path(root, uid).write_bytes(b"nothing")
+    path = root / "meta/info.json"
+    info = json.loads(path.read_text())
+    info["features"]["a/b"] = info["features"]["action"]
+    path.write_text(json.dumps(info))
+    left = plan(root, RepairOptions()).left
+    assert left
+    assert not any(f.mend == f"gaploop repair {root} --yes" for f in left)
+
+
 def test_labels_beside_the_wrong_recording_go_back_to_their_own(root: Path) -> None:
     before = gap_rows(root)
     for name in columns.EPISODE_COLUMNS:
@@ -174,8 +231,9 @@ def test_nothing_whole_is_refused_and_nothing_changed(root: Path) -> None:
     for path in root.glob("data/*/*.parquet"):
         path.write_bytes(path.read_bytes()[:200])
     before = sorted(root.parent.rglob("*"))
-    with pytest.raises(UnusableInputError, match="Restore"):
-        repair(root, RepairOptions())
+    for way in (plan, repair):
+        with pytest.raises(UnusableInputError, match=r"^set: .*Restore"):
+            way(root, RepairOptions())
     after = [p for p in sorted(root.parent.rglob("*")) if p.name != ".set.lock"]
     assert after == before
 
@@ -225,6 +283,19 @@ def test_a_cut_table_is_read_up_to_the_cut(
             continue
         assert len(table) in ends
         assert table.equals(whole.slice(0, len(table)))
+
+
+@pytest.mark.usefixtures("published")
+def test_options_of_datasets_are_refused_for_a_journal(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They were taken and did nothing."""
+    for option in ("--output_dir=x", "--labels_from=x", "--task=x", "--deep"):
+        assert main(["repair", str(store / "journal"), option]) == 2
+        error = capsys.readouterr().err
+        assert option.split("=")[0] in error
+        assert error.count("\n") == 1
+    assert main(["repair", str(store / "journal")]) == 0
 
 
 def test_command_tries_first_and_does_it_when_told(
