@@ -40,7 +40,7 @@ class CheckConfig:
     """Decode every picture and look at every episode's motion. Otherwise all of a dataset with up
     to 3,000 pictures, and some episodes of a larger one, spread evenly."""
     consents: Path | None = None
-    """The consent register; the usual one unless given."""
+    """The consent register; the usual one unless given. Not with --roots."""
     json: bool = False
     """Print {"ok", "findings": [{"code", "severity", "where", "message", "mend"}]}."""
 
@@ -77,10 +77,10 @@ def run(config: CheckConfig) -> int:
 def _check_many(config: CheckConfig) -> int:
     from gaploop.scripts import survey
 
-    if config.dataset.root is not None or config.deep:
+    if config.dataset.root is not None or config.deep or config.consents is not None:
         raise UnusableInputError(
-            "--roots looks at the metadata of many datasets. For the data and videos of one: "
-            "gaploop check DIR"
+            "--roots looks at the metadata of many datasets, without --deep or --consents. For "
+            "the data, videos and consents of one: gaploop check DIR"
         )
     return survey.run(survey.SurveyConfig(config.roots, json=config.json))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,9 +126,26 @@ def _lines(report: RepairReport, root: Path, writes: bool) -> Iterable[str]:
 def _repair_journal(config: RepairConfig, root: Path) -> int:
     from gaploop.collect.recovery import recover
 
+    _require_no_dataset_options(config, root)
     report = recover(root)
     emit(config.json, report, _words(report, root))
     return int(bool(report.failed))
+
+
+def _require_no_dataset_options(config: RepairConfig, root: Path) -> None:
+    """Refuse what only a dataset's repair heeds."""
+    options = {
+        "--output_dir": config.output_dir is not None,
+        "--labels_from": config.labels_from is not None,
+        "--task": bool(config.task),
+        "--deep": config.deep,
+    }
+    given = [name for name, is_given in options.items() if is_given]
+    if given:
+        raise UnusableInputError(
+            f"{', '.join(given)}: only for datasets, and {root} is a journal. Its takes are sealed "
+            f"where they are: gaploop repair {shlex.quote(str(root))}"
+        )
 
 
 def _words(report: RecoveryReport, root: Path) -> str:
