@@ -110,7 +110,7 @@ def withdraw(
         consent_store.set_name(register, id_, None)
     where = dict.fromkeys((*consent_store.load_register(register).places.get(id_, ()), *places))
     uids = frozenset(uid for place in where for uid in _uids(place, id_))
-    uids |= _noted(register, id_)
+    uids |= noted_uids(register, id_)
     if remove:
         _note(register, id_, {"uids": sorted(uids), "finished": False})
     found: list[Found] = []
@@ -141,7 +141,12 @@ def _note(register: Path, id_: str, content: dict[str, Any]) -> None:
     write_atomically(report_path(register, id_), text, 0o600)
 
 
-def _noted(register: Path, id_: str) -> frozenset[str]:
+def noted_uids(register: Path, id_: str) -> frozenset[str]:
+    """Return the takes that a withdrawal found; none where there was no withdrawal.
+
+    Raises:
+        UnusableInputError: its report can't be read.
+    """
     path = report_path(register, id_)
     if not path.exists():
         return frozenset()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final
 
@@ -11,18 +10,17 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.hub.client import connected, endpoint
 from gaploop.datasets.hub.errors import HubUnreachableError, Patience, retried
+from gaploop.datasets.hub.target import REPO_ID
 
 PARTS: Final = ["*.safetensors", "*.json", "*.yaml"]
 PATIENCE: Final = Patience(retries=2, timeout_s=30.0)
-_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def is_hub_name(path: str | Path) -> bool:
     """Say whether `path` can only mean a repository: owner/name, and no such folder here."""
     text = str(path)
-    return (
-        bool(_NAME.fullmatch(text)) and not Path(text).exists() and not Path(text).parent.exists()
-    )
+    is_name = bool(REPO_ID.fullmatch(text))
+    return is_name and not Path(text).exists() and not Path(text).parent.exists()
 
 
 def fetch(repo_id: str) -> Path:

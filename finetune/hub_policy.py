@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.collect.withdrawal import report_path
+from gaploop.collect.withdrawal import noted_uids
 from gaploop.core.consent import Use, require_consent
 from gaploop.core.consent_store import default_register, load_register
 from gaploop.core.errors import UnusableInputError
@@ -155,7 +155,7 @@ def _require_consent(
         return
     register = load_register(consents)
     for id_, consent in register.consents.items():
-        if consent.withdrawn and uids & _withdrawn(consents or default_register(), id_):
+        if consent.withdrawn and uids & noted_uids(consents or default_register(), id_):
             raise UnusableInputError(
                 f"{folder} can't be pushed: it learned from takes of {id_}, whose consent was "
                 f"withdrawn on {consent.withdrawn[:10]}. Train it again without them."
@@ -165,13 +165,6 @@ def _require_consent(
         infos += [e.info for e in layout.read_episodes(layout.read_info(root))]
     used = [info for info in infos if info.uid in uids]
     require_consent(register, used, Use.PUSH, f"{folder}, which learned from it,")
-
-
-def _withdrawn(register: Path, id_: str) -> set[str]:
-    """Return the takes that a withdrawal removed."""
-    path = report_path(register, id_)
-    value = read_json(path) if path.exists() else {}
-    return {str(uid) for uid in value.get("uids", ())}
 
 
 def _card(

@@ -89,7 +89,7 @@ def kind_of(folder: Path) -> str:
             "--dataset.root=DIR; then push that."
         )
     places = (folder, *(folder / part for part in ("adapter", "policy", "merged")))
-    if any(p.glob("*.safetensors") and list(p.glob("*.safetensors")) for p in places):
+    if any(any(p.glob("*.safetensors")) for p in places):
         return MODEL
     raise UnusableInputError(
         f"{folder} holds neither a dataset (meta/info.json) nor a policy (*.safetensors). Name a "
@@ -216,8 +216,11 @@ def push_folder(
         str(consents.absolute()) if consents is not None else "",
     )
     if later:
-        push_queue.put(push)
-        sent = Sent(push, "queued", "the session was stopped")
+        try:
+            push_queue.put(push)
+            sent = Sent(push, "queued", "the session was stopped")
+        except GaploopError as error:  # of the queue: what the session made is there all the same
+            sent = Sent(push, "refused", str(error))
     else:
         sent = send(push, Patience(retries=RETRIES_AFTER_A_SESSION), keep=True)
     for line in (*sent.warnings, sent.as_text()):

@@ -21,7 +21,9 @@ _DATASETS: Final = ("episodes", "kind", "domain", "outcome")
 _ONLY_FOR: Final = {
     "mapping": ("csv",),
     "drop_videos": ("lerobot",),
-    **dict.fromkeys((*_SAID, "video"), LAYOUTS),
+    **dict.fromkeys((*_SAID, "video", "consents"), LAYOUTS),
+    "keys": ("diffusion_policy", "mcap", "robomimic"),
+    "swap_red_blue": ("aloha", "diffusion_policy", "robomimic", "umi"),
     **dict.fromkeys(_DATASETS, ("lerobot", *LAYOUTS)),
 }
 """Option to the formats that heed it."""
@@ -66,12 +68,15 @@ class ImportConfig:
     robot_type: str = ""
     """Foreign layouts: name of the robot, such as so101_follower."""
     keys: dict[str, Any] = field(default_factory=dict)
-    """Foreign layouts: feature to key or MCAP topic, such as '{"observation.state": "qpos"}';
-    several keys in brackets are joined end to end."""
+    """diffusion_policy, robomimic: feature to key, mcap: feature to topic, such as
+    '{"observation.state": "qpos"}'; several in brackets are joined end to end."""
     video: str = "lossless"
     """Foreign layouts: lossless keeps every pixel; small is H.264 as in recordings."""
     swap_red_blue: bool = False
-    """Foreign layouts: the source's pictures are BGR."""
+    """aloha, diffusion_policy, robomimic, umi: the source's pictures are BGR."""
+    consents: Path | None = None
+    """Foreign layouts: the consent register, where an export with people in it says whose takes
+    come back; see gaploop consent --help."""
     json: bool = False
     """Print what was written as one JSON object."""
 
@@ -145,7 +150,7 @@ def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
     )
     incoming = _some(config, KNOWN[name].read(source, settings))
     with progress("Importing", incoming.count) as advance:
-        count = write_dataset(incoming, target, config.video, advance)
+        count = write_dataset(incoming, target, config.video, advance, config.consents)
     seen = [] if config.format else [f"{source}: {KNOWN[name].says}."]
     came = [f"Exported by gaploop: uids and {len(incoming.labels)} label events came along."]
     notes = [*seen, *incoming.notes, *(came if incoming.exact else [])]

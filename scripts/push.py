@@ -85,6 +85,7 @@ def run(config: PushConfig) -> int:
     if config.dry_run:
         return _dry_run(config, asked)
     patience = Patience(config.retries, timeout_s=config.timeout_s)
+    push_queue.waiting()  # what can't be read there is said before anything is sent
     sent = [] if asked is None else [send(asked, patience)]
     if asked is not None and sent[0].state == "refused":
         raise UnusableInputError(sent[0].reason)

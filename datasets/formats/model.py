@@ -98,6 +98,7 @@ class Outgoing:
         episodes: opens the episodes anew; at most one is in memory at a time.
         numbers: the same without telemetry and pictures.
         notes: what can't be exported, in words.
+        check: called right before the copy appears; raises what forbids it since it was opened.
     """
 
     root: Path
@@ -109,6 +110,7 @@ class Outgoing:
     episodes: Callable[[], Iterator[Recording]]
     numbers: Callable[[], Iterator[Recording]]
     notes: tuple[str, ...] = ()
+    check: Callable[[], None] = lambda: None
 
     @property
     def total_frames(self) -> int:

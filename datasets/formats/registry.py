@@ -16,6 +16,7 @@ import h5py
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import sync_folder, writable_folder
+from gaploop.datasets import staging
 from gaploop.datasets.formats.aloha import QPOS, SUFFIXES, episode_paths, read_aloha, write_aloha
 from gaploop.datasets.formats.mcap_read import read_mcap
 from gaploop.datasets.formats.model import Advance, ImportSettings, Incoming, Outgoing
@@ -81,8 +82,9 @@ def export_dataset(
         consents: the consent register; the default one where None.
 
     Raises:
-        UnusableInputError: an unknown layout, an output that exists, or a dataset that can't be
-            written that way. Nothing is left at the output then.
+        UnusableInputError: an unknown layout, an output that exists or is being written by another
+            process, a dataset that can't be written that way, or a consent that is missing or
+            withdrawn meanwhile. Nothing is left at the output then.
     """
     if name not in WRITTEN:
         raise unknown_choice("format", name, WRITTEN, "--format")
@@ -94,10 +96,21 @@ def export_dataset(
     assert write is not None
     _check_output(root, output, LAYOUTS[name].ending)
     out = open_dataset(root, output, episodes, consents)
+    with staging.locked(output.absolute(), "--output"):
+        try:
+            _check_output(root, output, LAYOUTS[name].ending)  # who held the lock may have made it
+            _write(write, out, output, advance)
+        finally:  # while it is held: filelock tries anew where the file that it locked is gone
+            staging.beside(output.absolute(), "lock").unlink(missing_ok=True)
+    return out
+
+
+def _write(write: Write, out: Outgoing, output: Path, advance: Advance) -> None:
     part = output.parent / f".{output.name}.part"
     _remove(part)
     try:
         write(out, part, advance)
+        out.check()
         os.replace(part, output)
         sync_folder(output.parent)
     except OSError as error:
@@ -105,7 +118,6 @@ def export_dataset(
         raise UnusableInputError(f"{output} can't be written ({reason}). Make room.") from None
     finally:
         _remove(part)
-    return out
 
 
 def _check_output(root: Path, output: Path, ending: str) -> None:

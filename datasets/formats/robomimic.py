@@ -215,6 +215,10 @@ def _foreign_about(
     cameras = [k for k in obs if obs[k].ndim == 4 and obs[k].shape[3] == 3]
     numbers = {k: int(np.prod(obs[k].shape[1:], dtype=int)) for k in obs if obs[k].ndim <= 2}
     keys = settings.keys
+    if columns.ACTION in keys:
+        raise UnusableInputError(
+            f"{path}: the action is data/demo_<i>/actions. Leave action out of --keys."
+        )
     state = taken(keys, columns.STATE, numbers, path)
     if not state and all(k in numbers for k in DEFAULT_STATE):
         state = DEFAULT_STATE

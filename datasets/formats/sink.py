@@ -44,7 +44,11 @@ _X264: Final = {"preset": "veryfast", "tune": "zerolatency", "g": "10", "threads
 
 
 def write_dataset(
-    incoming: Incoming, target: Path, video: str = "lossless", on_episode: Advance | None = None
+    incoming: Incoming,
+    target: Path,
+    video: str = "lossless",
+    on_episode: Advance | None = None,
+    consents: Path | None = None,
 ) -> int:
     """Write an import to `target`, a new or empty folder, and return its number of episodes.
 
@@ -53,6 +57,8 @@ def write_dataset(
         target: the dataset's folder.
         video: one of `VIDEOS`.
         on_episode: called after every episode.
+        consents: the consent register, which notes where takes of people go; the default one
+            where None.
 
     Raises:
         UnusableInputError: the target isn't empty or can't be written, or an episode can't be
@@ -75,7 +81,7 @@ def write_dataset(
             lines = [line for line in incoming.labels if json.loads(line)["uid"] in uids]
             path.write_text("".join(f"{line}\n" for line in lines))
             episodes_table.materialise(stage, dict(enumerate(rows)))
-            _note_places(rows, target)
+            _note_places(consents, rows, target)
             staging.commit(stage, target)
         finally:
             for leftover in (pictures, stage):
@@ -83,9 +89,9 @@ def write_dataset(
     return len(rows)
 
 
-def _note_places(rows: Iterable[Mapping[str, Any]], target: Path) -> None:
+def _note_places(consents: Path | None, rows: Iterable[Mapping[str, Any]], target: Path) -> None:
     infos = [TakeInfo(**columns.info_fields(row)) for row in rows]
-    note_places(None, infos, Place("dataset", str(target)))
+    note_places(consents, infos, Place("dataset", str(target)))
 
 
 def _write(

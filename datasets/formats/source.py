@@ -70,11 +70,16 @@ def open_dataset(
     episodes = layout.read_episodes(info, sorted(set(only)) if only is not None else None)
     if not episodes:
         raise UnusableInputError(f"{root} has no episodes to export. Record some first.")
-    infos = [episode.info for episode in episodes]
-    require_consent(load_register(consents), infos, Use.PUBLISH, f"Dataset {root}")
-    note_places(consents, infos, Place("export", str(output.absolute())))
     about, notes = _about(info)
     _check_videos(info, about, episodes)
+    infos = [episode.info for episode in episodes]
+
+    def check() -> None:
+        require_consent(load_register(consents), infos, Use.PUBLISH, f"Dataset {root}")
+
+    # Noted first: a withdrawal at the same moment is seen by the check, or finds the place.
+    note_places(consents, infos, Place("export", str(output.absolute())))
+    check()
     return Outgoing(
         root=info.root,
         about=about,
@@ -85,6 +90,7 @@ def open_dataset(
         episodes=lambda: _episodes(info, about, episodes, whole=True),
         numbers=lambda: _episodes(info, about, episodes, whole=False),
         notes=notes,
+        check=check,
     )
 
 

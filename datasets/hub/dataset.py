@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,6 @@ from gaploop.core.consent_store import note_places
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, read_json
 from gaploop.core.journal_format import TRUTH
-from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR, numbers
@@ -107,7 +106,8 @@ def push_dataset(
     for _ in range(ATTEMPTS):
         look = inspect(root, options)  # before anything is asked of the Hub
         before = _card_before(root, target, options)
-        note_places(options.consents, _infos(root), Place("hub", _place(target)))
+        infos = [episode.info for episode in look.episodes]
+        note_places(options.consents, infos, Place("hub", _place(target)))
         try:
             parcel = pack(look, target, options, before)
             return hub.push(target, parcel.contents, options.patience, on_progress), parcel
@@ -119,8 +119,11 @@ def push_dataset(
 
 
 def _card_before(root: Path, target: HubTarget, options: PushOptions) -> str:
-    """Return the card that people may have written in: the folder's, or else the Hub's."""
-    if (root / README).exists():
+    """Return the card that people may have written in.
+
+    That is the folder's, which replaces the Hub's, or the Hub's where the folder has none.
+    """
+    if (root / README).is_file():
         return (root / README).read_text(errors="replace")
     return hub.read_remote(target, README, options.patience)
 
@@ -135,9 +138,11 @@ def inspect(root: Path, options: PushOptions) -> Look:
     info, stamp = layout.read_info(root), _stamp(root)
     require_dataset_consent(root, Use.PUSH, options.consents)
     files, left_out = files_of(root)
-    require_clean(root, files, options.allow_paths)
+    card = {README: root / README} if (root / README).is_file() else {}
+    require_clean(root, {**files, **card}, options.allow_paths)
     _require_sound(root)
-    return Look(info, tuple(layout.read_episodes(info)), stamp, tuple(_warnings(info, left_out)))
+    episodes = tuple(layout.read_episodes(info))
+    return Look(info, episodes, stamp, tuple(_warnings(info, episodes, left_out)))
 
 
 def _require_sound(root: Path) -> None:
@@ -233,8 +238,9 @@ def _version_tag(root: Path) -> str:
     return str(read_json(root / layout.INFO)["codebase_version"])
 
 
-def _warnings(info: layout.DatasetInfo, left_out: list[str]) -> list[str]:
-    episodes = layout.read_episodes(info)
+def _warnings(
+    info: layout.DatasetInfo, episodes: Sequence[layout.Episode], left_out: list[str]
+) -> list[str]:
     found = []
     bare = hub_facts.unlabelled(episodes)
     if bare:
@@ -263,10 +269,6 @@ def _card(look: Look, target: HubTarget, options: PushOptions, before: str, pict
     title = target.repo_id.partition("/")[2]
     body = hub_card.render(TEMPLATE, facts)
     return hub_card.card(before, title, body, metadata, options.license, options.tags)
-
-
-def _infos(root: Path) -> list[TakeInfo]:
-    return [episode.info for episode in layout.read_episodes(layout.read_info(root))]
 
 
 def _place(target: HubTarget) -> str:

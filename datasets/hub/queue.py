@@ -74,9 +74,20 @@ def default_queue() -> Path:
 
 
 def put(push: QueuedPush, queue: Path | None = None) -> None:
-    """Write a push down; an older one to the same repository gives way."""
+    """Write a push down; an older one to the same repository gives way.
+
+    Raises:
+        UnusableInputError: it can't be written.
+    """
     folder = writable_folder(queue or default_queue(), "Push queue", f"${ENVIRONMENT}")
-    write_json(folder / _name(push), {"schema": SCHEMA, **asdict(push)})
+    path = folder / _name(push)
+    try:
+        write_json(path, {"schema": SCHEMA, **asdict(push)})
+    except OSError as error:
+        raise UnusableInputError(
+            f"{path} can't be written ({error.strerror or error}). Make room, or name another "
+            f"folder with ${ENVIRONMENT}."
+        ) from None
 
 
 def drop(push: QueuedPush, queue: Path | None = None) -> None:
@@ -90,7 +101,13 @@ def waiting(queue: Path | None = None) -> list[QueuedPush]:
     Raises:
         UnusableInputError: a file that can't be read.
     """
-    found = [_read(path) for path in sorted((queue or default_queue()).glob("*.json"))]
+    found = []
+    for path in sorted((queue or default_queue()).glob("*.json")):
+        try:
+            found.append(_read(path))
+        except UnusableInputError:
+            if path.exists():  # else another process has just sent it
+                raise
     return sorted(found, key=lambda push: push.at)
 
 

@@ -7,10 +7,11 @@ import json
 import re
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import av
 import pyarrow as pa
@@ -40,10 +41,11 @@ PATHS: Final = re.compile(
 """A path on somebody's computer, in running text."""
 QUOTED_PATH: Final = re.compile(r"\"(/(?!dev/)[\w.@+ -]+(?:/[\w.@+ -]+)+)/?\"")
 """A JSON or YAML string that is an absolute path from its first letter to its last."""
-TEXT: Final = frozenset(
-    {".json", ".jsonl", ".yaml", ".yml", ".md", ".txt", ".csv", ".toml", ".cfg", ".ini", ".py", ""}
-)
 _BINARY: Final = b"\0"
+_SNIFFED: Final = 1024
+"""Without a zero byte in as many from its beginning, a file is text, whatever it is called."""
+_CHUNK: Final = re.compile(r"(?:.*/)?(?:c/)?\d+(?:[./]\d+)*")
+"""A chunk of numbers in a Zarr archive."""
 _VIDEO: Final = frozenset({".mp4", ".mkv"})
 _HEADER_LIMIT: Final = 100 << 20
 
@@ -65,17 +67,18 @@ class Hit:
     secret: bool
 
 
-def scan(files: Iterable[tuple[str, Path | bytes]]) -> Iterator[Hit]:
+def scan(files: Iterable[tuple[str, Path]]) -> Iterator[Hit]:
     """Yield what is found in files, the first of each kind in each part of each file.
 
-    Text is read whole; Parquet's string columns and metadata, the JSON in zip archives and in
-    safetensors headers, and the metadata of videos too. Numbers and pictures aren't text.
+    Text is read whole, whatever its name ends with; Parquet's string columns and metadata, text in
+    zip archives, safetensors headers and the metadata of videos too. Numbers and pictures aren't
+    text.
 
     Args:
-        files: name and source of each.
+        files: name and path of each.
     """
-    for name, source in files:
-        for part, text in _readable(name, source):
+    for name, path in files:
+        for part, text in _readable(name, path):
             where = f"{name}{part}"
             for what, pattern in SECRETS.items():
                 found = pattern.search(text)
@@ -87,10 +90,10 @@ def scan(files: Iterable[tuple[str, Path | bytes]]) -> Iterator[Hit]:
                 yield Hit(where + _line(text, found), "an absolute path", shown, False)
 
 
-def _readable(name: str, source: Path | bytes) -> Iterator[tuple[str, str]]:
+def _readable(name: str, path: Path) -> Iterator[tuple[str, str]]:
     """Yield what `_texts` finds; what is damaged ends it, and is for `gaploop check` to say."""
     with contextlib.suppress(OSError, pa.ArrowException, zipfile.BadZipFile, av.FFmpegError):
-        yield from _texts(name, source)
+        yield from _texts(name, path)
 
 
 def _line(text: str, found: re.Match[str]) -> str:
@@ -98,25 +101,26 @@ def _line(text: str, found: re.Match[str]) -> str:
     return f", line {lines + 1}" if "\n" in text.strip() else ""
 
 
-def _texts(name: str, source: Path | bytes) -> Iterator[tuple[str, str]]:
+def _texts(name: str, path: Path) -> Iterator[tuple[str, str]]:
     """Yield the parts of a file that hold text, each with its name."""
-    if isinstance(source, bytes):
-        if _BINARY not in source[:1024]:
-            yield "", source.decode(errors="replace")
-        return
     suffix = Path(name).suffix.lower()
     if suffix == ".parquet":
-        yield from _parquet(source)
+        yield from _parquet(path)
     elif suffix == ".zip":
-        yield from _archive(source)
+        yield from _archive(path)
     elif suffix == ".safetensors":
-        yield from _safetensors(source)
+        yield from _safetensors(path)
     elif suffix in _VIDEO:
-        yield from _video(source)
-    elif suffix in TEXT:
-        content = source.read_bytes()
-        if _BINARY not in content[:1024]:
-            yield "", content.decode(errors="replace")
+        yield from _video(path)
+    else:
+        with path.open("rb") as stream:
+            yield from _plain("", stream)
+
+
+def _plain(part: str, stream: IO[bytes]) -> Iterator[tuple[str, str]]:
+    start = stream.read(_SNIFFED)
+    if _BINARY not in start:
+        yield part, (start + stream.read()).decode(errors="replace")
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, str]]:
@@ -136,15 +140,24 @@ def _strings(column: pa.ChunkedArray) -> list[str]:
     """Return the distinct texts of a column of which only one leaf was read."""
     values = column.combine_chunks()
     while not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-        values = values.field(0) if pa.types.is_struct(values.type) else values.flatten()
+        if pa.types.is_dictionary(values.type):  # such as a pandas category
+            values = values.dictionary_decode()
+        elif pa.types.is_string_view(values.type):
+            values = values.cast(pa.large_string())
+        else:
+            values = values.field(0) if pa.types.is_struct(values.type) else values.flatten()
     return [str(v) for v in values.unique().to_pylist() if v]
 
 
 def _archive(path: Path) -> Iterator[tuple[str, str]]:
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
-            if Path(entry.filename).suffix in TEXT - {""} or entry.filename.startswith(".z"):
-                yield f" ({entry.filename})", archive.read(entry).decode(errors="replace")
+            if _CHUNK.fullmatch(entry.filename):
+                continue
+            # RuntimeError: encrypted. The entries after one that can't be read are read.
+            damaged = contextlib.suppress(RuntimeError, zipfile.BadZipFile, zlib.error)
+            with damaged, archive.open(entry) as stream:
+                yield from _plain(f" ({entry.filename})", stream)
 
 
 def _safetensors(path: Path) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,8 @@ from typing import Final
 
 from gaploop.core.errors import GaploopError, UnusableInputError
 
-_REPO_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+REPO_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+"""Owner and name; `check_repo_id` is stricter."""
 
 
 class ChangedError(GaploopError):
@@ -108,7 +109,7 @@ def check_repo_id(repo_id: str, option: str = "--repo_id") -> str:
     """
     if not repo_id:
         raise UnusableInputError(f"Push to where? Name it with {option}=me/name.")
-    bad = not _REPO_ID.fullmatch(repo_id) or ".." in repo_id or "--" in repo_id
+    bad = not REPO_ID.fullmatch(repo_id) or ".." in repo_id or "--" in repo_id
     if bad or repo_id.endswith((".", "-", ".git")) or repo_id.startswith("local/"):
         raise UnusableInputError(
             f"{option}={repo_id} names no repository on a Hub. Give owner and name, such as "

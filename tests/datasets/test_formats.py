@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from gaploop.core import consent_store, labels
 from gaploop.core.consent import Use, new_id
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain, Outcome
-from gaploop.datasets import columns, layout
+from gaploop.datasets import columns, layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
+from gaploop.datasets.formats import registry
 from gaploop.datasets.formats.model import ImportSettings
 from gaploop.datasets.formats.registry import LAYOUTS, export_dataset, guess
 from gaploop.datasets.formats.sink import write_dataset
+from gaploop.datasets.formats.source import open_dataset
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.lerobot_publish import publish, publish_takes
 from gaploop.datasets.lerobot_read import read_takes
@@ -276,6 +279,40 @@ def test_a_failed_export_leaves_nothing(dataset: Path, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["set"]
 
 
+def test_two_exports_to_one_output_do_not_disturb_each_other(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "LOCK_WAIT_S", 0.0)
+    output = tmp_path / "out.hdf5"
+    refused: list[BaseException | None] = []
+
+    def second() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            work = pool.submit(export_dataset, dataset, "robomimic", output)
+            refused.append(work.exception())
+
+    export_dataset(dataset, "robomimic", output, advance=second)
+    assert [type(error) for error in refused] == [staging.BusyError] * len(FRAMES)
+    assert LAYOUTS["robomimic"].read(output, ImportSettings()).count == len(FRAMES)
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_an_output_that_appears_meanwhile_is_not_touched(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out.hdf5"
+
+    def slow(*given: Any) -> Any:
+        out = open_dataset(*given)
+        output.write_text("theirs")  # by another export, which held the lock
+        return out
+
+    monkeypatch.setattr(registry, "open_dataset", slow)
+    with pytest.raises(UnusableInputError, match="exists"):
+        export_dataset(dataset, "robomimic", output)
+    assert output.read_text() == "theirs"
+
+
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
@@ -332,5 +369,21 @@ def test_people_have_to_agree_to_a_copy(tmp_path: Path, write_take: Callable[...
             tmp_path / "set", "robomimic", tmp_path / "b.hdf5", consents=tmp_path / "other.jsonl"
         )
     assert not (tmp_path / "b.hdf5").exists()
+    argv = ["import", str(tmp_path / "a.hdf5"), f"--output_dir={tmp_path / 'back'}"]
+    assert main([*argv, f"--consents={register}"]) == 0  # a copy again, in the same register
+    places = consent_store.load_register(register).places[id_]
+    assert str(tmp_path / "back") in {place.where for place in places}
+
+    def leave() -> None:
+        consent_store.withdraw(register, id_)
+
+    with pytest.raises(UnusableInputError, match="withdrawn"):  # during the export
+        export_dataset(
+            tmp_path / "set", "robomimic", tmp_path / "c.hdf5", consents=register, advance=leave
+        )
+    assert not [p for p in tmp_path.iterdir() if "c.hdf5" in p.name]
     report = withdraw(register, id_, remove=True)
-    assert str(tmp_path / "a.hdf5") in {place.where for place in report.unreached}
+    assert {str(tmp_path / name) for name in ("a.hdf5", "c.hdf5")} <= {
+        place.where for place in report.unreached
+    }
+    assert str(tmp_path / "back") in {place.where for place in report.found}

@@ -240,6 +240,30 @@ def test_robomimic_as_its_default_config_reads_it(robosuite: Path, tmp_path: Pat
     np.testing.assert_array_equal(list(takes[1].cameras["agentview"]())[3], picture(3))
 
 
+def test_the_action_of_robomimic_is_no_choice(robosuite: Path) -> None:
+    keys = {"action": ("robot0_joint_vel",)}
+    with pytest.raises(UnusableInputError, match=r"Leave action out of --keys"):
+        LAYOUTS["robomimic"].read(robosuite, ImportSettings(units="unknown", keys=keys))
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("aloha", '--keys={"observation.state": "qvel"}'),
+        ("umi", '--keys={"observation.state": "qvel"}'),
+        ("mcap", "--swap_red_blue"),
+        ("lerobot", "--consents=register.jsonl"),
+    ],
+)
+def test_an_option_that_a_format_does_not_heed_is_refused(
+    name: str, option: str, tmp_path: Path, capsys: Any
+) -> None:
+    argv = ["import", str(tmp_path), f"--format={name}", f"--output_dir={tmp_path / 'out'}"]
+    assert main([*argv, option]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert option.partition("=")[0] + " is for" in line
+
+
 def bag(path: Path, *, action_first_s: float = 0.0) -> Path:
     """Joint states at 100 Hz, commands at 20 Hz, JPEG pictures at 10 Hz, for one second."""
     messages: list[tuple[float, str, Any]] = []

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from loopback_hub import LoopbackHub
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.hub import queue as push_queue
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts.cli import main
@@ -43,6 +44,28 @@ def test_a_session_that_is_stopped_leaves_its_push_for_later(
     assert said["state"] == "queued"
     assert hub.log == []
     assert [p.repo_id for p in push_queue.waiting()] == ["me/cube"]
+
+
+def test_a_queue_that_cannot_be_written_ends_no_session(
+    dataset: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(push_queue.ENVIRONMENT, str(dataset / "meta" / "info.json"))
+    asked = DatasetTarget(dataset, "me/cube", push_to_hub=True)
+    said = push_after(asked, dataset, None, stopped=[15])
+    assert said is not None
+    assert said["state"] == "refused"
+    assert push_queue.ENVIRONMENT in said["reason"]
+    assert hub.log == []
+
+
+def test_a_full_disk_is_one_line_that_names_the_queue(tmp_path: Path) -> None:
+    push = push_queue.QueuedPush("cube", "me/cube", "dataset", "http://127.0.0.1:9")
+    push_queue.put(push, tmp_path)
+    (path,) = tmp_path.glob("*.json")
+    path.unlink()
+    (path / "in_the_way").mkdir(parents=True)  # no file can take its place, as on a full disk
+    with pytest.raises(UnusableInputError, match=push_queue.ENVIRONMENT):
+        push_queue.put(push, tmp_path)
 
 
 def test_what_must_not_be_pushed_waits_until_it_is_mended(dataset: Path, hub: LoopbackHub) -> None:

@@ -104,6 +104,23 @@ def test_a_push_can_be_forgotten(hub: LoopbackHub, capsys: Capture) -> None:
     assert push_queue.waiting() == []
 
 
+def test_a_file_that_goes_while_the_queue_is_read_was_sent_by_another(tmp_path: Path) -> None:
+    (tmp_path / "sent.json").symlink_to(tmp_path / "gone")  # listed, and not there to be read
+    push = push_queue.QueuedPush("cube", NAME, "dataset", "http://127.0.0.1:9")
+    push_queue.put(push, tmp_path)
+    assert push_queue.waiting(tmp_path) == [push]
+
+
+def test_a_bad_file_in_the_queue_is_said_before_anything_is_sent(
+    dataset: Path, hub: LoopbackHub, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "queue").mkdir()
+    (tmp_path / "queue" / "bad.json").write_text("{")
+    assert main(["push", str(dataset), f"--repo_id={NAME}"]) == 2
+    assert "bad.json" in capsys.readouterr().err
+    assert hub.log == []
+
+
 def test_a_dry_run_writes_the_card_and_asks_no_hub(
     dataset: Path, hub: LoopbackHub, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -283,16 +283,36 @@ def to_telemetry(root: Path, text: str) -> None:
         archive.writestr("notes/zarr.json", json.dumps({"attributes": {"from": text}}))
 
 
+def to_archive(root: Path, text: str) -> None:
+    import zipfile
+
+    path = next((root / layout.TELEMETRY).iterdir())
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("notes/deploy.sh", f"export FROM={text}\n")
+
+
 def to_struct(root: Path, text: str) -> None:
     """As LeRobot's features of dtype image: {bytes, path}."""
     path = root / "meta" / "more.parquet"
     pq.write_table(pa.table({"a.b": [[{"bytes": b"x", "path": text}]]}), path)
 
 
+def to_category(root: Path, text: str) -> None:
+    """As pandas writes categories: dictionary-encoded."""
+    column = pa.array([text, "a", text]).dictionary_encode()
+    pq.write_table(pa.table({"who": column}), root / "meta" / "more.parquet")
+
+
+def to_view(root: Path, text: str) -> None:
+    column = pa.array([text], pa.string_view())
+    pq.write_table(pa.table({"who": column}), root / "meta" / "more.parquet")
+
+
 TOKEN = "hf_" + "aB3" * 11
+PLANTS = [to_info, to_labels, to_tasks, to_struct, to_telemetry, to_archive, to_category, to_view]
 
 
-@pytest.mark.parametrize("plant", [to_info, to_labels, to_tasks, to_struct, to_telemetry])
+@pytest.mark.parametrize("plant", PLANTS)
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -310,6 +330,22 @@ def test_secrets_and_paths_are_found_wherever_there_is_text(
     with pytest.raises(UnusableInputError, match=what) as caught:
         hub_dataset.require_clean(dataset, hub_dataset.files_of(dataset)[0], allow_paths=False)
     assert text not in str(caught.value) or what == "an absolute path"
+
+
+@pytest.mark.parametrize("ending", ["pem", "key", "log", "sh", "xml", "ipynb", "JSON", "x1"])
+def test_text_is_read_whatever_its_name_ends_with(dataset: Path, ending: str) -> None:
+    (dataset / "meta" / f"deploy.{ending}").write_text(f"<a>{TOKEN}</a>\n")
+    with pytest.raises(UnusableInputError, match=f"deploy.{ending} holds a Hugging Face token"):
+        hub_dataset.inspect(dataset, hub_dataset.PushOptions())
+
+
+def test_a_secret_in_the_card_is_found_before_anything_is_sent(
+    dataset: Path, hub: LoopbackHub, push: Push
+) -> None:
+    (dataset / "README.md").write_text(f"# Cubes\n\nLog in with {TOKEN}\n")
+    with pytest.raises(UnusableInputError, match=r"README\.md, line 3 holds a Hugging Face token"):
+        push(dataset, allow_paths=True)
+    assert hub.log == []
 
 
 def test_a_secret_is_found_before_anything_is_sent(
@@ -447,3 +483,8 @@ def test_what_people_write_in_the_card_stays(dataset: Path, hub: LoopbackHub, pu
     for line in ("# Cubes of ours", "Ask Ana.", "license: mit", "language: en", "Licence: mit."):
         assert line in card
     assert "| failure | 1 |" not in card
+    (dataset / "README.md").write_text("# Cubes at home\n")  # replaces the Hub's
+    push(dataset)
+    card = hub.files(NAME)["README.md"].decode()
+    assert "# Cubes at home" in card
+    assert "Ask Ana." not in card
