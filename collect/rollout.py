@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -92,6 +93,7 @@ class Rollouts(Attendant):
         on_note: called after every take.
         ready: called before every take; False ends the session.
         patience_s: how long to wait for what is in a take's way [s].
+        pause: waits so long [s] while something is in the way, and heeds keys meanwhile.
     """
 
     speed: SpeedRamp
@@ -99,6 +101,7 @@ class Rollouts(Attendant):
     on_note: Callable[[RolloutNote, TakeResult], None] = lambda _note, _result: None
     ready: Callable[[], bool] = lambda: True
     patience_s: float = PATIENCE_S
+    pause: Callable[[float], object] = time.sleep
     notes: dict[str, RolloutNote] = field(default_factory=dict)
     _faults: tuple[str, ...] = ()
 
@@ -113,7 +116,7 @@ class Rollouts(Attendant):
                 f"{len(self._faults)} takes in a row ended in a fault; the last one: "
                 f"{self._faults[-1]}"
             )
-        return self.ready() and overcome(hurdle, stop, self.patience_s)
+        return self.ready() and overcome(hurdle, stop, self.patience_s, self.pause)
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run one attempt, called as `run_take`.

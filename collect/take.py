@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
@@ -239,9 +240,18 @@ def _seal(
 
 
 def overcome(
-    hurdle: Callable[[], str], stop: Callable[[], bool], patience_s: float = PATIENCE_S
+    hurdle: Callable[[], str],
+    stop: Callable[[], bool],
+    patience_s: float = PATIENCE_S,
+    pause: Callable[[float], object] = time.sleep,
 ) -> bool:
     """Wait until nothing is in the way of a take; False where `stop` says so meanwhile.
+
+    Args:
+        hurdle: why no take can begin now; "" where one can.
+        stop: whether to give up.
+        patience_s: longest wait [s]; infinite where somebody can end it.
+        pause: waits so long [s], and heeds keys meanwhile where there are any.
 
     Raises:
         DeviceError: something still is after `patience_s` [s].
@@ -249,13 +259,14 @@ def overcome(
     said, until_s = "", time.monotonic() + patience_s
     while why := hurdle():
         if why != said:
-            log.warning("%s Waiting up to %g s.", why, patience_s)
+            long = f" up to {patience_s:g} s" if math.isfinite(patience_s) else ""
+            log.warning("%s Waiting%s.", why, long)
             said = why
         if stop():
             return False
         if time.monotonic() >= until_s:
             raise DeviceError(why)
-        time.sleep(LOOK_S)
+        pause(LOOK_S)
     return True
 
 

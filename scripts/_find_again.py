@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from gaploop.collect.sealing import FAULTS_IN_A_ROW
 from gaploop.core.errors import DeviceError
 
 log = logging.getLogger(__name__)
@@ -41,12 +42,41 @@ class Finder[T]:
         return self.found
 
 
+class Headway:
+    """Counts losses between which nothing was finished: a servo that browns out ends a session.
+
+    For sessions that nobody watches: there the arm takes torque again without being asked.
+    """
+
+    def __init__(self) -> None:
+        self._finished = self._in_a_row = 0
+
+    def lost(self, why: str, finished: int) -> None:
+        """Take note of a loss.
+
+        Args:
+            why: what was lost, in words.
+            finished: takes that the session has finished by now.
+
+        Raises:
+            DeviceError: it was one too many in a row.
+        """
+        self._in_a_row = self._in_a_row + 1 if finished == self._finished else 1
+        self._finished = finished
+        if self._in_a_row >= FAULTS_IN_A_ROW:
+            raise DeviceError(
+                f"A device was lost {self._in_a_row} times and no take finished in between; the "
+                f"last time: {why}"
+            )
+
+
 def find_again[T](
     connect: Callable[[], T],
     *,
     stop: Callable[[], bool],
     patience_s: float,
     tell: Callable[[str], None] = lambda _why: None,
+    pause: Callable[[float], object] = time.sleep,
 ) -> T | None:
     """Wait until `connect` succeeds; return what it returns, None where `stop` says so first.
 
@@ -55,6 +85,7 @@ def find_again[T](
         stop: whether to give up.
         patience_s: longest wait [s].
         tell: told why they don't answer yet, whenever that changes.
+        pause: waits so long [s], and heeds keys meanwhile where there are any.
 
     Raises:
         DeviceError: what is lost doesn't answer within `patience_s`.
@@ -70,5 +101,5 @@ def find_again[T](
             tell(said)
         if time.monotonic() >= until_s:
             raise DeviceError(finder.why)
-        time.sleep(LOOK_S)
+        pause(LOOK_S)
     return None

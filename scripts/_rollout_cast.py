@@ -46,6 +46,7 @@ class Cast:
         estop: the emergency stop.
         ready: called before every take with those sealed so far; False ends the session.
         start: begin to drive, between takes too.
+        clear: let the arm go on after a trip.
     """
 
     make_rig: MakeRig
@@ -55,6 +56,7 @@ class Cast:
     estop: Callable[[], None]
     ready: Callable[[Sequence[TakeResult]], bool]
     start: Callable[[], None] = lambda: None
+    clear: Callable[[], None] = lambda: None
 
 
 # -- the embedded cell --------------------------------------------------------------------------
@@ -91,8 +93,20 @@ def embedded_cast(
         if rigs:
             rigs[0].safety.estop()
 
+    def clear() -> None:
+        if rigs:
+            rigs[0].safety.clear()
+
     def cast(make_rig: MakeRig, make_leader: MakeLeader | None, person: Leader | None) -> Cast:
-        return Cast(make_rig, shared(make_leader), SIM_STATION, person, estop, lambda _takes: True)
+        return Cast(
+            make_rig,
+            shared(make_leader),
+            SIM_STATION,
+            person,
+            estop,
+            lambda _takes: True,
+            clear=clear,
+        )
 
     if config.take_over == "never":
         yield cast(make, None, None)
@@ -133,7 +147,7 @@ def arm_cast(config: Any, policy: Any, lead: Lead, pressed: RolloutKeys) -> Iter
             tracker=tracker,
             calibration=_arms.calibration_of(config.station, arms.follower),
             gone=gone_of(arms.leader),
-            is_watched=pressed.works,
+            is_watched=pressed.watched_with(arms.leader),
         )
         made.append(arm)
         undo.pop_all()
@@ -147,6 +161,7 @@ def arm_cast(config: Any, policy: Any, lead: Lead, pressed: RolloutKeys) -> Iter
             arm.control.estop,
             attempts.ready,
             lambda: arm.start(subscribers(arms.leader)),
+            arm.control.clear,
         )
 
 
@@ -216,19 +231,19 @@ class _Attempts:
     def ready(self, takes: Sequence[TakeResult]) -> bool:
         """Wait until an attempt may begin; False where the operator or a signal ends it all.
 
+        Where there is no operator a trip is left to the rig's hurdle, which has its patience.
+
         Raises:
             LostError: the devices have to be connected anew.
-            DeviceError: the arm is limp, and there is nobody to clear the trip.
         """
-        self._arm.hurdle()
-        if self._safety.tripped and not self._cleared():
+        self._arm.require_contact()
+        if self._pressed.works and self._safety.tripped and not self._cleared():
             return False
         return not takes or self._put_back()
 
     def _cleared(self) -> bool:
-        """Wait for the operator's word after a trip, where there is an operator."""
-        if self._pressed.works:
-            log.info("%s See to it, then press c twice.", self._arm.hurdle())
+        """Wait for the operator's word after a trip."""
+        log.info("%s See to it, then press c twice.", self._arm.hurdle())
         while not self._pressed.stops():
             self._arm.require_contact()
             if self._control.snapshot().mode is Mode.RUNNING:

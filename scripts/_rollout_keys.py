@@ -13,6 +13,7 @@ from gaploop.scripts._keys import Keys
 from gaploop.scripts._window_keys import WindowKeys
 
 if TYPE_CHECKING:
+    from gaploop.core.protocols import Leader
     from gaploop.scripts._rollout_cast import Cast
 
 log = logging.getLogger(__name__)
@@ -40,17 +41,24 @@ class RolloutKeys:
         self._looked_s = self._asked_s = -AGAIN_S
         self._cast: Cast | None = None
 
-    def drives(self, cast: Cast) -> None:
-        """Be about these devices from now on; a leader's window has keys, too."""
+    def drives(self, cast: Cast | None) -> None:
+        """Be about these devices from now on, None while there are none.
+
+        A leader's window has keys, too.
+        """
         self._cast = cast
         self._keys = self._terminal
-        if cast.person is not None:
+        if cast is not None and cast.person is not None:
             self._keys = WindowKeys.of(self._terminal, cast.person, cast.estop)
 
     @property
     def works(self) -> bool:
         """Say whether there is somewhere to press keys in."""
         return self._keys.works
+
+    def watched_with(self, person: Leader | None) -> bool:
+        """Say whether there will be keys once this leader, which may have a window, is there."""
+        return self._terminal.works or hasattr(person, "pump")
 
     def stops(self) -> bool:
         """Say whether the session is to end now."""
@@ -78,9 +86,16 @@ class RolloutKeys:
             leader.toggle()
         return key
 
+    def pause(self, duration_s: float) -> None:
+        """Wait while something is in the way, and heed keys meanwhile; c twice clears a trip."""
+        if not self._keys.works:
+            time.sleep(duration_s)
+        elif self.confirmed(self._heed(self._keys.wait(duration_s))) and self._cast:
+            self._cast.clear()
+
     def confirmed(self, key: str) -> bool:
         """Say whether `key` is c pressed for the second time."""
-        if key != "c":
+        if key != "c" or self._cast is None:
             return False
         now_s = time.monotonic()
         was_s, self._asked_s = self._asked_s, now_s

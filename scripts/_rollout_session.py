@@ -27,7 +27,7 @@ from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.lerobot_publish import PublishReport
 from gaploop.scripts import _arms, options
 from gaploop.scripts._campaign import require_consents
-from gaploop.scripts._find_again import find_again
+from gaploop.scripts._find_again import Headway, find_again
 from gaploop.scripts._keys import keys
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_targets
@@ -49,6 +49,8 @@ class _Told:
 
     results: list[TakeResult] = field(default_factory=list)
     notes: list[RolloutNote] = field(default_factory=list)
+    finished: int = 0
+    """Takes that weren't interrupted, those included whose seal isn't known yet."""
     recovered: int = 0
     reconnected: int = 0
     lost: list[str] = field(default_factory=list)
@@ -71,6 +73,7 @@ def roll_out(config: Any) -> int:
         stopped = stack.enter_context(stoppable())
         pressed = RolloutKeys(stack.enter_context(keys()), stopped)
         cast_of = embedded_cast if is_embedded else arm_cast
+        headway = Headway()
         connect = functools.partial(cast_of, config, policy, lead, pressed)
         while not _is_over(config, told, stopped, pressed):
             try:
@@ -84,6 +87,9 @@ def roll_out(config: Any) -> int:
             except LostError as error:
                 told.lost.append(str(error))
                 log.warning("%s", error)
+                if not pressed.works:
+                    headway.lost(str(error), told.finished)
+                pressed.drives(None)
             else:
                 break
     return _tell(config, root, journal, told, publisher.reports, stopped)
@@ -114,6 +120,7 @@ def _connected(
         stop=pressed.stops,
         patience_s=math.inf if pressed.works else config.reconnect_s,
         tell=lambda why: log.info("Waiting for it to return: %s", why),
+        pause=pressed.pause,
     )
     if found is None:
         return None
@@ -149,10 +156,12 @@ def _roll(
 
     def note(said: RolloutNote, result: TakeResult) -> None:
         told.notes.append(said)
+        told.finished += result.outcome is not Outcome.INTERRUPTED
         log.info("%s", _line(said, result))
 
     attendant = Rollouts(speed, pressed.poll, note, functools.partial(cast.ready, told.results))
     attendant.patience_s = math.inf if pressed.works else config.reconnect_s
+    attendant.pause = pressed.pause
     wanted = config.dataset.num_episodes - len(told.results)
     with options.progress("Rolling out", wanted) as advance:
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,6 +134,19 @@ def test_help_does_not_speed_a_policy_up(tmp_path: Path) -> None:
     assert ramp.scale == pytest.approx(0.1)
     attendant._told(RolloutNote("u", 0.1, 0, 0.0), good)
     assert ramp.scale == pytest.approx(0.145)
+
+
+def test_whoever_waits_without_end_is_heard_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
+    """With a stale camera, torque on and a terminal, neither space nor q did anything."""
+    waits: list[float] = []
+    attendant = Rollouts(SpeedRamp(Path("none"), "p", 1.0), patience_s=math.inf)
+    attendant.pause = waits.append
+    with caplog.at_level("WARNING"):
+        assert attendant.begin(lambda: "" if len(waits) > 3 else "No room.", lambda: False)
+        assert not attendant.begin(lambda: "No room.", lambda: len(waits) > 6)
+    assert len(waits) > 6
+    assert "No room. Waiting." in caplog.text
+    assert "inf" not in caplog.text
 
 
 def test_spans_are_the_stretches_that_a_person_drove() -> None:
