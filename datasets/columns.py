@@ -24,6 +24,9 @@ ACTION: Final = "action"
 ENVIRONMENT: Final = "observation.environment_state"
 IMAGES: Final = "observation.images."
 
+AUTOMATIC: Final = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+"""Features that every LeRobot dataset has: its writer makes them itself."""
+
 TIME: Final = "gap.t"
 TAKE: Final = "gap.take"
 SENT: Final = "gap.sent"

@@ -46,11 +46,10 @@ class Shape:
 def _features(
     table: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
-    automatic = ("timestamp", "frame_index", "episode_index", "index", "task_index")
     return {
         name: (str(spec.get("dtype")), tuple(int(n) for n in spec.get("shape") or ()))
         for name, spec in table.items()
-        if name not in automatic
+        if name not in columns.AUTOMATIC
     }
 
 

@@ -28,8 +28,6 @@ from gaploop.datasets.edit.pieces import Piece
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.layout import DatasetInfo, Episode
 
-AUTOMATIC: Final = ("timestamp", "frame_index", "episode_index", "index", "task_index")
-"""Features that LeRobot's writer makes itself."""
 _ABOUT_VIDEO: Final = frozenset(
     ("missing_video", "no_video_columns", "misnamed_folder", "video_too_short")
 )
@@ -152,7 +150,7 @@ def _kept_features(info: DatasetInfo) -> dict[str, dict[str, Any]]:
     kept: dict[str, dict[str, Any]] = {}
     pictures = _pictures(info)
     for name, spec in info.features.items():
-        if name in AUTOMATIC or name in pictures or name.startswith(columns.CAMERA_AGE):
+        if name in columns.AUTOMATIC or name in pictures or name.startswith(columns.CAMERA_AGE):
             continue
         shape = tuple(int(n) for n in spec.get("shape") or (1,))
         if len(shape) != 1:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.scripts._label_write import named_author
 from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:
@@ -34,30 +34,25 @@ def retag(config: EditConfig) -> int:
         )
     indices = chosen(config, piece)
     episodes = [e for e in folder.episodes if e.index in indices]
-    events = tag_events(episodes, config.set, _author(config), config.note)
+    events = tag_events(episodes, config.set, named_author(config.author), config.note)
     rows = _changes(episodes, events)
     write = bool(events) and not config.dry_run
+    shown = True
     told = config.yes or config.output_dir is not None
     if write and config.output_dir is not None:
         _to_new(config, events)
     elif write and config.yes:
-        say(folder, events)
-    emit(config.json, {"command": "edit retag", "changed": write and told, "changes": rows})
+        shown = say(folder, events)
+    answer = {"changed": write and told, "columns": shown, "changes": rows}
+    emit(config.json, {"command": "edit retag", **answer})
     if not config.json:
-        _show(rows, len(episodes))
+        _show(rows, len(episodes), shown)
     if write and not told:
         raise UnusableInputError(
             "Nothing was changed. Write a new dataset with --output_dir=OUT, or change this one "
             "with --yes."
         )
     return 0
-
-
-def _author(config: EditConfig) -> str:
-    try:
-        return config.author.strip() or getpass.getuser()
-    except (KeyError, OSError):
-        raise UnusableInputError("Who says so? Name yourself with --author=NAME.") from None
 
 
 def _to_new(config: EditConfig, events: Sequence[LabelEvent]) -> None:
@@ -88,12 +83,13 @@ def _changes(episodes: Sequence[Episode], events: Sequence[LabelEvent]) -> list[
     ]
 
 
-def _show(rows: Sequence[dict[str, Any]], takes: int) -> None:
+def _show(rows: Sequence[dict[str, Any]], takes: int, shown: bool) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     from gaploop.datasets.lineage import spans
+    from gaploop.scripts._label_report import NOT_SHOWN
 
     console = Console()
     if not rows:
@@ -108,3 +104,5 @@ def _show(rows: Sequence[dict[str, Any]], takes: int) -> None:
         cells = [row["tag"], *(escape(word) or "-" for word in words), spans(row["episodes"])]
         table.add_row(*cells, str(len(row["episodes"])))
     console.print(table)
+    if not shown:
+        console.print(NOT_SHOWN, soft_wrap=True, highlight=False)

@@ -15,16 +15,22 @@ from gaploop.core import labels
 from gaploop.core.label_history import history
 from gaploop.core.labels import FIELDS, LabelEvent
 from gaploop.core.vocabulary import Outcome
+from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.labels.agreement import Agreement
 from gaploop.datasets.labels.label_csv import value_of
 from gaploop.datasets.labels.labelled import Labelled
 from gaploop.datasets.labels.query import asked
 from gaploop.datasets.layout import Episode
 
+NOT_SHOWN: Final = (
+    "Another process is changing the dataset: the labels are written down, and its columns show "
+    "them from the next label or publication on."
+)
 MOST_ROWS: Final = 500
 """More takes than this are counted, not listed: nobody reads them, and drawing them is slow."""
 _MOST_VALUES: Final = 8
 _MOST_STATEMENTS: Final = 4
+_MOST_NUMBERS: Final = 10
 _METHODS: Final = {"cohen": "Cohen's", "fleiss": "Fleiss'"}
 
 
@@ -66,29 +72,40 @@ def written(
         "dry_run": dry_run,
         "columns": shown,
     }
-    lines = list(_words(folder, answer, new, verb))
-    if above:
-        who = ", ".join(sorted({f"{e.author} ({e.source})" for e in above}))
-        lines.append(f"{len(above)} of these don't count: above them stands the word of {who}.")
-    sealed = {e.info.uid: e.outcome.value for e in folder.episodes}
-    odd = [uid for uid in uids if _contradicts(uid, sealed[uid], after)]
-    if odd:
-        numbers = _numbers([index[uid] for uid in odd])
-        lines.append(
-            f"A success with a failure mode: {folder.what} {numbers}. If it was one, clear the "
-            "mode with --failure_mode=none."
-        )
+    lines = [*_words(folder, answer, new, verb), *_doubts(folder, uids, above, after)]
     if adds:
         lines.append(
             f"{'Adds' if dry_run else 'Added'} gap columns to meta/episodes, with a uid for each "
             "episode. Edit with gaploop edit: LeRobot's own edit tool drops them."
         )
     if not shown:
-        lines.append(
-            "Another process is changing the dataset: the labels are written down, and its columns "
-            "show them from the next label or publication on."
-        )
+        lines.append(NOT_SHOWN)
     return answer, "\n".join(lines)
+
+
+def _doubts(
+    folder: Labelled,
+    uids: Sequence[str],
+    above: Sequence[LabelEvent],
+    after: Mapping[labels.Key, LabelEvent],
+) -> Iterable[str]:
+    """Yield why what was said may not be what was meant.
+
+    Args:
+        uids: the takes that it is about.
+        above: events that stand above it.
+        after: what stands now.
+    """
+    if above:
+        who = ", ".join(sorted({f"{e.author} ({e.source})" for e in above}))
+        yield f"{len(above)} of these don't count: above them stands the word of {who}."
+    known = {e.info.uid: e for e in folder.episodes}
+    odd = [known[uid].index for uid in uids if _contradicts(uid, known[uid].outcome.value, after)]
+    if odd:
+        yield (
+            f"A success with a failure mode: {folder.what} {numbers(odd, _MOST_NUMBERS)}. If it "
+            "was one, clear the mode with --failure_mode=none."
+        )
 
 
 def _contradicts(uid: str, outcome: str, after: Mapping[labels.Key, LabelEvent]) -> bool:
@@ -109,7 +126,7 @@ def _words(
     be = "would be" if answer["dry_run"] else "is" if count == 1 else "are"
     takes = f"{count} {folder.what}{'s' * (count != 1)}"
     people = ", ".join(sorted({e.author for e in new}))
-    yield f"{takes} {be} {verb} ({_numbers(answer['episodes'])}) by {people}: {shown}"
+    yield f"{takes} {be} {verb} ({numbers(answer['episodes'], _MOST_NUMBERS)}) by {people}: {shown}"
     if answer["unchanged"]:
         yield f"{answer['unchanged']} statements were there already."
 
@@ -123,11 +140,6 @@ def _shown(value: Any) -> str:
         words = (f"{n} {v:g}" if isinstance(v, float) else f"{n} {v}" for n, v in value.items())
         return ", ".join(words) or "none"
     return str(value) or "none"
-
-
-def _numbers(indices: Sequence[int]) -> str:
-    shown = ", ".join(str(i) for i in indices[:10])
-    return shown + (f" and {len(indices) - 10} more" if len(indices) > 10 else "")
 
 
 def current(folder: Labelled, takes: Sequence[Episode]) -> dict[str, Any]:

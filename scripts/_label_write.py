@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts.options import emit, jsonable, progress
@@ -14,14 +14,25 @@ if TYPE_CHECKING:
     from gaploop.datasets.layout import Episode
     from gaploop.scripts.label import LabelConfig
 
-SETTABLE: Final = ("outcome", "failure_mode", "phase", "dimensions", "discard_reason")
-"""Options that set a label field of their name."""
-
 
 def is_chosen(config: LabelConfig) -> bool:
     """Say whether takes are named."""
     named = config.episode is not None or config.episodes or config.uid or config.where
     return bool(named)
+
+
+def named_author(given: str) -> str:
+    """Return who says something: the name given, or the login name.
+
+    Raises:
+        UnusableInputError: nobody knows who that is.
+    """
+    import getpass
+
+    try:
+        return given.strip() or getpass.getuser()
+    except (KeyError, OSError):
+        raise UnusableInputError("Who says so? Name yourself with --author=NAME.") from None
 
 
 def template(config: LabelConfig) -> LabelEvent:
@@ -30,14 +41,9 @@ def template(config: LabelConfig) -> LabelEvent:
     Raises:
         UnusableInputError: nobody knows who that is, or an option is out of range.
     """
-    import getpass
-
     from gaploop.core.labels import LabelEvent
 
-    try:
-        author = config.author.strip() or getpass.getuser()
-    except (KeyError, OSError):
-        raise UnusableInputError("Who says so? Name yourself with --author=NAME.") from None
+    author = named_author(config.author)
     return LabelEvent(
         "", "outcome", "unlabelled", author, config.source, "", config.confidence, config.note
     )
@@ -55,7 +61,7 @@ def set_labels(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) 
             "all of them: --where='episode>=0'"
         )
     said = template(config)
-    values = {n: _value(n, v) for n in SETTABLE if (v := getattr(config, n)) is not None}
+    values = {n: _value(n, v) for n in labels.FIELDS if (v := getattr(config, n)) is not None}
     own = labels.standing(e for e in folder.events if e.author == said.author)
     new = [
         replace(said, uid=take.info.uid, field=name, value=value)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.scripts._label_write import SETTABLE, give, import_labels, set_labels, undo
+from gaploop.core.labels import FIELDS
+from gaploop.scripts._label_write import give, import_labels, set_labels, undo
 
 if TYPE_CHECKING:
     from gaploop.datasets.labels.labelled import Labelled
@@ -101,7 +102,7 @@ def run(config: LabelConfig) -> int:
         return _search_many(config)
     if config.dataset.root is None:
         raise UnusableInputError("Which folder? Name it: gaploop label DIR")
-    setting = [name for name in SETTABLE if getattr(config, name) is not None]
+    setting = [name for name in FIELDS if getattr(config, name) is not None]
     jobs = {
         set_labels: bool(setting),
         undo: config.undo,

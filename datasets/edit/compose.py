@@ -22,9 +22,9 @@ from gaploop.datasets.edit.compose_episodes import write_episodes
 from gaploop.datasets.edit.compose_rows import Placed, write_rows
 from gaploop.datasets.edit.compose_videos import VideoRules, VideosDone, write_videos
 from gaploop.datasets.edit.pieces import Piece
+from gaploop.datasets.lineage import RUN
 from gaploop.datasets.telemetry_zarr import telemetry_path
 
-RUN: Final = "run.json"
 CARD: Final = "README.md"
 _REWRITTEN: Final = ("data", "videos", "images", layout.TELEMETRY)
 """Folders that are written anew or, as `images`, only hold what a recorder left over."""

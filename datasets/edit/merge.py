@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.datasets.columns import AUTOMATIC
 from gaploop.datasets.compatible import Shape, require_same
 from gaploop.datasets.edit.actions import Plan
-from gaploop.datasets.edit.pieces import AUTOMATIC, Piece
+from gaploop.datasets.edit.pieces import Piece
 
 DUPLICATES: Final = ("refuse", "first")
 HARMONISE: Final = "Make them alike first: gaploop harmonise {b} --to={a} --output_dir=OUT"

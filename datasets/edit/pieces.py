@@ -10,11 +10,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets import layout
+from gaploop.datasets import columns, layout
 from gaploop.datasets.layout import DatasetInfo, Episode
 
-AUTOMATIC: Final = ("timestamp", "frame_index", "episode_index", "index", "task_index")
-"""Features that every LeRobot dataset has."""
+AUTOMATIC: Final = columns.AUTOMATIC
 LOOK: Final = "Find out more with: gaploop check {root}"
 
 

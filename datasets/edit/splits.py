@@ -118,7 +118,7 @@ def by_field(episodes: Sequence[Episode], name: str) -> Parts:
 
     Raises:
         UnknownChoiceError: no take has such a condition.
-        UnusableInputError: all takes have the same value.
+        UnusableInputError: all takes have the same value, or two values the same folder.
     """
     conditions = {key for e in episodes for key in e.info.conditions}
     if name not in _FIELDS and name not in conditions:
@@ -126,8 +126,16 @@ def by_field(episodes: Sequence[Episode], name: str) -> Parts:
     read: Callable[[Episode], object]
     read = _FIELDS.get(name, lambda e: e.info.conditions.get(name, ""))
     parts: Parts = {}
+    values: dict[str, str] = {}
     for episode in episodes:
-        parts.setdefault(_part_name(read(episode)), []).append(episode.index)
+        text = _text(read(episode))
+        part = _part_name(text)
+        if values.setdefault(part, text) != text:
+            raise UnusableInputError(
+                f"--by={name}: '{values[part]}' and '{text}' would both go to the folder {part}. "
+                "Make them one word with gaploop edit retag, or name the parts with --splits."
+            )
+        parts.setdefault(part, []).append(episode.index)
     if len(parts) < 2:
         raise UnusableInputError(
             f"All {len(episodes)} takes have {name} '{next(iter(parts))}': nothing to split."
@@ -135,9 +143,12 @@ def by_field(episodes: Sequence[Episode], name: str) -> Parts:
     return dict(sorted(parts.items()))
 
 
-def _part_name(value: Any) -> str:
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _part_name(text: str) -> str:
     """Return a value as the name of a folder."""
-    text = value if isinstance(value, str) else json.dumps(value)
     return re.sub(r"[^\w.+=-]+", "_", text).strip("_.") or "none"
 
 

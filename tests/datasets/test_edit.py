@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from gaploop.datasets import layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.edit.actions import Rules, carry_out, opened, plan_choice, plan_split
 from gaploop.datasets.edit.merge import plan_merge
+from gaploop.datasets.edit.pieces import Piece
+from gaploop.datasets.edit.splits import by_field
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
 from gaploop.datasets.lineage import dataset_hash, read_run, spans
@@ -380,6 +383,19 @@ def test_an_output_folder_that_filled_while_it_was_waited_for_is_left_alone(
     with pytest.raises(UnusableInputError, match="not empty"):
         split(original, {"a": [0, 1], "b": [2, 3, 4, 5]}, tmp_path / "out")
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["meta"]
+
+
+def test_values_that_would_share_a_folder_are_refused(original: Path) -> None:
+    """Takes of "lab 1" and of "lab_1" went into one part without a word."""
+    (first, second, *others) = Piece.whole(original).held
+    for a, b in (("lab 1", "lab_1"), ("", "none"), ("x", "x.")):
+        held = [
+            replace(e, info=replace(e.info, station=station))
+            for e, station in ((first, a), (second, b), (others[0], "y"))
+        ]
+        with pytest.raises(UnusableInputError, match="would both go to the folder"):
+            by_field(held, "station")
+        assert by_field([held[0], held[2]], "station").keys() >= {"y"}
 
 
 def test_a_query_chooses_and_json_says_what_was_done(

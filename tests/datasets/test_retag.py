@@ -16,7 +16,7 @@ from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Domain, TakeKind
-from gaploop.datasets import layout
+from gaploop.datasets import layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.edit.retag import tag_events
 from gaploop.datasets.lerobot_publish import publish
@@ -92,6 +92,24 @@ def test_a_new_dataset_has_the_tags_and_the_old_one_doesnt(dataset: Path, tmp_pa
     run = read_run(out)
     assert (run["command"], run["config"]["set"]) == ("edit retag", {"operator": "bo"})
     assert [f.code for f in check(out) if f.severity == "error"] == []
+
+
+def test_a_busy_dataset_takes_the_tag_and_says_that_its_columns_follow(
+    dataset: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The documents promised that sentence; the tag was written and nothing was said."""
+    assert retag(dataset, {"station": "bench_2"}, "--episodes=[0]", "--yes", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["columns"] is True
+    monkeypatch.setattr(staging, "LOCK_WAIT_S", 0.05)
+    with staging.locked(dataset):
+        assert retag(dataset, {"station": "bench_3"}, "--episodes=[0]", "--yes") == 0
+        assert "its columns show them from the next label" in capsys.readouterr().out
+        assert retag(dataset, {"operator": "bo"}, "--episodes=[0]", "--yes", "--json") == 0
+        answer = json.loads(capsys.readouterr().out)
+    assert (answer["changed"], answer["columns"]) == (True, False)
+    assert column(dataset, "station")[0] == "bench_2"
+    assert retag(dataset, {"session": "s9"}, "--episodes=[0]", "--yes") == 0
+    assert [column(dataset, n)[0] for n in ("station", "operator")] == ["bench_3", "bo"]
 
 
 def test_what_is_there_already_is_not_said_again(
