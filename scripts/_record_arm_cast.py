@@ -15,7 +15,7 @@ from gaploop.collect.arm_rig import ArmRig
 from gaploop.collect.operator.console import Safety
 from gaploop.collect.operator.eyes import Eyes
 from gaploop.collect.operator.seen import Loop
-from gaploop.core.errors import DeviceError
+from gaploop.core.errors import DeviceError, LostError
 from gaploop.core.protocols import Leader
 from gaploop.core.station import Station
 from gaploop.scripts import _arms
@@ -161,24 +161,21 @@ class _Line:
         """Let go of everything, wait until all of it answers, and drive; False where it ends.
 
         Raises:
+            LostError: what was found doesn't drive.
             DeviceError: nobody watches, and it doesn't answer in time.
         """
         self._lost = lost
         log.warning("%s", lost)
-        try:
-            while not stop():
-                self.now.rig.close()
-                if not self._found(lost, stop):
-                    return False
-                try:
-                    self.start()
-                except DeviceError as error:
-                    lost = str(error)
-                else:
-                    return True
+        self.now.rig.close()
+        if stop() or not self._found(lost, stop):
             return False
-        finally:
-            self._lost = ""
+        try:
+            self.start()
+        except DeviceError as error:
+            self._lost = str(error)
+            raise LostError(str(error)) from error
+        self._lost = ""
+        return True
 
     def _found(self, lost: str, stop: Callable[[], bool]) -> bool:
         """Wait until everything answers and may move."""

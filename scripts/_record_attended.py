@@ -28,6 +28,7 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.scripts import _arms, _record_screen, record
 from gaploop.scripts._arms import EMBEDDED
 from gaploop.scripts._campaign import require_person
+from gaploop.scripts._find_again import Headway
 from gaploop.scripts._record_arm_cast import ArmOptions, arm_cast
 from gaploop.scripts._record_casts import Cast, embedded_cast
 from gaploop.scripts._record_checks import check_targets
@@ -235,14 +236,18 @@ class _Session:
             self._results.append,
             job.config.reconnect_s,
         )
+        lost, headway = "", Headway()
         while True:
             try:
+                if lost and not cast.find_again(lost, self._is_over):
+                    break
                 self._record_with(operator)
             except LostError as error:
-                if not cast.find_again(str(error), self._is_over):
-                    break
+                lost = str(error)
+                if not console.asks:
+                    headway.lost(lost, len(self._results))
                 continue
-            is_filled = self._count()
+            lost, is_filled = "", self._count()
             if console.left or (is_filled and not console.finish(lambda: not self._count())):
                 break
         wanted = sum(quota.takes for quota in job.quotas)

@@ -34,7 +34,8 @@ class Cast:
         start: begin to drive; called once everything else is ready.
         finish: torque off, disconnect; raises what went wrong.
         find_again: called with what was lost, in words; lets go of all devices, waits until they
-            answer and drives again. False where the session ends meanwhile.
+            answer and drives again. False where the session ends meanwhile; raises LostError where
+            what was found doesn't drive.
     """
 
     make_rig: MakeRig

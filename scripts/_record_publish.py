@@ -58,6 +58,14 @@ class Publisher:
         if not self._any() or (self._child is not None and self._child.poll() is None):
             return
         self._reap()
+        try:
+            self._begin()
+        except OSError as error:
+            log.warning("Publishing can't begin (%s); it is tried again.", one_line(error))
+            self._clean()
+
+    def _begin(self) -> None:
+        """Start the process; raises OSError, such as on a full disk."""
         command = [sys.executable, "-m", "gaploop.scripts.cli", "publish", "--json"]
         command += [f"--journal={self._journal}", f"--dataset.root={self._root}"]
         command += [f"--dataset.repo_id={self._repo_id}"]
@@ -70,7 +78,8 @@ class Publisher:
                 stderr=faults,
                 start_new_session=True,  # Ctrl-C is for the session; publishing ends in order
             )
-        os.setpriority(os.PRIO_PROCESS, self._child.pid, NICE)
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, self._child.pid, NICE)
 
     def finish(self) -> None:
         """Publish what is left, here; waits for a process that publishes already.
@@ -78,11 +87,11 @@ class Publisher:
         Raises:
             UnusableInputError: the dataset can't take it; the journal has it still.
         """
-        self.before()
-        self._reap()
-        if not self._any():
-            return
         try:
+            self.before()
+            self._reap()
+            if not self._any():
+                return
             report = self._module.publish_takes(
                 self._journal, self._root, self._repo_id, consents=self._consents
             )
@@ -111,18 +120,19 @@ class Publisher:
         except subprocess.TimeoutExpired:
             child.kill()
             code = child.wait()
-        if code in (0, 1):
-            self._take_in()
+        report = self._report() if code in (0, 1) else None
+        if report is not None:
+            self.reports.append(report)
         else:
-            why = self._file("log").read_text(errors="replace").strip().rpartition("\n")[2]
-            log.warning("Publishing failed (%s); it is tried again.", why or f"exit code {code}")
-        for kind in ("json", "log"):
-            self._file(kind).unlink(missing_ok=True)
+            why = self._last_words() or f"exit code {code}"
+            log.warning("Publishing failed (%s); it is tried again.", why)
+        self._clean()
 
-    def _take_in(self) -> None:
-        said = read_json(self._file("json"))
-        self.reports.append(
-            self._module.PublishReport(
+    def _report(self) -> PublishReport | None:
+        """Return what the process says; None where it broke off, with an exit code of 1, too."""
+        try:
+            said = read_json(self._file("json"))
+            report: PublishReport = self._module.PublishReport(
                 tuple(said["published"]),
                 said["present"],
                 said["skipped"],
@@ -130,7 +140,20 @@ class Publisher:
                 said["labels"],
                 said["withheld"],
             )
-        )
+        except (UnusableInputError, OSError, KeyError, TypeError):
+            return None
+        return report
+
+    def _last_words(self) -> str:
+        try:
+            return self._file("log").read_text(errors="replace").strip().rpartition("\n")[2]
+        except OSError:
+            return ""
+
+    def _clean(self) -> None:
+        for kind in ("json", "log"):
+            with contextlib.suppress(OSError):
+                self._file(kind).unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -141,16 +164,9 @@ class Publisher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
+        try:
             self.finish()
-            return
-        with contextlib.ExitStack() as told:  # what ended the session is what its user is told
-            told.push(_told)
-            self.finish()
-
-
-def _told(_kind: object, error: BaseException | None, _trace: object) -> bool:
-    if not isinstance(error, GaploopError):
-        return False
-    log.error("%s", one_line(error))
-    return True
+        except GaploopError as failed:
+            if error is None:
+                raise
+            log.error("%s", one_line(failed))  # its user is told what ended the session

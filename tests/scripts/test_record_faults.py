@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,14 +135,99 @@ def test_a_pulled_cable_costs_one_take_of_a_session_that_nobody_watches(
     assert pair.limp("follower")
 
 
+def test_an_arm_that_is_lost_in_every_take_ends_a_session_that_nobody_watches(
+    pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A servo that browned out took torque again without limit, with a take for each."""
+    journal = tmp_path / "data_journal"
+
+    def pull() -> None:
+        for take in (1, 2, 3):
+            until(lambda take=take: frames(journal, take) > 0)  # type: ignore[misc]
+            pair.pull("follower", 0.4)
+
+    puller = threading.Thread(target=pull)
+    puller.start()
+    command = ["record", *pair.options, "--dataset.num_episodes=1", "--display=none"]
+    command += ["--dataset.episode_time_s=20", "--dataset.reset_time_s=0"]
+    command += [f"--dataset.root={tmp_path / 'data'}"]
+    assert main(command) == 2
+    puller.join()
+    assert "lost 3 times and no take finished in between" in capsys.readouterr().err
+    assert [take.outcome for take in read_journal(journal)] == [Outcome.INTERRUPTED] * 3
+
+
+def test_an_arm_that_answers_and_does_not_drive_is_lost_anew(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each arm that refused torque began another wait of --reconnect_s, without end."""
+    with arm_cast(replace(options(pair), is_watched=False, patience_s=WITHIN_S)) as cast:
+        cast.start()
+
+        def refuse(*_: object) -> None:
+            raise DeviceError("Servo 3 refuses torque.")
+
+        monkeypatch.setattr(ArmRig, "start", refuse)
+        with pytest.raises(LostError, match="refuses torque"):
+            cast.find_again("Lost contact.", lambda: False)
+
+
+def _sealed(journal: Path) -> Path:
+    """Record a take of nothing and return its folder."""
+    header = TakeHeader(TakeInfo(uuid7(), task="t"), (), cameras={}, channels={})
+    with JournalWriter(journal, header) as writer:
+        writer.seal(Outcome.SUCCESS)
+    return writer.folder
+
+
+def test_a_publication_that_breaks_off_is_said_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An exception in the publishing process exits 1, as a refused take does, and says nothing."""
+    journal = tmp_path / "journal"
+    folder = _sealed(journal)
+    publisher = Publisher(journal, tmp_path / "data", "me/x", None)
+    with (journal / "publish.json").open("wb") as out, (journal / "publish.log").open("wb") as log:
+        command = [sys.executable, "-c", "raise MemoryError('no memory')"]
+        publisher._child = subprocess.Popen(command, stdout=out, stderr=log)
+    publisher._child.wait()
+    publisher.behind()
+    assert "Publishing failed (MemoryError: no memory); it is tried again." in caplog.text
+    publisher.finish()
+    assert publisher.reports
+    assert [path.name for path in journal.iterdir()] == [folder.name]
+
+
+def test_a_publication_that_can_not_begin_is_said_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk ended the recording: the publication's answer couldn't be opened."""
+    journal = tmp_path / "journal"
+    _sealed(journal)
+    (journal / "publish.json").mkdir()
+    with Publisher(journal, tmp_path / "data", "me/x", None) as publisher:
+        publisher.behind()
+        assert "Publishing can't begin (" in caplog.text
+    assert publisher.reports
+
+
+def test_what_ended_the_session_is_told_before_what_publishing_says(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal, root = tmp_path / "journal", tmp_path / "data"
+    _sealed(journal)
+    root.write_text("not a dataset")
+    with pytest.raises(DeviceError, match="the arm"), Publisher(journal, root, "me/x", None):
+        raise DeviceError("the arm")
+    assert "gaploop publish --journal=" in caplog.text
+
+
 def test_a_publication_that_fails_is_said_and_loses_no_take(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A dataset that was in the way was found out hours later, when nothing had been published."""
     journal, root = tmp_path / "journal", tmp_path / "data"
-    take = {"info": TakeInfo(uuid7(), task="t"), "environment_state_names": ()}
-    with JournalWriter(journal, TakeHeader(**take, cameras={}, channels={})) as writer:
-        writer.seal(Outcome.SUCCESS)
+    folder = _sealed(journal)
     root.write_text("not a dataset")
     publisher = Publisher(journal, root, "me/x", None)
     publisher.behind()
@@ -147,7 +235,7 @@ def test_a_publication_that_fails_is_said_and_loses_no_take(
         publisher.finish()
     assert "Publishing failed (" in caplog.text
     assert str(root) in caplog.text
-    assert sorted(path.name for path in journal.iterdir()) == [writer.folder.name]
+    assert sorted(path.name for path in journal.iterdir()) == [folder.name]
 
 
 class Moment:
