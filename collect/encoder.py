@@ -266,6 +266,7 @@ class Encoder:
     def __init__(self) -> None:
         self._process: _Process | None = None
         self._is_software = False
+        self._chosen: dict[tuple[int, int], str] = {}  # where the machine's cache can't be written
         self._retired: list[_Process] = []
 
     @property
@@ -288,10 +289,16 @@ class Encoder:
                 **spec,
                 "encoder": SOFTWARE
                 if self._is_software
-                else encoder_choice.choose(spec["width"], spec["height"]),
+                else self._choice(spec["width"], spec["height"]),
             }
             for camera, spec in cameras.items()
         }
+
+    def _choice(self, width: int, height: int) -> str:
+        size = width, height
+        if size not in self._chosen:
+            self._chosen[size] = encoder_choice.choose(width, height)
+        return self._chosen[size]
 
     def start(self, cameras: CameraSpecs) -> None:
         """Have a process ready for pictures of `cameras`.

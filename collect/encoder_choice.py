@@ -9,8 +9,10 @@ costs the processor least is used. What was found is remembered per machine.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import math
 import os
 import platform
 import subprocess
@@ -91,7 +93,8 @@ def choose(
 
 def forget(memory: Path | None = None) -> None:
     """Measure anew the next time: an encoder that was chosen has failed."""
-    (memory or _memory()).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # as where it couldn't be written
+        (memory or _memory()).unlink(missing_ok=True)
 
 
 def best(found: list[Measured]) -> str:
@@ -127,8 +130,7 @@ def tried(encoder: str, width: int, height: int) -> Measured:
         path = Path(folder) / "try.mkv"
         try:
             times_ms, cpu_ms, is_prompt = _encoded(path, encoder, shown)
-            worst_db = min(map(_psnr_db, shown, _decoded(path)), default=0.0)
-            count = sum(1 for _ in _decoded(path))
+            count, worst_db = _compared(path, shown)
         except (DeviceError, av.FFmpegError, ValueError, OSError) as error:
             return Measured(encoder, why_not=" ".join(str(error).split()))
     why = "" if is_prompt else "it keeps pictures back"
@@ -151,6 +153,16 @@ def _encoded(path: Path, encoder: str, shown: list[Image]) -> tuple[list[float],
     cpu_s = time.process_time() - cpu_s
     stream.close()
     return times_ms, 1e3 * cpu_s / max(len(times_ms), 1), is_prompt
+
+
+def _compared(path: Path, shown: list[Image]) -> tuple[int, float]:
+    """Return how many pictures come back, and how well the worst of them does [dB]."""
+    count, worst_db = 0, math.inf
+    for picture in _decoded(path):
+        if count < len(shown):
+            worst_db = min(worst_db, _psnr_db(shown[count], picture))
+        count += 1
+    return count, worst_db
 
 
 def _decoded(path: Path) -> Any:
@@ -182,7 +194,7 @@ def _memory() -> Path:
 def _read(memory: Path) -> dict[str, Any]:
     try:
         return dict(read_json(memory)) if memory.exists() else {}
-    except UnusableInputError:  # a memory that can't be read is made anew
+    except (UnusableInputError, OSError):  # a memory that can't be read is made anew
         return {}
 
 

@@ -13,7 +13,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower, Policy
 from gaploop.core.types import FloatArray, LeaderSample, Observation
 
-_ROUNDING: Final = 1e-9
+ROUNDING: Final = 1e-9
 
 
 @dataclass
@@ -104,13 +104,13 @@ class PolicyLeader:
         """Ask the policy for its next target, if this frame needs it."""
         if len(self._path) > 1:
             self._at += self._speed_scale  # where the frame before has led, or should have
-        while self._at >= 1.0 - _ROUNDING and len(self._path) > 1:
+        while self._at >= 1.0 - ROUNDING and len(self._path) > 1:
             self._path.pop(0)
             self._at = max(self._at - 1.0, 0.0)
         if not self._path or not np.isfinite(self._path[-1]).all():
             self._path, self._at = [self._follower.from_units(observation.state)], 0.0
         self._turn = 0
-        while self._at + self._speed_scale > len(self._path) - 1 + _ROUNDING:
+        while self._at + self._speed_scale > len(self._path) - 1 + ROUNDING:
             start_s = time.perf_counter()
             asked = np.asarray(self._policy.act(observation), dtype=np.float64)
             self.pace.took(time.perf_counter() - start_s)

@@ -9,16 +9,13 @@ import time
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.policy_leader import ROUNDING, PolicyLeader
 from gaploop.core.protocols import Follower, Policy
 from gaploop.core.types import FloatArray, LeaderSample, Observation
 from gaploop.teleop.stopping import Attempt
-
-_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,7 @@ class PatientLeader(PolicyLeader):
             raise self._error
         if not self._path or not np.isfinite(self._path[-1]).all():
             self._path, self._at = [self._follower.from_units(observation.state)], 0.0
-        if not self._is_asked and self._left < self._speed_scale - _ROUNDING:
+        if not self._is_asked and self._left < self._speed_scale - ROUNDING:
             self._is_asked = True
             self._questions.put(_Question(observation, self._number))
 
@@ -108,10 +105,10 @@ class PatientLeader(PolicyLeader):
         if not self._path:
             return super().read(t_s)
         step = self._speed_scale / self._turns
-        if self._is_asked and self._left < step - _ROUNDING:
+        if self._is_asked and self._left < step - ROUNDING:
             self.pace.waited_s += self._period_s
         self._at += min(step, self._left)
-        while self._at >= 1.0 - _ROUNDING and len(self._path) > 1:
+        while self._at >= 1.0 - ROUNDING and len(self._path) > 1:
             self._path.pop(0)
             self._at = max(self._at - 1.0, 0.0)
         if len(self._path) == 1:

@@ -279,7 +279,7 @@ def _seal(
     causes = [e["why"] for e in events if e.get("event") == journal_format.INTERRUPTED]
     end = TakeEnd(
         Outcome.INTERRUPTED,
-        f"{causes[-1] if causes else 'cut off;'} recovered up to {kept_s:.2f} s",
+        f"{causes[-1].rstrip('.') if causes else 'cut off'}; recovered up to {kept_s:.2f} s",
         *rows,
         {camera: dropped[camera] for camera in header.cameras},
         {path.name: sha256(path) for path in sorted(folder.iterdir())},

@@ -8,6 +8,8 @@ from pathlib import Path
 import av
 import pytest
 
+from gaploop.collect import encoder_choice
+from gaploop.collect.encoder import Encoder
 from gaploop.collect.encoder_choice import Measured, best, choose, measure
 from gaploop.collect.video_stream import HARDWARE, SOFTWARE
 
@@ -51,6 +53,39 @@ def test_a_memory_that_is_torn_is_made_anew(tmp_path: Path) -> None:
     memory.write_text("{")
     assert choose(64, 48, ("fast",), memory, lambda name, _w, _h: FAKES[name]) == "fast"
     assert "fast" in memory.read_text()
+
+
+def test_where_nothing_can_be_remembered_a_session_measures_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container without a home every take measured for seconds, and one ended the session."""
+    (tmp_path / "gaploop").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tried: list[tuple[int, int]] = []
+
+    def trial(name: str, width: int, height: int) -> Measured:
+        tried.append((width, height))
+        return FAKES[name]
+
+    real = encoder_choice.choose
+    monkeypatch.setattr(
+        encoder_choice, "choose", lambda w, h: real(w, h, candidates=("fast",), trial=trial)
+    )
+    spec = {"width": 64, "height": 48, "fps": 50.0, "codec": "h264"}
+    encoder = Encoder()
+    for _ in range(3):
+        named = encoder.named({"top": spec, "wrist": {**spec, "width": 32}})
+        assert {one["encoder"] for one in named.values()} == {"fast"}
+    assert tried == [(64, 48)] * 2 + [(32, 48)] * 2
+    encoder_choice.forget()
+
+
+def test_pictures_are_compared_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = encoder_choice._decoded
+    monkeypatch.setattr(encoder_choice, "_decoded", lambda path: list(decoded(path))[:-3])
+    assert encoder_choice.tried(SOFTWARE, 64, 48).why_not == "it lost 3 pictures"
+    monkeypatch.setattr(encoder_choice, "_decoded", lambda path: [255 - p for p in decoded(path)])
+    assert "it spoils pictures" in encoder_choice.tried(SOFTWARE, 64, 48).why_not
 
 
 def test_where_nothing_keeps_up_software_does_it() -> None:

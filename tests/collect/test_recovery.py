@@ -147,6 +147,19 @@ def test_sealed_takes_and_takes_that_are_written_are_left_alone(tmp_path: Path) 
     assert files(sealed) == before
 
 
+@pytest.mark.parametrize("why", ["", "stopped by the user", "The disk is full."])
+def test_the_reason_is_one_sentence(why: str, tmp_path: Path) -> None:
+    """It read "stopped by the user recovered up to 1.20 s"."""
+    info = TakeInfo(uuid7(), task="t")
+    with JournalWriter(tmp_path, TakeHeader(info, (), cameras={}, channels={})) as writer:
+        if why:
+            writer.event(0.0, journal_format.INTERRUPTED, why=why)
+    recover(tmp_path)
+    end = read_end(writer.folder)
+    assert end is not None
+    assert end.reason == f"{why.rstrip('.') or 'cut off'}; recovered up to 0.00 s"
+
+
 def test_a_take_that_cannot_be_recovered_is_named_and_the_others_are(tmp_path: Path) -> None:
     bad, good = write_unsealed(tmp_path, 5), write_unsealed(tmp_path, 5)
     (bad / journal_format.HEADER).write_text("{")
