@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
-from gaploop.core.consent import Use, require_consent
-from gaploop.core.consent_store import load_register
+from gaploop.core.consent import Place, Use, consent_ids, require_consent
+from gaploop.core.consent_store import load_register, note_places
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.take import TakeInfo
 from gaploop.datasets.layout import read_episodes, read_info
 
 
@@ -26,3 +29,30 @@ def require_dataset_consent(
     """
     infos = [episode.info for episode in read_episodes(read_info(root))]
     require_consent(load_register(consents), infos, use, f"Dataset {root}", on)
+
+
+def note_and_refuse_withdrawn(
+    takes: Mapping[Path, Sequence[TakeInfo]], consents: Path | None = None
+) -> None:
+    """Note where takes with people are put, and refuse those whose consent was withdrawn.
+
+    The place is noted first: a withdrawal at the same moment is seen here, or finds the place.
+
+    Args:
+        takes: for each new dataset, what goes into it.
+        consents: the consent register; the default one where None.
+
+    Raises:
+        UnusableInputError: which take, and how to remove it.
+    """
+    infos = [info for placed in takes.values() for info in placed]
+    for where, placed in takes.items():
+        note_places(consents, placed, Place("dataset", str(where)))
+    known = load_register(consents).consents if any(info.consent for info in infos) else {}
+    for info in infos:
+        for id_ in consent_ids(info.consent):
+            if id_ in known and known[id_].withdrawn:
+                raise UnusableInputError(
+                    f"Take {info.uid} is of a person who withdrew consent {id_}. Remove it first: "
+                    f"gaploop consent withdraw {id_} --yes"
+                )

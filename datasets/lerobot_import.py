@@ -68,15 +68,13 @@ def import_dataset(
             is left at the target then.
     """
     source, target = Path(source).absolute(), Path(target).absolute()
-    _check_target(source, target)
+    staging.require_new_folder(target, source)  # before what takes long
     _check_source(source, options)
     info = layout.read_info(source)
     episodes = layout.read_episodes(info, options.episodes)
     if not episodes:
         raise UnusableInputError(f"{source} has no episodes to import.")
-    with staging.locked(target, "--output_dir"):
-        staging.recover(target)
-        _check_target(source, target)  # again: another import may have been waited for
+    with staging.new_folder(target, source):
         note_places(None, (e.info for e in episodes), Place("dataset", str(target)))
         stage = staging.beside(target, "staging")
         if _rewrites(info, options):
@@ -87,13 +85,6 @@ def import_dataset(
         episodes_table.materialise(stage, dict(enumerate(rows)))
         staging.commit(stage, target)
     return len(episodes)
-
-
-def _check_target(source: Path, target: Path) -> None:
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UnusableInputError(f"{target} is not empty. Name another with --output_dir.")
-    if target.is_relative_to(source) or source.is_relative_to(target):
-        raise UnusableInputError(f"{target} and {source} lie inside each other. Keep them apart.")
 
 
 def _check_source(source: Path, options: ImportOptions) -> None:

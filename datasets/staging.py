@@ -74,6 +74,37 @@ def locked(root: Path, option: str = "--dataset.root") -> Iterator[None]:
         lock.release()
 
 
+@contextlib.contextmanager
+def new_folder(target: Path, *sources: Path) -> Iterator[None]:
+    """Hold the lock of a dataset that is about to be made.
+
+    Args:
+        target: its folder.
+        sources: datasets that it is made of.
+
+    Raises:
+        UnusableInputError: the folder holds something, also what another process has put there
+            meanwhile, or it lies inside a source or the other way round.
+        BusyError: another process holds the lock.
+    """
+    require_new_folder(target, *sources)
+    with locked(target, "--output_dir"):
+        recover(target)
+        require_new_folder(target, *sources)  # again: another process may have been waited for
+        yield
+
+
+def require_new_folder(target: Path, *sources: Path) -> None:
+    """Refuse a folder that a new dataset can't be put into; see `new_folder`."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UnusableInputError(f"{target} is not empty. Name another with --output_dir.")
+    for source in sources:
+        if target.is_relative_to(source) or source.is_relative_to(target):
+            raise UnusableInputError(
+                f"{target} and {source} lie inside each other. Keep them apart."
+            )
+
+
 def recover(root: Path) -> None:
     """Put right what a kill left behind; call with the lock held."""
     old = beside(root, "old")

@@ -27,7 +27,6 @@ NUMBERS: Final = frozenset(
 """Number types a feature may have; beside them there are video, image, string and language."""
 _OTHER: Final = frozenset(("video", "image", "string", "language"))
 _BATCH: Final = 1000
-_AUTOMATIC: Final = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def check_features(info: DatasetInfo, findings: Findings) -> None:
             fault = "has a '/' in its name"
         if fault:
             findings.error("bad_info", layout.INFO, f"Feature {name} {fault}.")
-    for name in (columns.ACTION, columns.STATE, *_AUTOMATIC):
+    for name in (columns.ACTION, columns.STATE, *columns.AUTOMATIC):
         if name in info.features:
             continue
         near = difflib.get_close_matches(name, list(info.features), n=1, cutoff=0.6)

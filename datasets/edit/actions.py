@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gaploop.core.consent import Place
-from gaploop.core.consent_store import load_register, note_places
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder
 from gaploop.datasets import lineage, staging
+from gaploop.datasets.consented import note_and_refuse_withdrawn
 from gaploop.datasets.edit import splits
 from gaploop.datasets.edit.compose import compose
 from gaploop.datasets.edit.compose_videos import VideoRules, VideosDone
@@ -183,11 +182,12 @@ def carry_out(
     target = plan.source if output is None else Path(output).resolve()
     with ExitStack() as stack:
         if output is not None:
-            _check_target(target, sources)
-            stack.enter_context(staging.locked(target, "--output_dir"))
-            staging.recover(target)
-            _check_target(target, sources)  # again: another edit may have been waited for
-            _check_consents(plan, target, rules.consents)
+            stack.enter_context(staging.new_folder(target, *sources))
+            takes = {
+                target / name: [e.info for piece in pieces for e in piece.episodes]
+                for name, pieces in plan.parts.items()
+            }
+            note_and_refuse_withdrawn(takes, rules.consents)
         stage = staging.beside(target, "staging")
         stack.callback(shutil.rmtree, stage, ignore_errors=True)
         total = VideosDone()
@@ -226,35 +226,3 @@ def _write_run(
         "shared_sessions": list(plan.shared_sessions),
     }
     lineage.write_run(folder, plan.command, plan.config, used, result)
-
-
-def _check_target(target: Path, sources: Collection[Path]) -> None:
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UnusableInputError(f"{target} is not empty. Name another with --output_dir.")
-    for source in sources:
-        if target.is_relative_to(source) or source.is_relative_to(target):
-            raise UnusableInputError(
-                f"{target} and {source} lie inside each other. Keep them apart."
-            )
-
-
-def _check_consents(plan: Plan, target: Path, consents: Path | None) -> None:
-    """Note where takes with people are put, and refuse those whose consent was withdrawn.
-
-    The place is noted first: a withdrawal at the same moment is seen here, or finds the place.
-    """
-    infos = []
-    for name, pieces in plan.parts.items():
-        here = [e.info for piece in pieces for e in piece.episodes]
-        note_places(consents, here, Place("dataset", str(target / name)))
-        infos += here
-    if not any(info.consent for info in infos):
-        return
-    known = load_register(consents).consents
-    for info in infos:
-        for id_ in (part.strip() for part in info.consent.split(",")):
-            if id_ in known and known[id_].withdrawn:
-                raise UnusableInputError(
-                    f"Take {info.uid} is of a person who withdrew consent {id_}. Remove it first: "
-                    f"gaploop consent withdraw {id_} --yes"
-                )

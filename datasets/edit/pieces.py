@@ -10,10 +10,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets import columns, layout
+from gaploop.datasets import layout
 from gaploop.datasets.layout import DatasetInfo, Episode
 
-AUTOMATIC: Final = columns.AUTOMATIC
 LOOK: Final = "Find out more with: gaploop check {root}"
 
 

@@ -67,11 +67,8 @@ def write_dataset(
     target = Path(target).absolute()
     if video not in VIDEOS:
         raise unknown_choice("video", video, VIDEOS, "--video")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UnusableInputError(f"{target} is not empty. Name another with --output_dir.")
     stage, pictures = staging.beside(target, "staging"), staging.beside(target, "pictures")
-    with staging.locked(target, "--output_dir"):
-        staging.recover(target)
+    with staging.new_folder(target):
         shutil.rmtree(pictures, ignore_errors=True)
         try:
             rows = _write(incoming, stage, pictures, target.name, video, on_episode)

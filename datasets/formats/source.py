@@ -29,8 +29,6 @@ from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
 from gaploop.datasets.video import VideoRange, count_frames
 
-AUTOMATIC: Final = frozenset(("timestamp", "frame_index", "episode_index", "index", "task_index"))
-"""Features that LeRobot's writer makes itself."""
 _NUMBERS: Final = ("float", "int", "uint", "bool")
 _BATCH: Final = 32
 """Embedded pictures read from Parquet at once."""
@@ -98,7 +96,7 @@ def _about(info: DatasetInfo) -> tuple[About, tuple[str, ...]]:
     features: dict[str, Mapping[str, Any]] = {}
     notes = []
     for name, spec in info.features.items():
-        if name in AUTOMATIC:
+        if name in columns.AUTOMATIC:
             continue
         dtype, shape = str(spec.get("dtype")), tuple(int(n) for n in spec.get("shape") or (1,))
         details = spec.get("info") or spec.get("video_info") or {}

@@ -10,7 +10,6 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.datasets import columns
-from gaploop.datasets.edit.pieces import AUTOMATIC
 from gaploop.datasets.harmonise.differences import PICTURES, known_units
 from gaploop.datasets.harmonise.pose import EE, ToJoints, ToTool
 from gaploop.datasets.harmonise.spec import CameraSpec, HarmoniseSpec, SpaceSpec
@@ -111,7 +110,7 @@ class Conversion:
         table: dict[str, dict[str, Any]] = {}
         for name, spec in self.info.features.items():
             new = self.name_of(name)
-            if name in AUTOMATIC or new is None:
+            if name in columns.AUTOMATIC or new is None:
                 continue
             if new in table:
                 raise UnusableInputError(f"cameras: two of them get the name {new}.")
@@ -238,7 +237,7 @@ def _check_names(spec: HarmoniseSpec, info: DatasetInfo) -> None:
         if name not in known:
             raise unknown_choice("camera", name, known, str(info.root))
     for name in spec.drop:
-        valid = [n for n in info.features if n not in AUTOMATIC]
+        valid = [n for n in info.features if n not in columns.AUTOMATIC]
         if name not in valid:
             raise unknown_choice("feature", name, valid, str(info.root))
 

@@ -18,12 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from gaploop.core.consent import Place
-from gaploop.core.consent_store import load_register, note_places
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.datasets import columns, episodes_table, layout, lineage, staging
-from gaploop.datasets.edit.pieces import AUTOMATIC, Piece
+from gaploop.datasets.consented import note_and_refuse_withdrawn
+from gaploop.datasets.edit.pieces import Piece
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.harmonise.dataset import Conversion
 from gaploop.datasets.harmonise.differences import PICTURES, known_units
@@ -57,12 +56,11 @@ def harmonise(
             target can't be used. Nothing is left at the target then.
     """
     target = Path(target).resolve()
-    _check_target(target, piece.info.root)
+    staging.require_new_folder(target, piece.info.root)
     _check_convertible(piece, conversion)
     with ExitStack() as stack:
-        stack.enter_context(staging.locked(target, "--output_dir"))
-        staging.recover(target)
-        _check_consents(piece, target)
+        stack.enter_context(staging.new_folder(target, piece.info.root))
+        note_and_refuse_withdrawn({target: [e.info for e in piece.episodes]})
         stage = staging.beside(target, "staging")
         pictures = staging.beside(target, "pictures")
         for folder in (stage, pictures):
@@ -77,17 +75,10 @@ def harmonise(
     return len(piece.episodes)
 
 
-def _check_target(target: Path, source: Path) -> None:
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UnusableInputError(f"{target} is not empty. Name another with --output_dir.")
-    if target.is_relative_to(source) or source.is_relative_to(target):
-        raise UnusableInputError(f"{target} and {source} lie inside each other. Keep them apart.")
-
-
 def _check_convertible(piece: Piece, conversion: Conversion) -> None:
     info = piece.info
     for name, spec in info.features.items():
-        if name in AUTOMATIC or conversion.name_of(name) is None:
+        if name in columns.AUTOMATIC or conversion.name_of(name) is None:
             continue
         kind, shape = str(spec.get("dtype")), spec.get("shape") or (1,)
         depth = bool((spec.get("info") or {}).get("video.is_depth_map"))
@@ -108,19 +99,6 @@ def _check_convertible(piece: Piece, conversion: Conversion) -> None:
             )
 
 
-def _check_consents(piece: Piece, target: Path) -> None:
-    infos = [e.info for e in piece.episodes]
-    note_places(None, infos, Place("dataset", str(target)))
-    known = load_register(None).consents if any(i.consent for i in infos) else {}
-    for info in infos:
-        for id_ in (part.strip() for part in info.consent.split(",")):
-            if id_ in known and known[id_].withdrawn:
-                raise UnusableInputError(
-                    f"Take {info.uid} is of a person who withdrew consent {id_}. Remove it first: "
-                    f"gaploop consent withdraw {id_} --yes"
-                )
-
-
 def _write(
     piece: Piece, conversion: Conversion, stage: Path, pictures: Path, on_episode: Hook | None
 ) -> None:
@@ -130,7 +108,7 @@ def _write(
     numbers = [
         n
         for n, f in info.features.items()
-        if n not in AUTOMATIC and f.get("dtype") not in PICTURES and conversion.name_of(n)
+        if n not in columns.AUTOMATIC and f.get("dtype") not in PICTURES and conversion.name_of(n)
     ]
     table = load_frames(info.root, numbers, sorted(piece.chosen))
     name = f"local/{stage.parent.name}"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gaploop.core.kinematics import model_of
 from gaploop.datasets import columns
-from gaploop.datasets.edit.pieces import AUTOMATIC, Piece
+from gaploop.datasets.edit.pieces import Piece
 from gaploop.datasets.harmonise.dataset import FILLED, empty_vectors
 from gaploop.datasets.harmonise.differences import PICTURES, Difference, differences, profile
 from gaploop.datasets.harmonise.pose import EE, POSE
@@ -217,7 +217,7 @@ def _fit(draft: Draft, name: str, have: tuple[int, ...], want: tuple[int, ...]) 
 
 
 def _others(draft: Draft, a: DatasetInfo, b: DatasetInfo) -> None:
-    skip = (*AUTOMATIC, *VECTORS)
+    skip = (*columns.AUTOMATIC, *VECTORS)
 
     def plain(info: DatasetInfo) -> Mapping[str, Any]:
         return {

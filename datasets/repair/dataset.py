@@ -128,8 +128,8 @@ def repair(
             be written. Nothing is changed then.
     """
     root = existing_folder(Path(root), "Dataset").absolute()
-    target = root if output_dir is None else _empty_target(Path(output_dir).absolute(), root)
-    with staging.locked(target, "--dataset.root" if output_dir is None else "--output_dir"):
+    target = root if output_dir is None else Path(output_dir).absolute()
+    with staging.locked(root) if output_dir is None else staging.new_folder(target, root):
         staging.recover(target)
         stage = staging.beside(target, "staging")
         clone(root, stage)
@@ -152,14 +152,6 @@ def repair(
             kept = keep(root, hook)
         staging.commit(stage, target, hook)
         return RepairReport(actions, left, target, kept)
-
-
-def _empty_target(target: Path, root: Path) -> Path:
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UnusableInputError(f"{target} is not empty. Name another with --output_dir.")
-    if target.is_relative_to(root) or root.is_relative_to(target):
-        raise UnusableInputError(f"{target} and {root} lie inside each other. Keep them apart.")
-    return target
 
 
 def _left(stage: Path, root: Path, options: RepairOptions) -> tuple[Finding, ...]:
