@@ -22,12 +22,12 @@ from gaploop.core.vocabulary import (
     TakeKind,
     dimension,
 )
-from gaploop.failure_analysis.attribution import attribute
-from gaploop.failure_analysis.modes import failure_mode
+from gaploop.failure_analysis.attribution.evidence import attribute
+from gaploop.failure_analysis.modes.rules import failure_mode
 from gaploop.failure_analysis.reference import Reference, choose_reference
 from gaploop.failure_analysis.seen import Seen as Evidence
-from gaploop.failure_analysis.signals import Measured, measure
-from gaploop.failure_analysis.view import View
+from gaploop.failure_analysis.signals.registry import Measured, measure
+from gaploop.failure_analysis.views.view import View
 
 SCHEMA: Final = "gaploop.diagnosis.v1"
 NO_MODE: Final = "none"

@@ -20,16 +20,16 @@ from gaploop.core.files import read_json, write_json
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Outcome
-from gaploop.failure_analysis.foreign_sets import (
+from gaploop.failure_analysis.modes.foreign_sets import (
     LEAST_TAKES,
     CurrentSet,
     ForceSet,
     current_set,
     force_set,
 )
-from gaploop.failure_analysis.pictures import Background, background_of
-from gaploop.failure_analysis.signals import Measured, measure, registry
-from gaploop.failure_analysis.view import View
+from gaploop.failure_analysis.signals.registry import Measured, measure, registry
+from gaploop.failure_analysis.views.pictures import Background, background_of
+from gaploop.failure_analysis.views.view import View
 
 SCHEMA: Final = "gaploop.reference.v1"
 SHIPPED: Final = "reference_so101_cell.json"

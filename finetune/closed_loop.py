@@ -39,7 +39,7 @@ from gaploop.failure_analysis.diagnosis import (
     save_diagnosis,
     suggested_labels,
 )
-from gaploop.failure_analysis.plan import make_plan
+from gaploop.failure_analysis.planning.plan import make_plan
 from gaploop.finetune.adapt import ADAPTER, AdaptOptions, adapt
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, evaluate
 from gaploop.finetune.evaluation import Evaluation

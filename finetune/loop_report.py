@@ -12,9 +12,16 @@ from gaploop.core.plan import PlanItem
 from gaploop.core.take import Take
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import DIMENSIONS, GapDimension
-from gaploop.failure_analysis.figures import ACCENT, PALE, SOFT, STYLE, count_grid, new_figure
-from gaploop.failure_analysis.figures import words as plain
-from gaploop.failure_analysis.page import (
+from gaploop.failure_analysis.report.figures import (
+    ACCENT,
+    PALE,
+    SOFT,
+    STYLE,
+    count_grid,
+    new_figure,
+)
+from gaploop.failure_analysis.report.figures import words as plain
+from gaploop.failure_analysis.report.page import (
     Section,
     facts,
     figure,
@@ -24,8 +31,8 @@ from gaploop.failure_analysis.page import (
     section,
     table,
 )
-from gaploop.failure_analysis.page import text as paragraph
-from gaploop.failure_analysis.report import SIM_TO_SIM, evidence_section
+from gaploop.failure_analysis.report.page import text as paragraph
+from gaploop.failure_analysis.report.report import SIM_TO_SIM, evidence_section
 from gaploop.finetune.closed_loop import LoopResult
 from gaploop.finetune.demo import DemoResult
 from gaploop.finetune.evaluation import Evaluation

@@ -69,8 +69,8 @@ def _diagnosed(
     """Import a log, diagnose its takes, and only then open the labels."""
     from gaploop.collect.imports.takes import write_takes
     from gaploop.core.journal_format import TRUTH, read_journal
+    from gaploop.failure_analysis.attribution.scoring import mode_table, read_truth
     from gaploop.failure_analysis.diagnosis import diagnose, save_diagnosis
-    from gaploop.failure_analysis.scoring import mode_table, read_truth
 
     takes, notes = read(file)
     write_takes(journal, takes, notes)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gaploop.core.types import Image
     from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.failure_analysis.reference import Reference
-    from gaploop.failure_analysis.view import View
+    from gaploop.failure_analysis.views.view import View
 
 EXAMPLE = "gaploop diagnose ./rollouts --output_dir=./diagnosis"
 
@@ -48,7 +48,7 @@ def run(config: DiagnoseConfig) -> int:
     from gaploop.datasets.sources import open_takes
     from gaploop.failure_analysis.diagnosis import save_diagnosis
     from gaploop.failure_analysis.lineage import takes_input, write_run
-    from gaploop.failure_analysis.report import diagnosis_report
+    from gaploop.failure_analysis.report.report import diagnosis_report
 
     source = config.dataset.folder()
     takes = _chosen(list(open_takes(source)), config.dataset.episodes)
@@ -82,7 +82,7 @@ def _diagnose(
     takes: Sequence[Take], reference: Reference | None, source: Path, images: bool
 ) -> tuple[Diagnosis, dict[str, Sequence[Image]]]:
     from gaploop.failure_analysis.diagnosis import diagnose, needs_diagnosis
-    from gaploop.failure_analysis.pictures import example_pictures
+    from gaploop.failure_analysis.views.pictures import example_pictures
 
     pictures: dict[str, Sequence[Image]] = {}
     total = sum(needs_diagnosis(take) for take in takes)
@@ -100,7 +100,7 @@ def _diagnose(
 
 def _reference(path: Path | None) -> Reference | None:
     from gaploop.datasets.sources import open_takes
-    from gaploop.failure_analysis.foreign_sets import LEAST_TAKES
+    from gaploop.failure_analysis.modes.foreign_sets import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, load_reference
 
     if path is None:
@@ -116,7 +116,7 @@ def _reference(path: Path | None) -> Reference | None:
 
 
 def _save_reference(takes: Sequence[Take], path: Path, source: Path) -> int:
-    from gaploop.failure_analysis.foreign_sets import LEAST_TAKES
+    from gaploop.failure_analysis.modes.foreign_sets import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, save_reference
 
     writable_folder(path.parent, "Folder")

@@ -45,9 +45,9 @@ def run(config: PlanConfig) -> int:
     from gaploop.core.plan import save_plan
     from gaploop.failure_analysis.diagnosis import load_diagnosis
     from gaploop.failure_analysis.lineage import file_input, write_run
-    from gaploop.failure_analysis.page import page
-    from gaploop.failure_analysis.plan import make_plan
-    from gaploop.failure_analysis.report import plan_section
+    from gaploop.failure_analysis.planning.plan import make_plan
+    from gaploop.failure_analysis.report.page import page
+    from gaploop.failure_analysis.report.report import plan_section
 
     if config.diagnosis is None:
         raise UnusableInputError("Which diagnosis? Name it with --diagnosis=diagnosis.json.")

@@ -14,8 +14,8 @@ from gaploop.collect.session import run_take
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.plan import load_plan
 from gaploop.core.vocabulary import TakeKind
+from gaploop.failure_analysis.attribution.scoring import cross_table, read_truth
 from gaploop.failure_analysis.diagnosis import load_diagnosis
-from gaploop.failure_analysis.scoring import cross_table, read_truth
 from gaploop.scripts.cli import main
 
 

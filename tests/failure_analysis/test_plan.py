@@ -12,7 +12,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import load_plan, save_plan
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
-from gaploop.failure_analysis.plan import REMEDIES, make_plan
+from gaploop.failure_analysis.planning.plan import REMEDIES, make_plan
 from gaploop.failure_analysis.seen import Seen
 
 DIMENSIONS = [d.value for d in GapDimension]

@@ -9,10 +9,11 @@ import pytest
 from failure_analysis_makers import repeated, scene_picture, successes, take
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.failure_analysis.attribution.scoring import cross_table, mode_table, read_truth
 from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose
-from gaploop.failure_analysis.figures import count_grid, share_bars
-from gaploop.failure_analysis.plan import make_plan
-from gaploop.failure_analysis.report import (
+from gaploop.failure_analysis.planning.plan import make_plan
+from gaploop.failure_analysis.report.figures import count_grid, share_bars
+from gaploop.failure_analysis.report.report import (
     Section,
     diagnosis_report,
     figure_png,
@@ -21,7 +22,6 @@ from gaploop.failure_analysis.report import (
     save_figure,
     table,
 )
-from gaploop.failure_analysis.scoring import cross_table, mode_table, read_truth
 
 
 @pytest.fixture(scope="module")

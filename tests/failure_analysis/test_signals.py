@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from failure_analysis_makers import RATE_HZ, commands, repeated, scene_picture, take, wrench
 
-from gaploop.failure_analysis.pictures import Background, background_of
-from gaploop.failure_analysis.register import register
-from gaploop.failure_analysis.signals import SOURCES, measure, registry
-from gaploop.failure_analysis.view import View
+from gaploop.failure_analysis.signals.registry import SOURCES, measure, registry
+from gaploop.failure_analysis.views.pictures import Background, background_of
+from gaploop.failure_analysis.views.register import register
+from gaploop.failure_analysis.views.view import View
 
 
 def test_every_signal_says_what_it_is() -> None:

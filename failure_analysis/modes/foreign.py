@@ -8,11 +8,11 @@ import numpy as np
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode
-from gaploop.failure_analysis.foreign_sets import CurrentSet, Drives, ForceSet, drives
+from gaploop.failure_analysis.modes.foreign_sets import CurrentSet, Drives, ForceSet, drives
 from gaploop.failure_analysis.reference import Reference
 from gaploop.failure_analysis.seen import Seen
-from gaploop.failure_analysis.signals_force import quiet_stretch
-from gaploop.failure_analysis.view import View
+from gaploop.failure_analysis.signals.force import quiet_stretch
+from gaploop.failure_analysis.views.view import View
 
 CONTACT_FORCE: Final = 10.0
 """Times the sensor's quiet noise: free motion shakes a wrist sensor by less."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gaploop.failure_analysis.phases import handling, main_grasp, scene_xy_m
-from gaploop.failure_analysis.signals import signal
-from gaploop.failure_analysis.view import View
+from gaploop.failure_analysis.signals.registry import signal
+from gaploop.failure_analysis.views.phases import handling, main_grasp, scene_xy_m
+from gaploop.failure_analysis.views.view import View
 
 NAN = float("nan")
 JUMP_M = 0.012  # between two pictures: faster than anything here moves by itself

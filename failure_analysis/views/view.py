@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.arm import ToolPath, tool_path
-from gaploop.failure_analysis.pictures import Background, PictureSummary, summarise
+from gaploop.failure_analysis.views.arm import ToolPath, tool_path
+from gaploop.failure_analysis.views.pictures import Background, PictureSummary, summarise
 
 SCENE_SIZE = 7
 """Entries of `observation.environment_state` (object and target polar, visible, domain)."""

@@ -21,7 +21,7 @@ from gaploop.core.files import write_atomically
 from gaploop.core.types import Image
 
 _ENVIRONMENT: Final = jinja2.Environment(
-    loader=jinja2.PackageLoader("gaploop.failure_analysis", "."),
+    loader=jinja2.PackageLoader("gaploop.failure_analysis.report", "."),
     autoescape=True,
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,

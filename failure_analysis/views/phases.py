@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Phase
-from gaploop.failure_analysis.view import Motion, View
+from gaploop.failure_analysis.views.view import Motion, View
 
 CLOSED_SHARE = 0.30  # of the commanded gripper travel: below it the gripper is meant to be shut
 HELD_RAD = 0.06  # a jaw that stops this far short of its command has something between its pads

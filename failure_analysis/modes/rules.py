@@ -16,12 +16,12 @@ import numpy as np
 
 from gaploop.core.types import SafetyReason
 from gaploop.core.vocabulary import FailureMode, Outcome, Phase
-from gaploop.failure_analysis.modes_foreign import current_mode, force_mode
-from gaploop.failure_analysis.phases import GRASP_S, grasps, main_grasp, phase_at
+from gaploop.failure_analysis.modes.foreign import current_mode, force_mode
 from gaploop.failure_analysis.reference import Reference
 from gaploop.failure_analysis.seen import Seen
-from gaploop.failure_analysis.signals import Measured
-from gaploop.failure_analysis.view import Motion, View
+from gaploop.failure_analysis.signals.registry import Measured
+from gaploop.failure_analysis.views.phases import GRASP_S, grasps, main_grasp, phase_at
+from gaploop.failure_analysis.views.view import Motion, View
 
 TOLERANCE_M: Final = 0.020
 """An object nearer its target than this counts as placed (success tolerance and tracking error)."""

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from gaploop.core.vocabulary import FailureMode, GapDimension
+from gaploop.failure_analysis.attribution.rules import DIRECT, INDIRECT, Rule
 from gaploop.failure_analysis.reference import Reference
-from gaploop.failure_analysis.rules import DIRECT, INDIRECT, Rule
 from gaploop.failure_analysis.seen import Seen
-from gaploop.failure_analysis.signals import Measured, registry
+from gaploop.failure_analysis.signals.registry import Measured, registry
 
 QUIET_Z: Final = 3.0
 """Spreads from usual that mean nothing: one in 400 by chance if the spread is right."""

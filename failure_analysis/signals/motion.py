@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.signals import signal
-from gaploop.failure_analysis.view import MOVING_RAD_S, SLOW_RAD_S, Motion, View
+from gaploop.failure_analysis.signals.registry import signal
+from gaploop.failure_analysis.views.view import MOVING_RAD_S, SLOW_RAD_S, Motion, View
 
 NAN = float("nan")
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.failure_analysis.page import FONTS
+from gaploop.failure_analysis.report.page import FONTS
 
 INK: Final = "#1c2430"
 SOFT: Final = "#5d6875"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.signals import signal
-from gaploop.failure_analysis.view import View
+from gaploop.failure_analysis.signals.registry import signal
+from gaploop.failure_analysis.views.view import View
 
 NAN = float("nan")
 QUIET_SAMPLES = 5

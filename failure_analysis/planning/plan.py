@@ -194,7 +194,7 @@ def _why(
 
 def _typical(dimension: GapDimension, takes: Sequence[TakeDiagnosis]) -> str:
     """Return the evidence that most often stands first for this dimension."""
-    from gaploop.failure_analysis.rules import DIRECT, INDIRECT
+    from gaploop.failure_analysis.attribution.rules import DIRECT, INDIRECT
 
     signals = {r.signal for r in (*DIRECT, *INDIRECT) if r.dimension is dimension}
     if dimension is D.TASK_SPECIFICATION:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.phases import Grasp, grasps, main_grasp, scene_xy_m
-from gaploop.failure_analysis.signals import signal
-from gaploop.failure_analysis.view import View
+from gaploop.failure_analysis.signals.registry import signal
+from gaploop.failure_analysis.views.phases import Grasp, grasps, main_grasp, scene_xy_m
+from gaploop.failure_analysis.views.view import View
 
 NAN = float("nan")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gaploop.core.errors import unknown_choice
-from gaploop.failure_analysis.view import View
+from gaploop.failure_analysis.views.view import View
 
 SOURCES: Final = ("motion", "currents", "scene", "force", "images")
 
@@ -76,12 +76,12 @@ def signal(
 
 def registry() -> Mapping[str, Signal]:
     """Return every signal by name."""
-    from gaploop.failure_analysis import (  # noqa: F401  (importing them registers their signals)
-        signals_force,
-        signals_grip,
-        signals_images,
-        signals_motion,
-        signals_scene,
+    from gaploop.failure_analysis.signals import (  # noqa: F401  (importing them registers theirs)
+        force,
+        grip,
+        images,
+        motion,
+        scene,
     )
 
     return REGISTRY

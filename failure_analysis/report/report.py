@@ -12,8 +12,8 @@ from gaploop.core.plan import Plan
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import DIMENSIONS, GapDimension, Phase
 from gaploop.failure_analysis.diagnosis import NO_MODE, Diagnosis, TakeDiagnosis
-from gaploop.failure_analysis.figures import count_grid, share_bars, words
-from gaploop.failure_analysis.page import (
+from gaploop.failure_analysis.report.figures import count_grid, share_bars, words
+from gaploop.failure_analysis.report.page import (
     Section,
     facts,
     figure,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.types import Image
-from gaploop.failure_analysis.register import register
+from gaploop.failure_analysis.views.register import register
 
 NAN: Final = float("nan")
 SAMPLES: Final = 24

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.signals_force import quiet_stretch
-from gaploop.failure_analysis.view import View
+from gaploop.failure_analysis.signals.force import quiet_stretch
+from gaploop.failure_analysis.views.view import View
 
 LEAST_TAKES: Final = 5
 STILL_RAD_S: Final = 0.03

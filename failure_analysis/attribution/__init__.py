@@ -1,0 +1,1 @@
+"""Why: the gap dimensions, with evidence and how sure."""

@@ -1,0 +1,1 @@
+"""What was seen to go wrong, and when."""

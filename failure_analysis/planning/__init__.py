@@ -1,0 +1,1 @@
+"""From a diagnosis to what to collect, and what to do instead."""

@@ -1,0 +1,1 @@
+"""Named numbers with a unit that say one thing about one take."""
