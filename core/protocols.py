@@ -165,10 +165,26 @@ class Policy(Protocol):
 
 
 class PolicyProbe(Protocol):
-    """A policy's own view of an observation, for diagnosis."""
+    """A policy's own view of an observation, for diagnosis; asked beside driving, not while."""
+
+    @property
+    def needs_images(self) -> bool:
+        """Whether the policy looks at pictures, which then have to be decoded."""
+        ...
+
+    def reset(self) -> None:
+        """Forget the take before."""
+        ...
 
     def features(self, observation: Observation) -> FloatArray:
         """Return the encoder's features, shape (d,)."""
+        ...
+
+    def chunk(self, observation: Observation) -> FloatArray:
+        """Return the joint targets it would ask for from now on, one per policy frame.
+
+        Shape (h, n_joints), in the robot's LeRobot units; h is 1 where it looks no further.
+        """
         ...
 
 

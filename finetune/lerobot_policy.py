@@ -51,7 +51,9 @@ class ActPolicy:
     ) -> None:
         self.bundle = bundle
         self.fps = bundle.signature.fps
-        self.execute = execute or bundle.execute
+        self.execute = 1 if temporal_ensemble_coeff is not None else execute or bundle.execute
+        self.chunk: FloatArray | None = None
+        """What was planned last, shape (chunk, n_action), in LeRobot units; None before."""
         self._queue: deque[FloatArray] = deque()
         self._ensemble = None
         if temporal_ensemble_coeff is not None:
@@ -69,6 +71,7 @@ class ActPolicy:
 
     def reset(self) -> None:
         """Forget the episode before."""
+        self.chunk = None
         self._queue.clear()
         if self._ensemble is not None:
             self._ensemble.reset()
@@ -83,12 +86,22 @@ class ActPolicy:
         """
         if self._ensemble is not None:
             chunk = self.predict(_single(observation, self.bundle))
+            self.chunk = chunk[0]
             action = self._ensemble.update(torch.from_numpy(chunk))[0]
             return np.asarray(action.numpy(), dtype=np.float64)
         if not self._queue:
-            chunk = self.predict(_single(observation, self.bundle))[0]
-            self._queue.extend(chunk[: self.execute])
+            self._queue.extend(self.plan(observation)[: self.execute])
         return self._queue.popleft()
+
+    def plan(self, observation: Observation) -> FloatArray:
+        """Return the next joint targets, shape (n_steps, n_action), in LeRobot units.
+
+        Raises:
+            UnusableInputError: as `act`.
+        """
+        if self._ensemble is not None:
+            return self.act(observation)[None]
+        return self.predict(_single(observation, self.bundle))[0]
 
     def predict(self, batch: Batch) -> FloatArray:
         """Return predicted chunks, shape (b, chunk, n_action), in LeRobot units."""

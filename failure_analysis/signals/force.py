@@ -72,3 +72,13 @@ def torque_peak_nm(view: View) -> float:
         return NAN
     rest = view.force_rest if view.force_rest is not None else quiet_stretch(wrench)[0]
     return float(np.nanmax(np.linalg.norm(wrench[:, 3:] - rest[3:], axis=1)))
+
+
+@signal("torque_jump_nm", "N m", "force", 0.1, "torque changes by {value} between samples")
+def torque_jump_nm(view: View) -> float:
+    """Largest change of the torque between two samples."""
+    wrench = view.wrench
+    if wrench is None or len(wrench) < 2:
+        return NAN
+    jumps = np.linalg.norm(np.diff(wrench[:, 3:], axis=0), axis=1)
+    return float(np.nanmax(jumps)) if np.isfinite(jumps).any() else NAN

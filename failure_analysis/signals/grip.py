@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.signals.registry import signal
 from gaploop.failure_analysis.views.phases import Grasp, grasps, main_grasp, scene_xy_m
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.views.view import SLOW_RAD_S, View
 
 NAN = float("nan")
+PADS_RAD: Final = (0.0, 0.3, 0.6)
+PADS_M: Final = (0.016, 0.040, 0.062)
+"""Gripper angle [rad] to the distance of the pads [m] on so101-nexus 0.10.0's SO-101."""
 
 
 def _main(view: View) -> Grasp | None:
@@ -49,6 +54,58 @@ def grip_creep_rad(view: View) -> float:
     inside = (motion.t_s > grasp.close_s + 0.4) & (motion.t_s < until - 0.05)
     read = motion.position_rad[inside, motion.gripper]
     return float(np.median(read[:5]) - np.median(read[-5:])) if len(read) >= 20 else NAN
+
+
+@signal("grip_width_m", "m", "motion", 0.0015, "the jaws stand {value} apart while they hold")
+def grip_width_m(view: View) -> float:
+    """Distance of the jaws' pads when they have closed on something; the SO-101's geometry.
+
+    Measured on the model at three openings; between them and beyond, a straight line.
+    """
+    grasp = _main(view)
+    if grasp is None or not grasp.held or view.tool is None:
+        return NAN
+    low, high = np.argsort(np.abs(np.array(PADS_RAD) - grasp.width_rad))[:2]
+    slope = (PADS_M[high] - PADS_M[low]) / (PADS_RAD[high] - PADS_RAD[low])
+    return float(PADS_M[low] + slope * (grasp.width_rad - PADS_RAD[low]))
+
+
+@signal("slip_rad_s", "rad/s", "motion", 0.02, "the jaws close at {value} while they hold")
+def slip_rad_s(view: View) -> float:
+    """Fastest closing of jaws that hold and are told to stay: something gives way between them."""
+    grasp, motion = _main(view), view.motion
+    if grasp is None or motion is None or motion.gripper is None or not grasp.held:
+        return NAN
+    inside = (motion.t_s > grasp.close_s + 0.5) & (motion.t_s < grasp.open_s - 0.05)
+    steady = np.abs(motion.sent_velocity_rad_s[:, motion.gripper]) < SLOW_RAD_S
+    speed = -motion.velocity_rad_s[inside & steady, motion.gripper]
+    return float(max(0.0, speed.max())) if len(speed) >= 5 else NAN
+
+
+@signal("lost_count", "", "motion", 0.3, "what was held went {value} times")
+def lost_count(view: View) -> float:
+    """How often something held went before the gripper was told to open."""
+    if view.motion is None:
+        return NAN
+    return float(sum(not np.isnan(g.lost_s) for g in grasps(view.motion)))
+
+
+@signal("apart_m", "m", "scene", 0.004, "the object is seen {value} from the jaws that hold it")
+def apart_m(view: View) -> float:
+    """Median horizontal distance of the tool and the object that is seen while it is carried."""
+    grasp, tool = _main(view), view.tool
+    if grasp is None or tool is None or view.scene is None or not grasp.held:
+        return NAN
+    item, _, visible = scene_xy_m(view.scene)
+    t_s = view.take.frames.t_s
+    carried = visible & (t_s > grasp.close_s + 0.6) & (t_s < grasp.open_s - 0.1)
+    if carried.sum() < 5:
+        return NAN
+    away = [
+        np.linalg.norm(tool.at(t)[:2] - xy)
+        for t, xy in zip(t_s[carried], item[carried], strict=True)
+    ]
+    return float(np.median(away))
 
 
 def _lifting(view: View, values: FloatArray) -> float:
@@ -100,6 +157,17 @@ def grip_current_a(view: View) -> float:
     inside = (motion.t_s > grasp.close_s + 0.4) & (motion.t_s < grasp.open_s)
     values = np.abs(motion.current_a[inside, motion.gripper])
     return float(np.nanmedian(values)) if np.isfinite(values).sum() >= 5 else NAN
+
+
+@signal("grip_current_peak_a", "A", "currents", 0.03, "the gripper squeezes with up to {value}")
+def grip_current_peak_a(view: View) -> float:
+    """99th percentile of the gripper's current from its closing to its opening."""
+    grasp, motion = _main(view), view.motion
+    if grasp is None or motion is None or motion.gripper is None:
+        return NAN
+    inside = (motion.t_s > grasp.close_s) & (motion.t_s < grasp.open_s)
+    values = np.abs(motion.current_a[inside, motion.gripper])
+    return float(np.nanpercentile(values, 99)) if np.isfinite(values).sum() >= 5 else NAN
 
 
 @signal("carry_sag_rad", "rad", "motion", 0.0008, "the arm sags {value} further while it carries")

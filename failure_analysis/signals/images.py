@@ -70,6 +70,21 @@ def pixel_noise(view: View) -> float:
     return _photometry(view, "noise")
 
 
+@signal("clipped_share", "share", "images", 0.005, "{value} of the picture is black or white")
+def clipped_share(view: View) -> float:
+    """Share of the pixels whose grey level is at most 3 or at least 252: wrong exposure."""
+    return _photometry(view, "clipped")
+
+
+@signal("light_swing_stops", "stops", "images", 0.03, "the light changes by {value} in the take")
+def light_swing_stops(view: View) -> float:
+    """Spread (5th to 95th percentile) of the pictures' median grey over the take, base 2 log.
+
+    Flicker, clouds, a person's shadow, an exposure that regulates.
+    """
+    return _photometry(view, "swing_stops")
+
+
 @signal("camera_shift_px", "px", "images", 0.5, "the background stands {value} from its place")
 def camera_shift_px(view: View) -> float:
     """Shift of the picture's middle against the reference background, in a 192 px picture."""

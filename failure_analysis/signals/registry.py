@@ -13,7 +13,7 @@ from typing import Final
 from gaploop.core.errors import unknown_choice
 from gaploop.failure_analysis.views.view import View
 
-SOURCES: Final = ("motion", "currents", "scene", "force", "images")
+SOURCES: Final = ("motion", "currents", "loads", "scene", "force", "images", "policy")
 
 _SHOWN: Final[dict[str, tuple[float, str]]] = {
     "rad": (180 / math.pi, "°"),
@@ -79,9 +79,12 @@ def registry() -> Mapping[str, Signal]:
     from gaploop.failure_analysis.signals import (  # noqa: F401  (importing them registers theirs)
         force,
         grip,
+        headway,
         images,
         motion,
+        policy,
         scene,
+        shaking,
     )
 
     return REGISTRY

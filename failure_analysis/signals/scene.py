@@ -18,6 +18,24 @@ def hidden_share(view: View) -> float:
     return float((view.scene[:, 5] < 0.5).mean()) if view.scene is not None else NAN
 
 
+@signal("hidden_longest_s", "s", "scene", 0.1, "the object is lost for {value} at a time")
+def hidden_longest_s(view: View) -> float:
+    """Longest time for which the tracker doesn't see the object."""
+    if view.scene is None:
+        return NAN
+    edges = np.flatnonzero(np.diff(np.r_[0, (view.scene[:, 5] < 0.5).astype(np.int8), 0]))
+    return float((edges[1::2] - edges[::2]).max(initial=0)) / view.take.info.fps
+
+
+@signal("hidden_hz", "Hz", "scene", 0.2, "the tracker loses the object {value} times a second")
+def hidden_hz(view: View) -> float:
+    """How often the tracker loses sight of the object, per second: dropouts, not occlusion."""
+    if view.scene is None:
+        return NAN
+    lost = np.count_nonzero(np.diff((view.scene[:, 5] < 0.5).astype(np.int8)) == 1)
+    return float(lost * view.take.info.fps / len(view.scene))
+
+
 @signal("hidden_far_share", "share", "scene", 0.02, "hidden for {value} with the gripper away")
 def hidden_far_share(view: View) -> float:
     """Share of the frames with the gripper away in which the object isn't seen."""

@@ -45,14 +45,26 @@ def tool_path(
         sent_rad: joint commands [rad], shape (n, 6).
         joints: joint names, which tell the arm.
     """
+    read, sent = tool_places(read_rad, joints), tool_places(sent_rad, joints)
+    return None if read is None or sent is None else ToolPath(t_s, read, sent)
+
+
+def tool_places(q_rad: FloatArray, joints: Sequence[str]) -> FloatArray | None:
+    """Return the tool centre at joint positions, or None for another arm than the SO-101.
+
+    Args:
+        q_rad: joint positions [rad], shape (n, 6).
+        joints: joint names, which tell the arm.
+
+    Returns:
+        Places in the base frame [m], shape (n, 3).
+    """
     from gaploop.sim.scene import JOINT_NAMES  # here: MuJoCo takes a moment to import
 
     if tuple(joints) != JOINT_NAMES:
         return None
     arm = _arm()
-    read = np.array([arm.tcp(row)[0] for row in read_rad])
-    sent = np.array([arm.tcp(row)[0] for row in sent_rad])
-    return ToolPath(t_s, read, sent)
+    return np.array([arm.tcp(row)[0] for row in q_rad]).reshape(-1, 3)
 
 
 @lru_cache(maxsize=1)

@@ -145,6 +145,8 @@ def _photometry(samples: list[Image]) -> dict[str, float]:
     rows = [_photometry_of(picture) for picture in chosen]
     values = {key: float(np.median([row[key] for row in rows])) for key in rows[0]}
     values["noise"] = _noise(samples)
+    levels = [np.log2(float(np.median(p[::2, ::2])) + 1.0) for p in samples]
+    values["swing_stops"] = float(np.percentile(levels, 95) - np.percentile(levels, 5))
     return values
 
 
@@ -161,6 +163,7 @@ def _photometry_of(picture: Image) -> dict[str, float]:
     return {
         "brightness": float(np.median(grey)),
         "contrast": contrast,
+        "clipped": float(((grey <= 3.0) | (grey >= 252.0)).mean()),
         "saturation": float(np.median(saturation)),
         "cast_red": float(np.log(red / green)),
         "cast_blue": float(np.log(blue / green)),

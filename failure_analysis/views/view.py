@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,11 @@ from numpy.typing import NDArray
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.views.arm import ToolPath, tool_path
+from gaploop.failure_analysis.views.asked import PolicyTrace
 from gaploop.failure_analysis.views.pictures import Background, PictureSummary, summarise
+
+if TYPE_CHECKING:
+    from gaploop.failure_analysis.views.headway import Headway
 
 SCENE_SIZE = 7
 """Entries of `observation.environment_state` (object and target polar, visible, domain)."""
@@ -90,6 +95,7 @@ class View:
         images: decode the camera's pictures; without, image signals are missing.
         start_pose_rad: where the arm usually starts [rad], shape (n_joints,).
         force_rest: what the force sensor reads at rest [N, N m], shape (6,).
+        policy: what the policy that drove makes of the take, where it was asked.
     """
 
     def __init__(
@@ -99,11 +105,13 @@ class View:
         images: bool = True,
         start_pose_rad: FloatArray | None = None,
         force_rest: FloatArray | None = None,
+        policy: PolicyTrace | None = None,
     ) -> None:
         self.take = take
         self.background = background
         self.start_pose_rad = start_pose_rad
         self.force_rest = force_rest
+        self.policy = policy
         self._images = images
 
     @cached_property
@@ -124,6 +132,13 @@ class View:
         )  # fmt: skip
 
     @cached_property
+    def headway(self) -> Headway | None:
+        """Headway at the end, or None without tracked scene or known arm."""
+        from gaploop.failure_analysis.views.headway import headway  # it looks at views itself
+
+        return headway(self)
+
+    @cached_property
     def scene(self) -> FloatArray | None:
         """Tracked scene, shape (n, 7), or None where nothing tracks."""
         scene = self.take.frames.environment_state
@@ -133,6 +148,13 @@ class View:
     def currents_a(self) -> FloatArray | None:
         """Motor currents [A], shape (n, n_joints), or None where no drive reports them."""
         stacks = [self.take.telemetry.stack(a, "current_a") for a in self.take.telemetry.arms()]
+        seen = [s for s in stacks if s.size and np.isfinite(s).any()]
+        return np.concatenate(seen, axis=1) if seen else None
+
+    @cached_property
+    def loads_pct(self) -> FloatArray | None:
+        """Drive loads [% of stall], shape (n, n_joints), or None where no drive reports them."""
+        stacks = [self.take.telemetry.stack(a, "load_pct") for a in self.take.telemetry.arms()]
         seen = [s for s in stacks if s.size and np.isfinite(s).any()]
         return np.concatenate(seen, axis=1) if seen else None
 
@@ -160,13 +182,16 @@ class View:
         reasons = {
             "motion": "no joint commands with readings",
             "currents": "no motor currents",
+            "loads": "no drive loads",
             "scene": "no tracked scene",
             "force": "no force or torque sensor",
             "images": "no pictures" if self._images else "pictures not looked at",
+            "policy": "the policy that drove wasn't asked",
         }
         present = {
-            "motion": self.motion, "currents": self.currents_a, "scene": self.scene,
-            "force": self.wrench, "images": self.pictures,
+            "motion": self.motion, "currents": self.currents_a, "loads": self.loads_pct,
+            "scene": self.scene, "force": self.wrench, "images": self.pictures,
+            "policy": self.policy,
         }  # fmt: skip
         return {source: reasons[source] for source, value in present.items() if value is None}
 

@@ -1,0 +1,273 @@
+"""A running failure score, calibrated on takes that went well.
+
+Each live signal is set against what successful takes show *at the same elapsed time*: its
+deviation in spreads, upwards and downwards. A weighted sum of the deviations is the score. It is
+standardised by time again, and the alarm's threshold is the split-conformal quantile (Vovk et al.
+2005; for time-varying bands Diquigiovanni et al. 2022, arXiv:2106.01792, and for policies Xu et
+al. 2025, arXiv:2503.08558) of the highest score that each successful take reaches, so that a take
+that goes well alarms with at most the stated probability. Nothing in it grows with time alone: a
+take that outlasts every successful one is set against the last time at which enough of them ran.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, write_json
+from gaploop.core.types import FloatArray
+from gaploop.failure_analysis.live.stream import STREAMED
+from gaploop.failure_analysis.signals.registry import registry
+
+SCHEMA: Final = "gaploop.live.v1"
+FEATURES: Final = (*STREAMED, "chunk_disagreement_rad")
+"""What the score looks at: the streamed signals, and the policy's own change of plan."""
+EVERY_S: Final = 0.1
+"""How often the score is computed [s]."""
+BIN_S: Final = 0.2
+LEAST_RUNNING: Final = 8
+"""Successful takes that must still run for their spread to mean something."""
+LEAST_TAKES: Final = 20
+"""With fewer, a false-alarm rate of 5 % can't be stated."""
+FOLDS: Final = 5
+LANDMARKS: Final = 10
+"""Times at which a take is looked at for `learn_weights`."""
+
+
+@dataclass(frozen=True)
+class Track:
+    """The live signals along one take.
+
+    Attributes:
+        t_s: times [s], shape (m,).
+        values: shape (m, len(FEATURES)), NaN where unseen.
+        failed: how it ended.
+    """
+
+    t_s: FloatArray
+    values: FloatArray
+    failed: bool
+
+    def at(self, t_s: float) -> int:
+        """Return the last row that was there at `t_s` [s]."""
+        return max(int(np.searchsorted(self.t_s, t_s + 1e-6)) - 1, 0)
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What successful takes show by elapsed time.
+
+    Attributes:
+        mean: shape (bins, len(FEATURES)), NaN where unseen.
+        spread: likewise; at least the signal's floor.
+    """
+
+    mean: FloatArray
+    spread: FloatArray
+
+    @classmethod
+    def fit(cls, tracks: Sequence[Track]) -> Usual:
+        """Fit to successful takes.
+
+        Raises:
+            UnusableInputError: too few of them.
+        """
+        if len(tracks) < LEAST_TAKES:
+            raise UnusableInputError(
+                f"{len(tracks)} successful takes are too few to say what is usual by elapsed "
+                f"time: give at least {LEAST_TAKES}."
+            )
+        bins = _bins(tracks)
+        floors = np.array([registry()[name].floor for name in FEATURES])
+        mean, spread = np.empty((2, bins, len(FEATURES)))
+        for b in range(bins):
+            rows = np.concatenate([t.values[_bin(t.t_s, b)] for t in tracks])
+            seen = np.isfinite(rows).sum(axis=0) >= LEAST_RUNNING
+            shown = np.where(seen, rows, 0.0)
+            mean[b] = np.where(seen, np.nanmean(shown, axis=0), np.nan)
+            spread[b] = np.maximum(np.nanstd(shown, axis=0), floors)
+        return cls(mean, spread)
+
+    def deviations(self, t_s: FloatArray, values: FloatArray) -> FloatArray:
+        """Return log(1 + deviation), upwards and downwards, shape (m, 2 * len(FEATURES)).
+
+        Deviations are in spreads; their logarithm, because the hundredth spread says little more
+        than the tenth.
+        """
+        place = np.clip((t_s / BIN_S).astype(int), 0, len(self.mean) - 1)
+        z = np.nan_to_num((values - self.mean[place]) / self.spread[place])
+        return np.log1p(np.concatenate((np.maximum(z, 0.0), np.maximum(-z, 0.0)), axis=1))
+
+
+@dataclass(frozen=True)
+class FailureScore:
+    """A score that runs along a take, and when it is too high.
+
+    Attributes:
+        name: what it was fitted to, in words.
+        usual: what successful takes show.
+        weights: of the deviations, shape (2 * len(FEATURES),).
+        level: usual score by bin, shape (bins,).
+        spread: its spread by bin, shape (bins,).
+        peaks: highest score of each successful take, ascending, shape (n,).
+    """
+
+    name: str
+    usual: Usual
+    weights: FloatArray
+    level: FloatArray
+    spread: FloatArray
+    peaks: FloatArray
+
+    def along(self, track: Track) -> FloatArray:
+        """Return the score along a take, shape (m,)."""
+        return self.standardised(track.t_s, self.usual.deviations(track.t_s, track.values))
+
+    def standardised(self, t_s: FloatArray, deviations: FloatArray) -> FloatArray:
+        """Return the score of deviations at times [s], shape (m,)."""
+        place = np.clip((t_s / BIN_S).astype(int), 0, len(self.level) - 1)
+        return np.asarray((deviations @ self.weights - self.level[place]) / self.spread[place])
+
+    def threshold(self, false_alarms: float) -> float:
+        """Return the score above which a take is alarmed about, infinite where none can be.
+
+        Args:
+            false_alarms: share of successful takes that may alarm.
+        """
+        rank = math.ceil((len(self.peaks) + 1) * (1.0 - false_alarms))
+        return float(self.peaks[rank - 1]) if rank <= len(self.peaks) else math.inf
+
+    def p_value(self, peak: float) -> float:
+        """Return the conformal p-value of a highest score so far: small where it is unusual."""
+        above = len(self.peaks) - int(np.searchsorted(self.peaks, peak))
+        return (above + 1) / (len(self.peaks) + 1)
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON, atomically."""
+        arrays = {
+            "mean": self.usual.mean, "spread": self.usual.spread, "weights": self.weights,
+            "level": self.level, "score_spread": self.spread, "peaks": self.peaks,
+        }  # fmt: skip
+        data = {k: _plain(v) for k, v in arrays.items()}
+        write_json(path, {"schema": SCHEMA, "name": self.name, "features": FEATURES, **data})
+
+    @classmethod
+    def load(cls, path: Path) -> FailureScore:
+        """Read what `save` wrote.
+
+        Raises:
+            UnusableInputError: it is missing, damaged or of other signals.
+        """
+        value = read_json(path)
+        if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+            raise UnusableInputError(f"{path} is not a live score (schema {SCHEMA}).")
+        try:
+            if tuple(value["features"]) != FEATURES:
+                raise UnusableInputError(f"{path} is of other signals. Fit it again.")
+            usual = Usual(_array(value["mean"]), _array(value["spread"]))
+            rest = (_array(value[k]) for k in ("weights", "level", "score_spread", "peaks"))
+            return cls(str(value["name"]), usual, *rest)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnusableInputError(f"{path} is damaged ({error}). Fit it again.") from None
+
+
+def fit_score(tracks: Iterable[Track], weights: FloatArray, name: str) -> FailureScore:
+    """Fit a score to the successful takes among `tracks`.
+
+    Each take's highest score is computed with what is usual in the other folds, so that the
+    threshold isn't fitted to the takes that it is the quantile of (cross-conformal, Vovk 2015).
+
+    Args:
+        tracks: takes; failed ones are left out.
+        weights: of the deviations, from `learn_weights`, or ones.
+        name: what it is fitted to.
+
+    Raises:
+        UnusableInputError: too few successful takes.
+    """
+    good = [t for t in tracks if not t.failed]
+    peaks = []
+    for fold in range(FOLDS):
+        rest = [t for k, t in enumerate(good) if k % FOLDS != fold]
+        part = _levelled(rest, weights, name)
+        peaks += [float(part.along(t).max()) for t in good[fold::FOLDS]]
+    return replace(_levelled(good, weights, name), peaks=np.sort(peaks))
+
+
+def _levelled(tracks: Sequence[Track], weights: FloatArray, name: str) -> FailureScore:
+    usual = Usual.fit(tracks)
+    bins = len(usual.mean)
+    raw = FailureScore(name, usual, weights, np.zeros(bins), np.ones(bins), np.empty(0))
+    scores = [raw.along(t) for t in tracks]
+    level, spread = np.zeros(bins), np.ones(bins)
+    for b in range(bins):
+        rows = np.concatenate([s[_bin(t.t_s, b)] for s, t in zip(scores, tracks, strict=True)])
+        level[b], spread[b] = float(rows.mean()), float(rows.std())
+    spread = np.maximum(spread, 0.25 * float(np.median(spread)) + 1e-9)
+    return replace(raw, level=level, spread=spread)
+
+
+def learn_weights(groups: Iterable[tuple[Usual, Sequence[Track]]], seed: int = 0) -> FloatArray:
+    """Return weights that tell failed from successful takes at equal elapsed times.
+
+    L2-regularised logistic regression on deviations at times drawn from the lengths of the
+    group's successful takes, for both outcomes alike: how long a take was tells nothing.
+
+    Args:
+        groups: for each policy what is usual for it, and takes of both outcomes.
+        seed: draws the times.
+
+    Returns:
+        Shape (2 * len(FEATURES),); the larger, the more a deviation says "failing".
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(seed)
+    rows, failed = [], []
+    for usual, tracks in groups:
+        ends = np.array([t.t_s[-1] for t in tracks if not t.failed])
+        for track in tracks:
+            for end in rng.choice(ends, LANDMARKS) * rng.uniform(0.4, 1.0, LANDMARKS):
+                if end > track.t_s[-1]:
+                    continue  # at equal elapsed time: it doesn't run any more
+                k = track.at(float(end))
+                rows.append(usual.deviations(track.t_s[k : k + 1], track.values[k : k + 1])[0])
+                failed.append(track.failed)
+    model = LogisticRegression(C=0.03, class_weight="balanced", max_iter=2000)
+    model.fit(np.array(rows), failed)
+    return np.asarray(model.coef_[0], dtype=np.float64)
+
+
+def _bins(tracks: Sequence[Track]) -> int:
+    ends = np.sort([float(t.t_s[-1]) for t in tracks])
+    last_s = float(ends[-min(LEAST_RUNNING, len(ends))])  # as many still run then
+    return max(1, int(last_s / BIN_S))
+
+
+def _bin(t_s: FloatArray, b: int) -> slice:
+    start, end = np.searchsorted(t_s, [(b - 0.5) * BIN_S, (b + 1.5) * BIN_S])
+    return slice(int(start), int(end))
+
+
+def _plain(values: FloatArray) -> Any:
+    rounded = np.round(values, 6)
+    return np.where(np.isnan(rounded), None, rounded.astype(object)).tolist()
+
+
+def _array(values: Any) -> FloatArray:
+    return np.array(values, dtype=object).astype(np.float64)
+
+
+def explain(score: FailureScore, t_s: float, values: Mapping[str, float]) -> str:
+    """Return in words the deviation that adds most to the score at a time [s]."""
+    row = np.array([[values.get(name, np.nan) for name in FEATURES]])
+    parts = score.usual.deviations(np.array([t_s]), row)[0] * score.weights
+    name = FEATURES[int(np.argmax(parts)) % len(FEATURES)]
+    spec = registry()[name]
+    return spec.says.format(value=spec.show(values[name]))

@@ -1,0 +1,55 @@
+"""Signals of the policy that drove: does it stick to its plans, does it know what it sees."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gaploop.core.types import FloatArray
+from gaploop.failure_analysis.signals.registry import signal
+from gaploop.failure_analysis.views.view import View
+
+NAN = float("nan")
+
+
+def _percentile(values: FloatArray, q: float) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.percentile(known, q)) if len(known) else NAN
+
+
+@signal("chunk_disagreement_rad", "rad", "policy", 0.003, "successive plans differ by {value} rms")
+def chunk_disagreement_rad(view: View) -> float:
+    """Median rms difference of overlapping consecutive action chunks, over arm joints and steps.
+
+    After the temporal consistency of Agia et al. 2024 (arXiv:2410.04640).
+    """
+    return _percentile(view.policy.disagreement_rad, 50) if view.policy else NAN
+
+
+@signal(
+    "chunk_disagreement_peak_rad", "rad", "policy", 0.006,
+    "at worst successive plans differ by {value} rms",
+)  # fmt: skip
+def chunk_disagreement_peak_rad(view: View) -> float:
+    """95th percentile of the difference of overlapping consecutive action chunks."""
+    return _percentile(view.policy.disagreement_rad, 95) if view.policy else NAN
+
+
+@signal(
+    "feature_mahalanobis", "", "policy", 0.1,
+    "the policy's features stand {value} spreads from its training data",
+)  # fmt: skip
+def feature_mahalanobis(view: View) -> float:
+    """95th percentile of the Mahalanobis distance in the policy's own encoder (Lee et al. 2018).
+
+    Divided by the root of the number of features: about 1 on training data.
+    """
+    return _percentile(view.policy.mahalanobis, 95) if view.policy else NAN
+
+
+@signal(
+    "feature_neighbour", "", "policy", 0.1,
+    "the nearest training features stand {value} spreads away",
+)  # fmt: skip
+def feature_neighbour(view: View) -> float:
+    """95th percentile of the distance to the tenth nearest training features (Sun et al. 2022)."""
+    return _percentile(view.policy.neighbour, 95) if view.policy else NAN

@@ -1,0 +1,201 @@
+"""What the policy that drove makes of a take: how sure of its plan, how far from home it is.
+
+Asked through `core.protocols.PolicyProbe`, which whoever loads policies hands in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.protocols import PolicyProbe
+from gaploop.core.take import Take
+from gaploop.core.types import FloatArray, Image, Observation
+
+EVERY_S: Final = 0.1
+"""How often a policy is asked along a take [s]."""
+NEIGHBOURS: Final = 10
+BANK: Final = 2000
+"""Training features kept for the neighbour distance; more change it little."""
+LEAST_FEATURES: Final = 50
+
+
+@dataclass(frozen=True)
+class PolicyTrace:
+    """A policy's view along one take.
+
+    Attributes:
+        t_s: when it was asked [s], shape (m,).
+        disagreement_rad: rms difference of the arm's joints between what it plans now and what it
+            planned when asked before, over the steps that both cover [rad], shape (m,); NaN at
+            first, for a policy that plans one step, and where its units aren't degrees.
+        mahalanobis: distance of its features from the training data's, shape (m,).
+        neighbour: distance to its nearest training features, shape (m,).
+    """
+
+    t_s: FloatArray
+    disagreement_rad: FloatArray
+    mahalanobis: FloatArray
+    neighbour: FloatArray
+
+
+@dataclass(frozen=True)
+class FeatureSpace:
+    """Where a policy's features lie on its training data.
+
+    Mahalanobis distance after Lee et al. 2018 (arXiv:1807.03888), with Ledoit and Wolf's shrunk
+    covariance; neighbour distance after Sun et al. 2022 (arXiv:2204.06507), in the space in which
+    that covariance is the unit matrix. Both are divided by the square root of the number of
+    features: about 1 on the training data itself.
+
+    Attributes:
+        mean: shape (d,).
+        whitener: turns centred features into uncorrelated ones of unit spread, shape (d, d).
+        bank: whitened training features, shape (n, d).
+    """
+
+    mean: FloatArray
+    whitener: FloatArray
+    bank: FloatArray
+
+    @classmethod
+    def fit(cls, features: FloatArray, seed: int = 0) -> FeatureSpace:
+        """Fit to training features, shape (n, d).
+
+        Raises:
+            UnusableInputError: too few of them.
+        """
+        if len(features) < LEAST_FEATURES:
+            raise UnusableInputError(
+                f"{len(features)} observations are too few to say where a policy is at home: give "
+                f"at least {LEAST_FEATURES}, such as two demonstrations."
+            )
+        from sklearn.covariance import LedoitWolf
+
+        fitted = LedoitWolf().fit(features)
+        values, vectors = np.linalg.eigh(fitted.covariance_)
+        whitener = vectors / np.sqrt(np.maximum(values, 1e-12))
+        rows = np.random.default_rng(seed).permutation(len(features))[:BANK]
+        mean = np.asarray(fitted.location_, dtype=np.float64)
+        return cls(mean, whitener, (features[rows] - mean) @ whitener)
+
+    def mahalanobis(self, features: FloatArray) -> FloatArray:
+        """Return the distance of features, shape (m, d), from the training data, shape (m,)."""
+        white = (features - self.mean) @ self.whitener
+        return np.asarray(np.linalg.norm(white, axis=1) / np.sqrt(white.shape[1]))
+
+    def neighbour(self, features: FloatArray) -> FloatArray:
+        """Return the distance to the tenth nearest training features, shape (m,)."""
+        white = (features - self.mean) @ self.whitener
+        square = (
+            (white**2).sum(axis=1)[:, None] + (self.bank**2).sum(axis=1) - 2.0 * white @ self.bank.T
+        )
+        k = min(NEIGHBOURS, len(self.bank)) - 1
+        near = np.partition(square, k, axis=1)[:, k]
+        return np.asarray(np.sqrt(np.maximum(near, 0.0) / white.shape[1]))
+
+    def save(self, path: Path) -> None:
+        """Write it as an .npz file, whole or not at all."""
+        part = path.with_suffix(".part.npz")
+        np.savez(part, mean=self.mean, whitener=self.whitener, bank=self.bank)
+        os.replace(part, path)
+
+    @classmethod
+    def load(cls, path: Path) -> FeatureSpace:
+        """Read what `save` wrote.
+
+        Raises:
+            UnusableInputError: it is missing or something else.
+        """
+        try:
+            with np.load(path) as kept:
+                return cls(kept["mean"], kept["whitener"], kept["bank"])
+        except (OSError, ValueError, KeyError) as error:
+            raise UnusableInputError(
+                f"{path} is not a feature space ({error}). Fit one to the policy's training takes."
+            ) from None
+
+
+def features_of(takes: Iterable[Take], probe: PolicyProbe) -> FloatArray:
+    """Return a policy's features along takes, such as those it learned from, shape (n, d)."""
+    rows = []
+    for take in takes:
+        probe.reset()
+        rows += [probe.features(seen) for _, seen in observations(take, probe.needs_images)]
+    return np.stack(rows) if rows else np.empty((0, 0))
+
+
+def ask(take: Take, probe: PolicyProbe, space: FeatureSpace | None = None) -> PolicyTrace | None:
+    """Ask a policy along a take, every 0.1 s; None for a take without frames.
+
+    Args:
+        take: what happened.
+        probe: the policy.
+        space: where it is at home; without it the distances are NaN.
+    """
+    probe.reset()
+    t_s, plans, features = [], [], []
+    for time_s, seen in observations(take, probe.needs_images):
+        t_s.append(time_s)
+        plans.append(probe.chunk(seen))
+        features.append(probe.features(seen))
+    if not t_s:
+        return None
+    nothing = np.full(len(t_s), np.nan)
+    stacked = np.stack(features)
+    return PolicyTrace(
+        np.array(t_s),
+        _disagreement_rad(take, np.array(t_s), plans),
+        space.mahalanobis(stacked) if space is not None else nothing,
+        space.neighbour(stacked) if space is not None else nothing,
+    )
+
+
+def observations(take: Take, images: bool) -> Iterator[tuple[float, Observation]]:
+    """Yield time [s] and observation every 0.1 s of a take."""
+    frames = take.frames
+    step = max(1, round(EVERY_S * take.info.fps))
+    names = sorted(take.cameras) if images else []
+    pictures: Iterator[tuple[Image, ...]] = zip(
+        *(take.cameras[name]() for name in names), strict=False
+    )
+    if not names:
+        pictures = itertools.repeat((), len(frames))
+    scene = frames.environment_state
+    for place, shown in enumerate(pictures):
+        if place >= len(frames):
+            return
+        if place % step == 0:
+            tracked = scene[place] if scene.ndim == 2 and scene.shape[1] else None
+            seen: Mapping[str, Image] = dict(zip(names, shown, strict=True))
+            yield float(frames.t_s[place]), Observation(frames.state[place], tracked, seen)
+
+
+def overlap_rms(now: FloatArray, before: FloatArray, steps: int) -> float:
+    """Return the rms difference of two plans made `steps` policy frames apart; NaN if disjoint.
+
+    Args:
+        now: the newer plan, shape (h, n).
+        before: the older one, shape (h, n).
+    """
+    shared = min(len(before) - steps, len(now))
+    if shared < 1:
+        return float("nan")
+    return float(np.sqrt(np.mean((now[:shared] - before[steps : steps + shared]) ** 2)))
+
+
+def _disagreement_rad(take: Take, t_s: FloatArray, plans: list[FloatArray]) -> FloatArray:
+    if not take.info.units.startswith("deg"):
+        return np.full(len(plans), np.nan)
+    arm = [i for i, name in enumerate(take.info.joint_names) if "gripper" not in name]
+    steps = np.rint(np.diff(t_s) * take.info.fps).astype(int)
+    pairs = zip(plans[1:], plans[:-1], steps, strict=True)
+    rms = [overlap_rms(now[:, arm], before[:, arm], int(step)) for now, before, step in pairs]
+    return np.deg2rad(np.array([np.nan, *rms]))

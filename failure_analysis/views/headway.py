@@ -1,0 +1,122 @@
+"""Headway: how much of the way from the tool over the object to the target is left.
+
+The tracker loses the object under the gripper, so while the jaws hold something the object counts
+as being where the tool is. It runs forwards in time, so that a running rollout has the same
+numbers as a finished take.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.types import FloatArray
+from gaploop.failure_analysis.views.arm import tool_places
+from gaploop.failure_analysis.views.phases import HELD_RAD, scene_xy_m
+from gaploop.failure_analysis.views.view import View
+
+NAN: Final = float("nan")
+HOLD_S: Final = 0.3
+"""Jaws that stop short of their command this long hold something: closing takes less."""
+GAIN_M: Final = 0.005
+"""Less than this is no headway."""
+
+
+@dataclass
+class Headway:
+    """Headway so far; fed frame by frame.
+
+    Attributes:
+        way_m: way left from the tool over the object to the target [m].
+        least_m: the least it has been [m].
+        lost_m: most that it has risen above its least [m].
+        gained_s: when it last came down by `GAIN_M` [s].
+        t_s: time of the last frame [s].
+        holding: something is held now.
+    """
+
+    way_m: float = NAN
+    least_m: float = math.inf
+    lost_m: float = 0.0
+    gained_s: float = 0.0
+    t_s: float = 0.0
+    holding: bool = False
+    _short_since_s: float | None = None
+    _released_m: FloatArray | None = None
+
+    def update(
+        self,
+        t_s: float,
+        tool_m: FloatArray,
+        object_m: FloatArray,
+        target_m: FloatArray,
+        visible: bool,
+        short_rad: float,
+    ) -> None:
+        """Take note of one frame.
+
+        Args:
+            t_s: its time [s].
+            tool_m: tool centre on the table plane [m], shape (2,).
+            object_m: tracked object [m], shape (2,).
+            target_m: tracked target [m], shape (2,).
+            visible: the object is seen.
+            short_rad: gripper's reading less its command [rad].
+        """
+        self.t_s = t_s
+        self._hold(tool_m, visible, short_rad)
+        place = object_m if self._released_m is None else self._released_m
+        place = tool_m if self.holding else place
+        self.way_m = _distance(tool_m, place) + _distance(place, target_m)
+        if self.way_m < self.least_m - GAIN_M:
+            self.least_m, self.gained_s = self.way_m, t_s
+        self.lost_m = max(self.lost_m, self.way_m - self.least_m)
+
+    @property
+    def stalled_s(self) -> float:
+        """Time since the last headway [s]."""
+        return self.t_s - self.gained_s
+
+    def _hold(self, tool_m: FloatArray, visible: bool, short_rad: float) -> None:
+        if short_rad <= HELD_RAD:
+            self._short_since_s = None
+        elif self._short_since_s is None:
+            self._short_since_s = self.t_s
+        before = self.holding
+        since = self._short_since_s
+        self.holding = since is not None and self.t_s - since >= HOLD_S
+        if self.holding:
+            self._released_m = None
+        elif before:
+            self._released_m = tool_m.copy()  # until it is seen again
+        elif visible:
+            self._released_m = None
+
+
+def _distance(a: FloatArray, b: FloatArray) -> float:
+    return math.hypot(a[0] - b[0], a[1] - b[1])
+
+
+def headway(view: View) -> Headway | None:
+    """Return the headway at the end of a take; None without tracked scene or known arm."""
+    motion, scene = view.motion, view.scene
+    if motion is None or scene is None or motion.gripper is None:
+        return None
+    t_s = view.take.frames.t_s
+    # Frames and control ticks share a clock; the small step heeds rounding of their times.
+    rows = np.searchsorted(motion.t_s, t_s - 1e-4).clip(0, len(motion.t_s) - 1)
+    tool_m = tool_places(motion.position_rad[rows], motion.joints)
+    if tool_m is None:
+        return None
+    short_rad = (motion.position_rad - motion.sent_rad)[rows, motion.gripper]
+    object_m, target_m, visible = scene_xy_m(scene)
+    state = Headway()
+    for k, time_s in enumerate(t_s):
+        state.update(
+            float(time_s), tool_m[k, :2], object_m[k], target_m[k], bool(visible[k]),
+            float(short_rad[k]),
+        )  # fmt: skip
+    return state

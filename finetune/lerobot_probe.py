@@ -1,0 +1,144 @@
+"""What a LeRobot policy makes of an observation: its encoder's features and its next actions."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final, Protocol, cast
+
+import numpy as np
+import torch
+from lerobot.policies.pretrained import PreTrainedPolicy
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.types import FloatArray, Observation
+from gaploop.finetune.lerobot_act import ENVIRONMENT, STATE
+from gaploop.finetune.lerobot_policy import ActPolicy
+
+IMAGES: Final = "observation.images."
+ENCODERS: Final = (
+    "model.encoder",
+    "diffusion.rgb_encoder",
+    "vqbet.rgb_encoder",
+    "model.vlm_with_expert",
+    "model.backbone",
+)
+"""Where LeRobot 0.6's policies keep what turns observations into features; the first that is there
+counts. ACT's is the transformer encoder, behind the image backbone."""
+
+type Tensors = dict[str, torch.Tensor]
+
+
+class Processor(Protocol):
+    """LeRobot's pre- and postprocessor, as far as they are needed here."""
+
+    def __call__(self, data: Any) -> Any:
+        """Return what the next stage takes."""
+        ...
+
+
+class LeRobotProbe:
+    """A policy asked beside driving; implements `core.protocols.PolicyProbe`.
+
+    The features are what the encoder yields, averaged over its tokens. One forward pass answers
+    both questions about an observation.
+
+    Args:
+        policy: any LeRobot policy.
+        preprocessor: makes its inputs from a batch in LeRobot units.
+        postprocessor: makes actions in LeRobot units from its outputs.
+        encoder: dotted name of the module whose output counts; found by `ENCODERS` if None.
+
+    Raises:
+        UnusableInputError: no such module.
+    """
+
+    def __init__(
+        self,
+        policy: PreTrainedPolicy,
+        preprocessor: Processor,
+        postprocessor: Processor,
+        encoder: str | None = None,
+    ) -> None:
+        self._policy, self._before, self._after = policy, preprocessor, postprocessor
+        self._history: deque[Tensors] = deque(maxlen=int(getattr(policy.config, "n_obs_steps", 1)))
+        self._features = torch.empty(0)
+        self._asked: Observation | None = None
+        self._chunk: FloatArray = np.empty((0, 0))
+        _encoder(policy, encoder).register_forward_hook(self._take_note)
+
+    @property
+    def needs_images(self) -> bool:
+        """Whether the policy looks at pictures."""
+        return bool(self._policy.config.image_features)
+
+    def reset(self) -> None:
+        """Forget the take before."""
+        self._history.clear()
+        self._asked = None
+        self._policy.reset()
+
+    def features(self, observation: Observation) -> FloatArray:
+        """Return the encoder's features, shape (d,)."""
+        self._ask(observation)
+        return np.asarray(self._features.numpy(), dtype=np.float64)
+
+    def chunk(self, observation: Observation) -> FloatArray:
+        """Return the actions it would take from now on, shape (h, n_action), LeRobot units."""
+        self._ask(observation)
+        return self._chunk
+
+    def _ask(self, observation: Observation) -> None:
+        if observation is self._asked:
+            return
+        with torch.inference_mode():
+            now = {k: v for k, v in self._before(_tensors(observation)).items() if _is_tensor(v)}
+            self._history.append(now)
+            planned = self._policy.predict_action_chunk(self._inputs())
+            chunk = self._after(planned)
+        self._chunk = np.asarray(chunk[0].cpu().numpy(), dtype=np.float64)
+        self._asked = observation
+
+    def _inputs(self) -> Tensors:
+        """Return what the policy takes: with a time axis where it looks at several steps."""
+        steps = self._history.maxlen or 1
+        if steps == 1:
+            return dict(self._history[-1])
+        rows = [self._history[0]] * (steps - len(self._history)) + list(self._history)
+        return {key: torch.stack([row[key] for row in rows], dim=1) for key in rows[-1]}
+
+    def _take_note(self, _module: torch.nn.Module, _inputs: object, output: object) -> None:
+        first = output[0] if isinstance(output, tuple | list) else output
+        tokens = cast(torch.Tensor, first).detach().float().cpu()
+        self._features = tokens.reshape(-1, tokens.shape[-1]).mean(dim=0)
+
+
+def probe(policy: ActPolicy) -> LeRobotProbe:
+    """Return a probe of a loaded policy; asking it changes nothing about how it drives."""
+    bundle = policy.bundle
+    return LeRobotProbe(bundle.policy, bundle.preprocessor, bundle.postprocessor)
+
+
+def _encoder(policy: PreTrainedPolicy, name: str | None) -> torch.nn.Module:
+    modules = dict(policy.named_modules())
+    for candidate in (name,) if name else ENCODERS:
+        if candidate in modules:
+            return modules[candidate]
+    raise UnusableInputError(
+        f"No module {name or ' or '.join(ENCODERS)} in the {policy.name} policy. Name its encoder; "
+        f"it has {', '.join(n for n in modules if n and n.count('.') <= 1)}."
+    )
+
+
+def _tensors(observation: Observation) -> Tensors:
+    tensors = {STATE: torch.tensor(observation.state, dtype=torch.float32)[None]}
+    if observation.environment_state is not None:
+        scene = torch.tensor(observation.environment_state, dtype=torch.float32)
+        tensors[ENVIRONMENT] = scene[None]
+    for name, image in observation.images.items():
+        pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)
+        tensors[f"{IMAGES}{name}"] = pixels[None].float() / 255.0
+    return tensors
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.ndim > 0 and value.is_floating_point()

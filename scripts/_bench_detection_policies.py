@@ -1,0 +1,80 @@
+"""The three policies whose failures `gaploop bench detection` detects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from gaploop.finetune.batches import Source
+    from gaploop.finetune.lerobot_diffusion import DiffusionPolicy
+
+TAKES: Final = 400
+"""Scripted demonstrations that the diffusion policy learns from."""
+STEPS: Final = 12_000
+TASK: Final = "pick_place"
+
+
+def diffusion_policy(
+    folder: Path, seed: int = 0, progress: Callable[[str, int, int], None] | None = None
+) -> DiffusionPolicy:
+    """Return the diffusion policy of `folder`, trained there first if need be.
+
+    Args:
+        folder: where demonstrations, checkpoint and weights are kept; a stopped run goes on.
+        seed: draws scenes and weights.
+        progress: called with what is being done, how much of it is done and how much there is.
+    """
+    from gaploop.datasets.mixing.mixture import Stage
+    from gaploop.finetune import lerobot_diffusion as diffusion
+    from gaploop.finetune.batches import MixedBatches
+    from gaploop.finetune.training import TrainSpec, train
+
+    told = progress or (lambda _what, _done, _of: None)
+    path = folder / "diffusion.pt"
+    if path.exists():
+        return diffusion.load(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = TrainSpec(STEPS, batch_size=64, lr=1e-3, seed=seed, warmup_steps=300)
+    size = diffusion.DiffusionSize()
+    batches = MixedBatches(
+        [_demonstrations(folder, seed, told)],
+        [Stage((1.0,))],
+        chunk=size.horizon,
+        batch_size=spec.batch_size,
+        seed=seed,
+        randomise_domain=True,
+    )
+    net = diffusion.untrained(batches.signature, batches.moments(), size, seed)
+    train(
+        diffusion.DiffusionLearner(net),
+        batches,
+        spec,
+        folder,
+        resume=True,
+        progress=lambda done, of, _loss: told("Training the diffusion policy", done, of),
+    )
+    policy = diffusion.DiffusionPolicy(net, batches.signature, size)
+    diffusion.save(policy, path)
+    return policy
+
+
+def _demonstrations(folder: Path, seed: int, told: Callable[[str, int, int], None]) -> Source:
+    from gaploop.finetune import demonstrations
+
+    path = folder / "demonstrations.npz"
+    kept = demonstrations.load_source(path, TASK, TAKES, seed)
+    if kept is None:
+        done = 0
+
+        def recorded(count: int) -> None:
+            nonlocal done
+            done += count
+            told("Recording demonstrations", done, TAKES)
+
+        kept = demonstrations.scripted_source(
+            TAKES, task=TASK, seed=seed, workers=1, progress=recorded
+        )
+        demonstrations.save_source(kept, path)
+    return kept

@@ -1,0 +1,167 @@
+"""Rollouts of three policies with and without gaps, for `gaploop bench detection` (sim-to-sim)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.types import FloatArray, Tick
+from gaploop.core.vocabulary import GapDimension, Outcome
+from gaploop.failure_analysis.live.score import Track
+from gaploop.failure_analysis.live.watch import Planned, Tracker
+
+if TYPE_CHECKING:
+    from gaploop.collect.rig import EmbeddedRig
+    from gaploop.core.protocols import Leader, Policy
+
+CLASSES: Final = ("act", "diffusion", "scripted")
+"""The shipped ACT, a diffusion policy, and the scripted controller that the tracker drives."""
+MAX_S: Final = 8.0
+SCENES: Final = 3_000_000
+"""First scene: neither the training's, nor the evaluation's, nor the reference's."""
+SEVERITIES: Final = (0.3, 1.0)
+NOMINAL: Final = "nominal"
+CHUNK: Final = 10
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One rollout to make.
+
+    Attributes:
+        scene: seed of the scene.
+        dimension: the gap's dimension, or "nominal".
+        severity: of the gap.
+        gap_seed: draws its mechanism and direction; each trial is a station of its own.
+        part: "fit" for what a detector may learn from, "test" for what it is judged by.
+    """
+
+    scene: int
+    dimension: str
+    severity: float
+    gap_seed: int
+    part: str
+
+
+@dataclass(frozen=True)
+class Rolled:
+    """One rollout made.
+
+    Attributes:
+        track: its live signals.
+        seen: what the policy saw, shape (frames, n_state + n_environment).
+    """
+
+    trial: Trial
+    track: Track
+    seen: FloatArray
+
+
+def trials(seed: int, n: int) -> list[Trial]:
+    """Draw `n` nominal trials to fit on, `n` with gaps and a fifth of it without to test on."""
+    rng = np.random.default_rng([seed, 41])
+    dimensions = [d.value for d in GapDimension]
+    drawn = [Trial(k, NOMINAL, 0.0, 0, "fit") for k in range(n)]
+    for k in range(n):
+        severity = round(float(rng.uniform(*SEVERITIES)), 2)
+        place = dimensions[k % len(dimensions)]
+        drawn.append(Trial(n + k, place, severity, int(rng.integers(1_000_000)), "test"))
+    drawn += [Trial(2 * n + k, NOMINAL, 0.0, 0, "test") for k in range(max(n // 5, 1))]
+    return drawn
+
+
+def rolled(
+    name: str, wanted: Sequence[Trial], folder: Path, seed: int, progress: Callable[[int], None]
+) -> list[Rolled]:
+    """Return the rollouts of one policy class, made and kept in `folder` where they aren't yet."""
+    result = []
+    policy = None
+    for start in range(0, len(wanted), CHUNK):
+        part = wanted[start : start + CHUNK]
+        path = folder / f"{name}_{start:04d}.npz"
+        if not path.exists():
+            policy = policy or _policy(name, folder)
+            _keep(path, [_roll(name, policy, trial, seed) for trial in part])
+        result += _kept(path, part)
+        progress(len(part))
+    return result
+
+
+def _policy(name: str, folder: Path) -> Any:
+    from gaploop.finetune.lerobot_policy import load_policy
+    from gaploop.scripts._bench_detection_policies import diffusion_policy
+
+    if name == "act":
+        return load_policy("base")
+    return diffusion_policy(folder / "policies") if name == "diffusion" else name
+
+
+def _roll(name: str, policy: Policy | Any, trial: Trial, seed: int) -> Rolled:
+    from gaploop.collect.rig import embedded_rig
+    from gaploop.collect.session import run_take
+
+    scene = SCENES + 10_000 * seed + trial.scene
+    gaps = {trial.dimension: trial.severity} if trial.dimension != NOMINAL else None
+    rig = embedded_rig(gaps=gaps, gap_seed=trial.gap_seed)
+    try:
+        rig.reset(scene)
+        leader, planned = _leader(name, policy, rig, scene)
+        follower = rig.follower
+        tracker = Tracker(follower.joint_names, rig.control_hz, rig.fps, planned)
+        eyes = _Eyes(rig)
+        take = run_take(rig, leader, seed=scene, max_s=MAX_S, sinks=(tracker, eyes))
+    finally:
+        rig.close()
+    track = tracker.track(take.outcome is not Outcome.SUCCESS)
+    return Rolled(trial, track, np.array(eyes.rows, dtype=np.float32))
+
+
+def _leader(name: str, policy: Any, rig: EmbeddedRig, scene: int) -> tuple[Leader, Planned | None]:
+    from gaploop.collect.policy_leader import PolicyLeader
+    from gaploop.sim.expert import ScriptedLeader
+
+    if name == "scripted":
+        return ScriptedLeader(rig.cell, scene, sees="tracker"), None
+    return PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz), lambda: policy.chunk
+
+
+class _Eyes:
+    """A sink that keeps what a policy sees."""
+
+    def __init__(self, rig: EmbeddedRig) -> None:
+        self._follower = rig.follower
+        self.rows: list[FloatArray] = []
+
+    def tick(self, tick: Tick) -> None:
+        if tick.policy_frame and tick.environment_state is not None:
+            state = self._follower.to_units(tick.state.position_rad)
+            self.rows.append(np.concatenate((state, tick.environment_state)))
+
+
+def _keep(path: Path, done: Sequence[Rolled]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = {}
+    for k, r in enumerate(done):
+        arrays |= {f"t{k}": r.track.t_s, f"v{k}": r.track.values, f"s{k}": r.seen}
+    notes = [{**asdict(r.trial), "failed": r.track.failed} for r in done]
+    part = path.with_suffix(".part.npz")
+    np.savez(part, notes=json.dumps(notes), **arrays)
+    part.replace(path)
+
+
+def _kept(path: Path, wanted: Sequence[Trial]) -> Iterator[Rolled]:
+    with np.load(path) as kept:
+        notes = json.loads(str(kept["notes"]))
+        for k, note in enumerate(notes):
+            failed = bool(note.pop("failed"))
+            if Trial(**note) != wanted[k]:
+                raise UnusableInputError(
+                    f"{path} holds other trials. Name another --output_dir, or delete it."
+                )
+            yield Rolled(wanted[k], Track(kept[f"t{k}"], kept[f"v{k}"], failed), kept[f"s{k}"])
