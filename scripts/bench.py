@@ -17,6 +17,7 @@ gaploop bench bus --json
 gaploop bench loop --json
 gaploop bench loader --json
 gaploop bench faults --schedules=1000 --output_dir=outputs/faults
+gaploop bench factors --data=trials.csv --json
 gaploop bench gaps --n=30 --output_dir=outputs/gaps
 gaploop bench attribution --n=8 --output_dir=outputs/attribution
 gaploop bench metadata --json
@@ -39,6 +40,7 @@ BENCHES: Final = {
     "memory": "what the recorder's processes hold after each of 200 takes",
     "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
     "faults": "torque off after every trip: random faults on emulated arms",
+    "factors": "statistics across takes: a study's lessons from its counts; coverage, false alarms",
     "gaps": "what every gap mechanism costs the base policy",
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
@@ -51,20 +53,21 @@ class BenchConfig:
 
     attribution tabulates injected against diagnosed dimension over freshly drawn gaps; bus compares
     what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell measures rendering
-    and the scripted expert; faults lets random things go wrong on emulated arms and times torque
-    off; gaps measures what every mechanism costs the base policy; journal kills recordings and
-    counts what is lost; loader times training batches from LeRobot's loaders and from the frame
-    cache; loop drives emulated arms with gaploop and with lerobot-teleoperate in turn; metadata
-    searches and checks simulated datasets; real_input takes foreign recordings through import,
-    diagnosis and LoRA; record counts dropped pictures; reference records nominal takes and says
-    what is usual in them.
+    and the scripted expert; factors recomputes a published study's lessons from its counts and
+    measures coverage and false alarms on made-up trials; faults lets random things go wrong on
+    emulated arms and times torque off; gaps measures what every mechanism costs the base policy;
+    journal kills recordings and counts what is lost; loader times training batches from LeRobot's
+    loaders and from the frame cache; loop drives emulated arms with gaploop and with
+    lerobot-teleoperate in turn; metadata searches and checks simulated datasets; real_input takes
+    foreign recordings through import, diagnosis and LoRA; record counts dropped pictures;
+    reference records nominal takes and says what is usual in them.
     """
 
     name: str = ""
     """Which one."""
     policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
     data: Path | None = None
-    """real_input: the folder that holds the recordings."""
+    """factors: the study's counts, a CSV file. real_input: the folder of the recordings."""
     n: int = 0
     """Rollouts or takes per cell of the benchmark; its own default unless given."""
     seconds: float = 60.0

@@ -7,12 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.failure_analysis.across.intervals import Estimate, points
 from gaploop.failure_analysis.report.page import FONTS
 
 INK: Final = "#1c2430"
 SOFT: Final = "#5d6875"
 ACCENT: Final = "#1f5fa8"
 PALE: Final = "#c9d6e6"
+VERDICT: Final = {"costs": "#b3402e", "helps": "#2c7a4b", "not shown": "#8a95a1"}
+"""Colours of effects by what is shown of them."""
 STYLE: Final = {
     **FONTS,
     "font.size": 10,
@@ -42,7 +45,10 @@ def words(name: str) -> str:
 
 
 def share_bars(
-    shares: Mapping[str, float], title: str = "Share of the failures", mark: str = ""
+    shares: Mapping[str, float],
+    title: str = "Share of the failures",
+    mark: str = "",
+    intervals: Mapping[str, Estimate] | None = None,
 ) -> Any:
     """Return horizontal bars of shares, largest first.
 
@@ -50,6 +56,7 @@ def share_bars(
         shares: name to share, 0 to 1.
         title: label of the axis.
         mark: a name to point out, such as what was injected; "" for none.
+        intervals: name to its share with an interval to draw.
     """
     import matplotlib as mpl
 
@@ -59,10 +66,14 @@ def share_bars(
         top = max(shares.values(), default=0.0)
         colours = [ACCENT if shares[n] == top and top > 0 else PALE for n in names]
         axes.barh([words(n) for n in names], [shares[n] for n in names], color=colours, height=0.66)
+        ends = {name: shares[name] for name in names}
+        for name, span in (intervals or {}).items():
+            ends[name] = span.high
+            axes.plot([span.low, span.high], [names.index(name)] * 2, color=SOFT, lw=1.2)
         for row, name in enumerate(names):
             label = f"{shares[name]:.0%}" + ("   injected" if name == mark else "")
-            axes.text(shares[name] + 0.008, row, label, va="center", fontsize=9, color=SOFT)
-        axes.set_xlim(0, max(1.12 * top, 0.2))
+            axes.text(ends[name] + 0.008, row, label, va="center", fontsize=9, color=SOFT)
+        axes.set_xlim(0, max(1.12 * max(ends.values(), default=0.0), 0.2))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         axes.set_xlabel(title)
         axes.tick_params(length=0)
@@ -99,4 +110,28 @@ def count_grid(
         axes.tick_params(length=0)
         for side in axes.spines.values():
             side.set_visible(False)
+        return figure
+
+
+def effect_figure(rows: Sequence[tuple[str, Estimate, str]]) -> Any:
+    """Return differences in success with their intervals, one row each.
+
+    Args:
+        rows: (name, difference from -1 to 1, `costs`, `helps` or `not shown`), top to bottom.
+    """
+    import matplotlib as mpl
+
+    with mpl.rc_context(STYLE):
+        figure, axes = new_figure(7.6, 0.32 * len(rows) + 0.9)
+        axes.axvline(0, color="#aab3bd", lw=1)
+        places = range(len(rows) - 1, -1, -1)
+        right = max(d.high for _, d, _ in rows)
+        for place, (_, d, verdict) in zip(places, rows, strict=True):
+            axes.plot([d.low, d.high], [place, place], color=VERDICT[verdict], lw=1.6)
+            axes.plot(d.value, place, "o", color=VERDICT[verdict], ms=6)
+            axes.text(right + 0.03, place, points(d), va="center", fontsize=9, color=SOFT)
+        axes.set_yticks(list(places), [name for name, _, _ in rows])
+        axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:+.0f}" if value else "0")
+        axes.set_xlabel("difference in success [points], 95 % intervals, all else alike")
+        axes.tick_params(length=0)
         return figure

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -112,6 +112,12 @@ def facts(pairs: Iterable[tuple[str, str]]) -> Markup:
     return Markup("<div class=facts>{}</div>").format(Markup("").join(cells))
 
 
+def answers(pairs: Iterable[tuple[str, str]]) -> Markup:
+    """Return questions with their answers: (a word, a sentence)."""
+    rows = (Markup("<dt>{}</dt><dd>{}</dd>").format(*p) for p in pairs)
+    return Markup('<dl class="answers">{}</dl>').format(Markup("").join(rows))
+
+
 def table(
     head: Sequence[str],
     rows: Iterable[Sequence[object]],
@@ -139,7 +145,107 @@ def table(
         )
         for r, row in enumerate(rows)
     )
-    return Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(heads, body)
+    return Markup(
+        '<div class="wide"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
+    ).format(heads, body)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One row of `bars`.
+
+    Attributes:
+        name: what it is about.
+        value: where its mark stands.
+        low: lower end of its interval.
+        high: upper end.
+        said: value and interval in words.
+        kind: "", "good", "bad" or "quiet".
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    said: str
+    kind: str = ""
+
+
+def bars(
+    rows: Sequence[Bar], span: tuple[float, float], *, zero: float = 0.0, filled: bool = True
+) -> Markup:
+    """Return rows of bars with their intervals, which stay readable on a phone.
+
+    Args:
+        rows: top to bottom.
+        span: the values at the left and right edge.
+        zero: where bars begin.
+        filled: draw bars from zero; else only the mark and the interval, beside a line at zero.
+    """
+    left, right = span
+
+    def place(value: float) -> float:
+        return 100 * (min(max(value, left), right) - left) / (right - left)
+
+    def row(bar: Bar) -> Markup:
+        begin, end = sorted((place(zero), place(bar.value)))
+        body = Markup('<i class="bar" style="left:{:.2f}%;width:{:.2f}%"></i>').format(
+            begin, end - begin
+        )
+        line = Markup('<i class="line" style="left:{:.2f}%"></i>').format(place(zero))
+        reach = Markup('<i class="reach" style="left:{:.2f}%;width:{:.2f}%"></i>').format(
+            place(bar.low), place(bar.high) - place(bar.low)
+        )
+        mark = Markup('<i class="mark" style="left:{:.2f}%"></i>').format(place(bar.value))
+        return Markup(
+            '<div class="row {}"><span class="name">{}</span><span class="track">{}{}{}</span>'
+            '<span class="said">{}</span></div>'
+        ).format(bar.kind, bar.name, body if filled else line, reach, mark, bar.said)
+
+    return Markup('<div class="bars">{}</div>').format(Markup("").join(row(b) for b in rows))
+
+
+def heat(
+    rows: Sequence[str], columns: Sequence[str], counts: Mapping[tuple[str, str], int]
+) -> Markup:
+    """Return a table of counts, darker where there are more.
+
+    Args:
+        rows: names, top to bottom.
+        columns: names, left to right.
+        counts: (row, column) to count.
+    """
+    most = max(counts.values(), default=0) or 1
+
+    def cell(row: str, column: str) -> Markup:
+        count = counts.get((row, column), 0)
+        return Markup('<td class="heat" style="--share:{:.0f}%">{}</td>').format(
+            70 * count / most, count or ""
+        )
+
+    head = Markup("").join(Markup("<th>{}</th>").format(c.replace("_", " ")) for c in columns)
+    body = Markup("").join(
+        Markup("<tr><th>{}</th>{}</tr>").format(
+            r.replace("_", " "), Markup("").join(cell(r, c) for c in columns)
+        )
+        for r in rows
+    )
+    return Markup(
+        '<div class="wide"><table class="heats"><thead><tr><th></th>{}</tr></thead>'
+        "<tbody>{}</tbody></table></div>"
+    ).format(head, body)
+
+
+def command(line: str) -> Markup:
+    """Return a command that people copy."""
+    return Markup("<pre><code>{}</code></pre>").format(line)
+
+
+def more(title: str, blocks: Iterable[Markup]) -> Markup:
+    """Return blocks that are folded until asked for."""
+    return Markup("<details><summary>{}</summary>{}</details>").format(
+        title, Markup("").join(blocks)
+    )
 
 
 def take_card(

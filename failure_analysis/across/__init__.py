@@ -1,0 +1,1 @@
+"""What many takes say together: which conditions cost success, gaps, trends, groups of failures."""

@@ -1,0 +1,162 @@
+"""Intervals of success rates and of their differences that hold for small counts, too.
+
+One rule throughout: a rate has a Wilson interval; a rate standardised over strata has a Wilson
+interval at its effective number of trials (as for proportions in surveys: Franco, Little, Louis and
+Slud 2019); and a weighted sum of independent rates has the square-and-add interval of Newcombe
+(1998, method 10) and Zou and Donner (2008), which for two rates is Newcombe's. None of them
+collapses to a point where a cell holds no success or no failure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scipy.stats import norm
+
+CONFIDENCE: Final = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval: a rate (0 to 1), or a difference of rates (-1 to 1)."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def sure(self) -> bool:
+        """The interval leaves zero out."""
+        return self.low > 0 or self.high < 0
+
+    def __neg__(self) -> Estimate:
+        return Estimate(-self.value, -self.high, -self.low)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Trials of one stratum.
+
+    Attributes:
+        successes: how many went well.
+        trials: how many there were, 1 or more.
+        weight: of the stratum; those of a rate's cells sum to 1.
+    """
+
+    successes: int
+    trials: int
+    weight: float = 1.0
+
+
+def rate(successes: float, trials: float, confidence: float = CONFIDENCE) -> Estimate:
+    """Return a success rate with its Wilson score interval (Wilson 1927).
+
+    Args:
+        successes: how many went well; expected counts will do.
+        trials: of how many, more than 0; an effective number will do.
+        confidence: of the interval, two-sided.
+    """
+    z2 = float(norm.ppf(0.5 + confidence / 2)) ** 2
+    value = successes / trials
+    middle = (value + z2 / (2 * trials)) / (1 + z2 / trials)
+    half = math.sqrt(value * (1 - value) / trials + z2 / (4 * trials**2)) * math.sqrt(z2)
+    half /= 1 + z2 / trials
+    # Rounding must not push a limit past the estimate itself, which is exact at 0 and at 1.
+    return Estimate(value, max(0.0, min(middle - half, value)), min(1.0, max(middle + half, value)))
+
+
+def standardised(cells: Sequence[Cell], confidence: float = CONFIDENCE) -> Estimate:
+    """Return the weighted mean rate of some strata with its interval.
+
+    The variance of each cell is taken at (successes + 1) / (trials + 2), so that a stratum of one
+    trial, or one without any failure, doesn't count as known.
+    """
+    value = sum(cell.weight * cell.successes / cell.trials for cell in cells)
+    if len(cells) == 1:
+        return rate(cells[0].successes, cells[0].trials, confidence)
+    spread = sum(cell.weight**2 * _variance(cell) for cell in cells)
+    even = 1.0 / sum(cell.weight**2 / cell.trials for cell in cells)  # were all strata alike
+    effective = max(value * (1 - value) / spread, even) if 0 < value < 1 else even
+    return rate(value * effective, effective, confidence)
+
+
+def _variance(cell: Cell) -> float:
+    share = (cell.successes + 1) / (cell.trials + 2)
+    return share * (1 - share) / cell.trials
+
+
+def weighted_sum(
+    terms: Sequence[tuple[float, Sequence[Cell]]], confidence: float = CONFIDENCE
+) -> Estimate:
+    """Return a weighted sum of independent standardised rates, such as a difference.
+
+    Args:
+        terms: (coefficient, cells of the rate).
+        confidence: of the interval, two-sided.
+    """
+    rates = [(c, standardised(cells, confidence)) for c, cells in terms]
+    value = sum(c * r.value for c, r in rates)
+    down = sum((c * (r.value - (r.low if c > 0 else r.high))) ** 2 for c, r in rates)
+    up = sum((c * (r.value - (r.high if c > 0 else r.low))) ** 2 for c, r in rates)
+    return Estimate(value, value - math.sqrt(down), value + math.sqrt(up))
+
+
+def paired_difference(
+    both: int, first: int, second: int, neither: int, confidence: float = CONFIDENCE
+) -> Estimate:
+    """Return first minus second rate over matched pairs (Newcombe 1998, Stat Med 17:2635, no. 10).
+
+    Args:
+        both: pairs in which both went well.
+        first: pairs in which only the first did.
+        second: pairs in which only the second did.
+        neither: pairs in which neither did.
+        confidence: of the interval, two-sided.
+    """
+    n = both + first + second + neither
+    one, two = rate(both + first, n, confidence), rate(both + second, n, confidence)
+    margins = (both + first) * (second + neither) * (both + second) * (first + neither)
+    cross: float = both * neither - first * second
+    if cross > 0:
+        cross = max(cross - n / 2, 0)  # his continuity correction
+    phi = cross / math.sqrt(margins) if margins else 0.0
+
+    def half(a: float, b: float) -> float:
+        return math.sqrt(max(a * a - 2 * phi * a * b + b * b, 0.0))
+
+    value = (first - second) / n
+    down = half(one.value - one.low, two.high - two.value)
+    up = half(one.high - one.value, two.value - two.low)
+    return Estimate(value, value - down, value + up)
+
+
+def over_groups(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Return the mean of a difference over groups, such as tasks, for groups like these.
+
+    A t interval over the groups' own differences: it allows for how much groups differ.
+
+    Args:
+        values: one difference a group, two or more.
+        confidence: of the interval, two-sided.
+    """
+    from scipy.stats import t
+
+    n = len(values)
+    mean = sum(values) / n
+    variance = sum((v - mean) ** 2 for v in values) / (n - 1)
+    half = float(t.ppf(0.5 + confidence / 2, n - 1)) * math.sqrt(variance / n)
+    return Estimate(mean, mean - half, mean + half)
+
+
+def points(estimate: Estimate, digits: int = 0) -> str:
+    """Return a difference in percentage points, as people read it."""
+    value, low, high = (100 * v for v in (estimate.value, estimate.low, estimate.high))
+    return f"{value:+.{digits}f} points [{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
+def percent(estimate: Estimate) -> str:
+    """Return a rate in per cent, as people read it."""
+    return f"{estimate.value:.0%} [{estimate.low:.0%}, {estimate.high:.0%}]"

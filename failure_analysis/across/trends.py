@@ -1,0 +1,168 @@
+"""Success over time and over policy versions: has it changed, and when.
+
+A change is looked for with a CUSUM of residuals, each trial's outcome minus the rate of its own
+circumstances, so that harder conditions later on aren't taken for a change. Its threshold is that
+of the same residuals in shuffled order: if nothing changed, one in twenty is flagged, whatever the
+number of trials. Whole sessions are shuffled where there are enough of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.types import FloatArray
+from gaploop.failure_analysis.across.intervals import CONFIDENCE, Cell, Estimate, rate, weighted_sum
+from gaploop.failure_analysis.across.matched import Matched, matched
+from gaploop.failure_analysis.across.trials import Trials
+
+FALSE_ALARM: Final = 0.05
+"""Chance that a change is flagged where there is none."""
+LEAST_TRIALS: Final = 20
+"""Fewer trials than this can't show when a change came."""
+LEAST_SESSIONS: Final = 8
+"""Fewer sessions than this are too few to shuffle whole; single takes are shuffled then."""
+MOST_UNITS: Final = 400
+"""Trials beyond this are looked at in blocks of neighbours: a change's place needs no more."""
+SHUFFLES: Final = 999
+_SEED: Final = 0
+TIME: Final = ("policy",)
+"""Factors that change with time by themselves: what a change is looked for in, not allowed for."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Where success changed most.
+
+    Attributes:
+        at_ns: when the first trial after it began [ns since 1970, UTC].
+        uid: that trial.
+        before: success up to there; raw rate.
+        after: success from there on; raw rate.
+        difference: after minus before. The place was chosen for being large: a bit too large.
+        p: how often shuffled trials show as much.
+        shuffled: what was shuffled, `sessions` or `takes`.
+    """
+
+    at_ns: int
+    uid: str
+    before: Estimate
+    after: Estimate
+    difference: Estimate
+    p: float
+    shuffled: str
+
+    @property
+    def flagged(self) -> bool:
+        """It is more than chance would show, one time in twenty."""
+        return self.p <= FALSE_ALARM
+
+
+@dataclass(frozen=True)
+class Version:
+    """One policy version beside the one before it.
+
+    Attributes:
+        policy: its id.
+        successes: raw count.
+        trials: raw count.
+        since_before: its success minus that of the version before, over what both have tried;
+            None for the first one, and where they have tried nothing alike.
+        flagged: they differ, at 5 % for all versions together (Bonferroni).
+    """
+
+    policy: str
+    successes: int
+    trials: int
+    since_before: Matched | None
+    flagged: bool
+
+    @property
+    def rate(self) -> Estimate:
+        """Raw success rate."""
+        return rate(self.successes, self.trials)
+
+
+def change(rows: Sequence[Trials], shuffles: int = SHUFFLES) -> Change | None:
+    """Return where success changed most over time, or None where that can't be said.
+
+    Args:
+        rows: single trials with their times, in any order.
+        shuffles: how many times to shuffle; the same ones every time.
+    """
+    rows = sorted((r for r in rows if r.t0_ns and r.trials == 1), key=lambda r: (r.t0_ns, r.uid))
+    if len(rows) < LEAST_TRIALS:
+        return None
+    starts, shuffled = _units(rows)
+    ends = np.append(starts[1:], len(rows))
+    sums = np.add.reduceat(_residuals(rows), starts)
+    sizes = (ends - starts).astype(np.float64)
+    if len(starts) < 4 or not sums.any():
+        return None
+    rng = np.random.default_rng(_SEED)
+    height, place = _highest(sums[None], sizes[None])
+    order = rng.permuted(np.tile(np.arange(len(starts)), (shuffles, 1)), axis=1)
+    chance, _ = _highest(sums[order], sizes[order])
+    # A hair's breadth below counts as equal: sums of the same numbers in another order.
+    p = (1 + int(np.sum(chance >= height[0] - 1e-9))) / (shuffles + 1)
+    cut = int(ends[place[0]])
+    return Change(rows[cut].t0_ns, rows[cut].uid, *_before_after(rows, cut), p, shuffled)
+
+
+def _units(rows: Sequence[Trials]) -> tuple[NDArray[np.int64], str]:
+    """Return where each shuffled unit begins: a session, a take, or a block of takes."""
+    names = [r.cluster for r in rows]
+    fresh = [k for k in range(len(rows)) if k == 0 or names[k] != names[k - 1]]
+    if all(names) and LEAST_SESSIONS <= len(fresh) == len(set(names)):
+        return np.array(fresh), "sessions"
+    block = -(-len(rows) // MOST_UNITS)
+    return np.arange(0, len(rows), block), "takes"
+
+
+def _residuals(rows: Sequence[Trials]) -> FloatArray:
+    """Return each outcome minus the rate of its own circumstances, shape (n,)."""
+    outcome = np.array([float(r.successes) for r in rows])
+    keys = [tuple(sorted((f, v) for f, v in r.levels.items() if f not in TIME)) for r in rows]
+    number = {key: k for k, key in enumerate(dict.fromkeys(keys))}
+    which = np.array([number[key] for key in keys])
+    mean = np.bincount(which, outcome) / np.bincount(which)
+    return np.asarray(outcome - mean[which])
+
+
+def _highest(sums: FloatArray, sizes: FloatArray) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Return the largest standardised CUSUM of each row and after which unit it stands."""
+    total = sizes.sum(axis=1, keepdims=True)
+    done = np.cumsum(sizes, axis=1)[:, :-1]
+    height = np.abs(np.cumsum(sums, axis=1)[:, :-1]) / np.sqrt(done * (total - done) / total)
+    edge = np.maximum(5.0, 0.05 * total)  # nearer the ends a single trial would do
+    height = np.where((done >= edge) & (total - done >= edge), height, 0.0)
+    return height.max(axis=1), height.argmax(axis=1)
+
+
+def _before_after(rows: Sequence[Trials], cut: int) -> tuple[Estimate, Estimate, Estimate]:
+    counts = [(sum(r.successes for r in part), len(part)) for part in (rows[:cut], rows[cut:])]
+    cells = [[Cell(*count)] for count in counts]
+    return rate(*counts[0]), rate(*counts[1]), weighted_sum([(-1.0, cells[0]), (1.0, cells[1])])
+
+
+def versions(rows: Sequence[Trials]) -> tuple[Version, ...]:
+    """Return the policy versions in order of first use, each beside the one before it."""
+    groups: dict[str, list[Trials]] = {}
+    for row in sorted(rows, key=lambda r: (r.t0_ns, r.uid)):
+        groups.setdefault(row.levels.get("policy", ""), []).append(row)
+    groups.pop("", None)
+    groups.pop("unknown", None)
+    names = list(groups)
+    confidence = 1 - (1 - CONFIDENCE) / max(len(names) - 1, 1)
+    found = []
+    for k, name in enumerate(names):
+        pair = (groups[name], groups[names[k - 1]]) if k else None
+        beside = matched(*pair, besides=TIME) if pair else None
+        strict = matched(*pair, besides=TIME, confidence=confidence) if pair else None
+        counts = sum(r.successes for r in groups[name]), sum(r.trials for r in groups[name])
+        found.append(Version(name, *counts, beside, bool(strict and strict.difference.sure)))
+    return tuple(found)

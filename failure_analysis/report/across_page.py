@@ -1,0 +1,218 @@
+"""What many takes say together, as sections of a page: where it fails, gaps, trends, groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from gaploop.core.types import Image
+from gaploop.failure_analysis.across.across import Across
+from gaploop.failure_analysis.across.factors import Effect, FactorTable
+from gaploop.failure_analysis.across.intervals import Estimate, percent, points
+from gaploop.failure_analysis.across.trends import FALSE_ALARM, Version
+from gaploop.failure_analysis.across.unexplained import Group
+from gaploop.failure_analysis.across.words import (
+    change_words,
+    effect_words,
+    gap_words,
+    naming_command,
+    plain,
+)
+from gaploop.failure_analysis.report.figures import effect_figure
+from gaploop.failure_analysis.report.page import (
+    Bar,
+    Section,
+    bars,
+    command,
+    facts,
+    figure_png,
+    more,
+    notice,
+    page,
+    section,
+    table,
+    take_card,
+    text,
+)
+
+SHOWN: Final = 16
+"""Conditions on a page; the others are folded into a table."""
+KIND: Final = {"costs": "bad", "helps": "good", "not shown": "quiet"}
+
+
+def across_page(across: Across, source: str) -> tuple[str, dict[str, bytes]]:
+    """Return one page of what trials say together, and its pictures by file name.
+
+    Args:
+        across: what they say.
+        source: where they are from, for the title.
+    """
+    blocks: list[Markup] = []
+    if across.table is not None:
+        low, high = across.table.rate.low, across.table.rate.high
+        worst = across.table.worst
+        blocks.append(
+            facts([
+                (f"{across.table.rate.value:.0%}", f"success, 95 %: {low:.0%} to {high:.0%}"),
+                (str(across.table.trials), across.counted),
+                (_short(worst) if worst else "none", "costliest condition shown"),
+            ])
+        )  # fmt: skip
+    sections = [section("In short", headline(across), blocks), *across_sections(across)]
+    footer = "Made by gaploop factors."
+    return page(f"What costs success: {source}", sections, footer=footer), across_pngs(across)
+
+
+def across_pngs(across: Across) -> dict[str, bytes]:
+    """Return the figures of what takes say together, by file name."""
+    if across.table is None or not across.table.effects:
+        return {}
+    rows = [
+        (f"{plain(e.factor)}: {e.level}", e.difference, e.verdict) for e in _shown(across.table)
+    ]
+    return {"factors.png": figure_png(effect_figure(rows))}
+
+
+def headline(across: Across) -> str:
+    """Return in one sentence where success is lost."""
+    if across.table is None:
+        return "No take says how it ended, so nothing can be compared."
+    worst = across.table.worst
+    if worst is None:
+        tried = bool(across.table.effects)
+        return (
+            "No condition is shown to cost success."
+            if tried
+            else "Every take was recorded under the same conditions, so none can be compared."
+        )
+    reference = across.table.references[worst.factor][0]
+    return (
+        f"Costliest: {plain(worst.factor)} {worst.level}, {points(worst.difference)} beside "
+        f"{reference}, all else alike."
+    )
+
+
+def across_sections(across: Across) -> Iterator[Section]:
+    """Yield the sections on conditions, on the gap to simulation and on time."""
+    if across.table is not None and (across.table.effects or across.table.aside):
+        yield where_section(across.table)
+    if across.gaps:
+        said = [text(gap_words(domain, gap)[0].upper() + gap_words(domain, gap)[1:] + ".")
+                for domain, gap in across.gaps.items()]  # fmt: skip
+        yield section("Gap to simulation", "The same circumstances in both.", said)
+    if across.change is not None or len(across.versions) > 1:
+        yield _time_section(across)
+
+
+def where_section(result: FactorTable) -> Section:
+    """Return the section on what each condition costs."""
+    lead = (
+        "Difference in success, in percentage points with 95 % intervals, beside the usual level "
+        f"and with all other conditions alike. Coloured: shown at {FALSE_ALARM:.0%} for all of "
+        "them together."
+    )
+    shown = _shown(result)
+    blocks = [_difference_bars(shown, result)] if shown else []
+    rest = [e for e in result.effects if e not in shown]
+    if rest:
+        lines = (effect_words(e, result.references[e.factor][0]) for e in rest)
+        blocks.append(more(f"{len(rest)} more levels", [text(line) for line in lines]))
+    notes = list(dict.fromkeys(f"{plain(e.factor)} {e.level}: {e.note}" for e in shown if e.note))
+    notes += [f"{plain(f)} not judged: {why}" for f, why in result.aside.items()]
+    if notes:
+        blocks.append(notice("; ".join(notes) + "."))
+    how = (
+        f"Intervals allow for differences between {result.clusters} sessions."
+        if result.clusters
+        else "Intervals take the trials as independent of each other."
+    )
+    return section("Where: what each condition costs", lead, [*blocks, text(how)])
+
+
+def _shown(result: FactorTable, most: int = SHOWN) -> list[Effect]:
+    """Return the effects worth drawing: those that are shown to matter first."""
+    ranked = sorted(result.effects, key=lambda e: (e.verdict == "not shown", e.p))[:most]
+    return sorted(ranked, key=lambda e: (e.difference.value, e.factor, e.level))
+
+
+def _difference_bars(effects: Sequence[Effect], result: FactorTable) -> Markup:
+    def row(effect: Effect) -> Bar:
+        name = f"{plain(effect.factor)}: {effect.level}"
+        said = (
+            f"{points(effect.difference)} · {effect.rate.value:.0%} of {effect.trials}, "
+            f"{result.references[effect.factor][0]} "
+            f"{result.references[effect.factor][1].value:.0%}"
+        )
+        d = effect.difference
+        return Bar(name, d.value, d.low, d.high, said, KIND[effect.verdict])
+
+    ends = [v for e in effects for v in (e.difference.low, e.difference.high)]
+    reach = min(max(0.1, *(abs(v) for v in ends)) * 1.05, 1.0)
+    return bars([row(e) for e in effects], (-reach, min(reach, max(0.1, *ends))), filled=False)
+
+
+def _short(effect: Effect) -> str:
+    return f"{plain(effect.factor)} {effect.level} ({100 * effect.difference.value:+.0f})"
+
+
+def _time_section(across: Across) -> Section:
+    blocks: list[Markup] = []
+    if across.change is not None:
+        said = change_words(across.change)
+        kind = "good" if across.change.difference.value > 0 else "bad"
+        sentence = said[0].upper() + said[1:] + "."
+        blocks.append(notice(sentence, kind) if across.change.flagged else text(sentence))
+    if len(across.versions) > 1:
+        rows = [_version_row(v) for v in across.versions]
+        head = ("policy", "success", "beside the version before", "")
+        blocks.append(table(head, rows))
+    return section("Over time and policy versions", "", blocks)
+
+
+def _version_row(version: Version) -> tuple[str, ...]:
+    beside = version.since_before
+    return (
+        version.policy,
+        f"{percent(version.rate)} of {version.trials}",
+        points(beside.difference) if beside else "–",
+        "changed" if version.flagged else "",
+    )
+
+
+def groups_section(
+    groups: Sequence[Group], source: str, pictures: Mapping[str, Sequence[Image]]
+) -> Section:
+    """Return the section on failures that no signal explains, for a person to name.
+
+    Args:
+        groups: the groups.
+        source: the folder that holds the takes, for the command.
+        pictures: take uid to a few of its pictures, RGB.
+    """
+    cards = []
+    for group in groups:
+        tags = [f"{plain(mode)} {n}×" for mode, n in group.modes.items()]
+        lines = group.says or ("nothing in the signals sets them apart from other failures",)
+        title = f"Group {group.name}: {len(group.uids)} takes"
+        seen = next((pictures[uid] for uid in group.uids if uid in pictures), ())
+        cards.append(take_card(title, tags, lines, seen))
+        cards.append(more("Name it", [command(naming_command(group, source))]))
+    return section("Unexplained: groups to look at", "", cards)
+
+
+def share_estimate(share: float, takes: int) -> Estimate:
+    """Return the share of failures that have one cause, with its 95 % interval.
+
+    From the mean posterior: what is unsure about single takes and about how many there are both
+    make it wider, as far as the posterior is calibrated.
+    """
+    from gaploop.failure_analysis.across.intervals import rate
+
+    return rate(share * takes, takes) if takes else Estimate(share, 0.0, 1.0)
+
+
+def interval_words(value: Any) -> str:
+    """Return an expected value with its interval as people read it."""
+    return f"{value.mean:.3g} [{value.low:.3g}, {value.high:.3g}]"

@@ -1,0 +1,157 @@
+"""`gaploop factors`: which condition costs success, over many takes or counted trials."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import writable_folder, write_atomically, write_json
+from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gaploop.failure_analysis.across.across import Across
+    from gaploop.failure_analysis.across.trials import Trials
+
+EXAMPLE: Final = """
+gaploop factors ./rollouts
+gaploop factors ./rollouts --sim=./rollouts_in_sim --output_dir=./factors
+gaploop factors --trials=trials.csv --columns.factors='[task, lighting]' --columns.cluster=task \\
+    --reference='{"lighting": "ceiling"}' --only='{"robot": "left"}' --json
+"""
+INCONCLUSIVE: Final = 3
+
+
+@dataclass
+class ColumnOptions:
+    """What the columns of --trials mean."""
+
+    successes: str = "successes"
+    """Counts of successes; or, with an empty --columns.trials, success or failure."""
+    trials: str = "trials"
+    """Counts of trials; empty where each row is one trial."""
+    factors: list[str] = field(default_factory=list)
+    """Columns that may cost success; all others unless given."""
+    cluster: str = ""
+    """Column that says which trials belong together and may share causes nobody noted."""
+
+
+@dataclass
+class FactorsConfig:
+    """Say which condition costs success, in percentage points with intervals, all else alike.
+
+    Reads conditions and outcomes of a dataset or journal, or a CSV file of counts. Also: the gap
+    between simulation and the real cell, like with like; whether success changed over time or from
+    one policy version to the next. Writes factors.json, factors.html, factors.png and run.json.
+    Exit code 3 where nothing varies or nothing is known to have ended, so nothing can be compared.
+    """
+
+    dataset: options.DatasetFolder = field(default_factory=options.DatasetFolder)
+    sim: Path | None = None
+    """Takes in simulation, for the gap: a dataset or journal."""
+    trials: Path | None = None
+    """A CSV file of trials, instead of takes."""
+    columns: ColumnOptions = field(default_factory=ColumnOptions)
+    reference: dict[str, str] = field(default_factory=dict)
+    """Factor to the level to compare with, such as '{"operator": "ana"}'; else nominal, or the
+    level with most trials."""
+    only: dict[str, str] = field(default_factory=dict)
+    """Only trials with these levels, such as '{"policy": "v3"}'."""
+    json: bool = False
+    """Print one JSON object."""
+    output_dir: Path | None = None
+    """Where to write; <DIR>_factors by default."""
+
+
+def run(config: FactorsConfig) -> int:
+    """Compare; 0, or 3 where there is nothing to compare."""
+    from gaploop.failure_analysis.across.across import across_trials
+    from gaploop.failure_analysis.across.words import across_lines
+    from gaploop.failure_analysis.lineage import write_run
+    from gaploop.failure_analysis.report.across_page import across_page
+
+    rows, counted, source, inputs = _rows(config)
+    rows = _chosen(rows, config.only)
+    found = across_trials(rows, counted, config.reference)
+    folder = writable_folder(
+        config.output_dir or source.parent / f"{source.resolve().stem}_factors"
+    )
+    result = {"source": source.name, **found.to_json()}
+    write_json(folder / "factors.json", options.jsonable(result))
+    html, pictures = across_page(found, source.name)
+    for name, png in pictures.items():
+        write_atomically(folder / name, png)
+    write_atomically(folder / "factors.html", html)
+    summary = {"trials": len(rows), "effects": len(found.table.effects) if found.table else 0}
+    write_run(folder, "factors", options.jsonable(config), inputs, summary)
+    lines = [f"{counted} of {source.name}", *across_lines(found), str(folder / "factors.html")]
+    options.emit(config.json, result, "\n".join(lines))
+    return 0 if _compared(found) else INCONCLUSIVE
+
+
+def _compared(found: Across) -> bool:
+    return bool(found.table and found.table.effects) or bool(found.gaps) or found.change is not None
+
+
+def _rows(config: FactorsConfig) -> tuple[Sequence[Trials], str, Path, list[dict[str, Any]]]:
+    """Return trials, which they are in words, where they are from, and how run.json names them."""
+    from gaploop.failure_analysis.across.trials import (
+        Columns,
+        attempted,
+        read_trials,
+        trials_of,
+    )
+    from gaploop.failure_analysis.lineage import file_input
+
+    if config.trials is not None:
+        if config.dataset.root is not None or config.sim is not None:
+            raise UnusableInputError("Give either a folder of takes or --trials=FILE, not both.")
+        named = config.columns
+        factors = [
+            *named.factors,
+            *(set(config.only) - set(named.factors) if named.factors else ()),
+        ]
+        columns = Columns(named.successes, named.trials, factors, named.cluster)
+        rows = read_trials(config.trials, columns)
+        return rows, "trials", config.trials, [file_input(config.trials)]
+    folders = [config.dataset.folder(), *([config.sim] if config.sim else [])]
+    with options.progress("Reading outcomes", len(folders)) as advance:
+        attempts, inputs = [], []
+        for folder in folders:
+            found = _episodes(folder)
+            attempts += found
+            inputs.append(_input(folder, found))
+            advance()
+    judged, counted = attempted(attempts)
+    return trials_of(judged), counted, folders[0], inputs
+
+
+def _episodes(folder: Path) -> list[Any]:
+    from gaploop.datasets.labels.labelled import open_labelled
+
+    return list(open_labelled(folder).episodes)
+
+
+def _input(folder: Path, episodes: Sequence[Any]) -> dict[str, Any]:
+    import hashlib
+
+    said = "".join(f"{e.info.uid} {e.outcome}\n" for e in episodes)
+    digest = hashlib.sha256(said.encode()).hexdigest()
+    return {"root": str(folder), "takes": len(episodes), "hash": digest}
+
+
+def _chosen(rows: Sequence[Trials], only: dict[str, str]) -> Sequence[Trials]:
+    from gaploop.core.errors import unknown_choice
+
+    for factor, level in only.items():
+        known = {row.levels[factor] for row in rows if factor in row.levels}
+        if not known:
+            factors = {name for row in rows for name in row.levels}
+            raise unknown_choice("factor", factor, factors, "--only")
+        if level not in known:
+            raise unknown_choice("level", level, known, f"--only, factor {factor}")
+        rows = [row for row in rows if row.levels.get(factor) == level]
+    return rows
