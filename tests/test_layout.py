@@ -29,7 +29,7 @@ MAY_IMPORT = {
 }
 FOLDERS = tuple(MAY_IMPORT)
 HEAVY = {"torch", "lerobot", "mujoco"}
-DATA_SUFFIXES = {".json", ".yaml", ".html", ".safetensors", ".md", ".xml"}
+DATA_SUFFIXES = {".json", ".yaml", ".html", ".safetensors", ".md", ".xml", ".js", ".css"}
 NOT_SHIPPED = (
     ".git", ".venv", "outputs", "build", "dist", "*.egg-info", "__pycache__", ".*_cache",
     ".hypothesis",
