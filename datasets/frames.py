@@ -70,8 +70,32 @@ def load_frames(
         if name not in info.features or name in info.video_keys:
             valid = [n for n in info.features if n not in info.video_keys]
             raise unknown_choice("column", name, valid, str(root))
-    chosen = tuple(read_episodes(info, episodes))
-    table = _table(info, [*wanted, "episode_index", "frame_index"], [e.index for e in chosen])
+    files = data_files(info)
+    if not files:
+        raise UnusableInputError(f"{info.root} has no data files. Restore its data folder.")
+    return _frames(info, files, wanted, tuple(read_episodes(info, episodes)))
+
+
+def load_episode(info: DatasetInfo, episode: Episode, columns: Sequence[str]) -> FrameTable:
+    """Load columns of one episode's frames, from the data file that its row names.
+
+    Raises:
+        UnusableInputError: that file is missing or damaged.
+    """
+    return _frames(info, [data_file(info, episode)], columns, (episode,))
+
+
+def data_file(info: DatasetInfo, episode: Episode) -> Path:
+    """Return the data file that holds an episode's frames, by its row."""
+    chunk, file = (int(episode.row.get(f"data/{name}_index") or 0) for name in ("chunk", "file"))
+    return info.root / info.data_path.format(chunk_index=chunk, file_index=file)
+
+
+def _frames(
+    info: DatasetInfo, files: Sequence[Path], wanted: Sequence[str], chosen: tuple[Episode, ...]
+) -> FrameTable:
+    names = [*wanted, "episode_index", "frame_index"]
+    table = _table(files, names, [e.index for e in chosen])
     return FrameTable(
         info,
         {name: to_numpy(table[name]) for name in wanted},
@@ -81,11 +105,8 @@ def load_frames(
     )
 
 
-def _table(info: DatasetInfo, names: list[str], episodes: list[int]) -> pa.Table:
+def _table(files: Sequence[Path], names: list[str], episodes: list[int]) -> pa.Table:
     names = list(dict.fromkeys(names))
-    files = data_files(info)
-    if not files:
-        raise UnusableInputError(f"{info.root} has no data files. Restore its data folder.")
     table = pa.concat_tables([read_parquet(path, names).select(names) for path in files])
     order = [("episode_index", "ascending"), ("frame_index", "ascending")]
     keep = pc.is_in(table["episode_index"], pa.array(episodes, pa.int64()))

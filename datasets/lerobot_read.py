@@ -13,7 +13,7 @@ from gaploop.core.take import Frames, Images, Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray
 from gaploop.datasets import columns
-from gaploop.datasets.frames import FrameTable, load_frames
+from gaploop.datasets.frames import FrameTable, load_episode, load_frames
 from gaploop.datasets.layout import DatasetInfo, Episode, read_info
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
 from gaploop.datasets.video import VideoRange
@@ -44,12 +44,23 @@ def read_takes(root: Path, episodes: Sequence[int] | None = None) -> Iterator[Ta
         UnusableInputError: no dataset there, an unknown episode, or a damaged file.
     """
     root = Path(root)
-    info = read_info(root)
-    ages = [name for name in info.features if name.startswith(columns.CAMERA_AGE)]
-    wanted = [name for name in (*_OPTIONAL, *ages) if name in info.features]
-    table = load_frames(root, wanted, episodes)
+    table = load_frames(root, _columns(read_info(root)), episodes)
     for episode in table.episodes:
         yield _take(table, episode)
+
+
+def read_episode(info: DatasetInfo, episode: Episode) -> Take:
+    """Read one episode, from no other data file than the one that holds it.
+
+    Raises:
+        UnusableInputError: that file is missing or damaged.
+    """
+    return _take(load_episode(info, episode, _columns(info)), episode)
+
+
+def _columns(info: DatasetInfo) -> list[str]:
+    ages = [name for name in info.features if name.startswith(columns.CAMERA_AGE)]
+    return [name for name in (*_OPTIONAL, *ages) if name in info.features]
 
 
 def _take(table: FrameTable, episode: Episode) -> Take:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,15 @@ class Labelled:
         journal: it is a journal.
         episodes: with the labels that stand; a journal's takes are numbered from 0, oldest first.
         events: everything that was said, in order.
+        recorded: the same episodes as they are written down: a journal's as they were sealed, a
+            dataset's as its columns show them.
     """
 
     root: Path
     journal: bool
     episodes: tuple[Episode, ...]
     events: tuple[LabelEvent, ...]
+    recorded: tuple[Episode, ...]
 
     @property
     def file(self) -> Path:
@@ -53,23 +56,29 @@ def open_labelled(root: Path) -> Labelled:
     """
     root = existing_folder(Path(root), "Folder").resolve()  # "." has no folder beside it
     if is_dataset(root):
-        known = layout.read_episodes(layout.read_info(root))
-        events = tuple(labels.read(root / layout.LABELS))  # after the columns: see `say`
-        said = episodes_table.said_about(events)
-        return Labelled(
-            root, False, tuple(_with(e, said.get(e.info.uid, {})) for e in known), events
-        )
+        known = tuple(layout.read_episodes(layout.read_info(root)))
+        # After the columns: see `write_down`.
+        events = tuple(labels.read(root / layout.LABELS))
+        return _labelled(root, False, known, events, episodes_table.said_about(events))
     if is_journal(root):
         events = tuple(labels.read(root / journal_format.LABELS))
-        said = labels.current(events)
-        takes = (_take(n, folder) for n, folder in enumerate(take_folders(root)))
-        return Labelled(
-            root, True, tuple(_with(t, said.get(t.info.uid, {})) for t in takes), events
-        )
+        takes = tuple(_take(n, folder) for n, folder in enumerate(take_folders(root)))
+        return _labelled(root, True, takes, events, labels.current(events))
     raise UnusableInputError(
         f"{root} holds neither takes nor a dataset. Name a journal (folders with take.json) or a "
         "LeRobot dataset (meta/info.json)."
     )
+
+
+def _labelled(
+    root: Path,
+    journal: bool,
+    recorded: tuple[Episode, ...],
+    events: tuple[LabelEvent, ...],
+    said: Mapping[str, Mapping[str, Any]],
+) -> Labelled:
+    episodes = tuple(_with(e, said.get(e.info.uid, {})) for e in recorded)
+    return Labelled(root, journal, episodes, events, recorded)
 
 
 def _take(index: int, folder: Path) -> Episode:
@@ -116,19 +125,38 @@ def say(folder: Labelled, new: Sequence[LabelEvent], *, merged: bool = False) ->
     """
     if not new:
         return True
+    write_down(folder, new, merged=merged)
+    return folder.journal or show(folder, {event.uid for event in new} | _stale(folder))
+
+
+def write_down(folder: Labelled, new: Sequence[LabelEvent], *, merged: bool = False) -> None:
+    """Write events down, durably and all of them or none, as the first half of `say`.
+
+    Raises:
+        UnusableInputError: the folder can't be written.
+        OSError: there is no room.
+    """
     write = labels.insert if merged else labels.append
     if folder.journal:
         write(folder.file, *new)
-        return True
+        return
     writable_folder(folder.root.parent, "The folder of the dataset")  # first: locks are there
     uids = {event.uid for event in new}
     # The columns as they were before the events were read: a label that they show is among those.
     rows = [e.row for e in folder.episodes if e.info.uid in uids]
     _write(folder, [*episodes_table.bases(rows, new, folder.events), *new], write)
+
+
+def show(folder: Labelled, uids: Set[str]) -> bool:
+    """Show in a dataset's columns what was written down about some takes; the rest of `say`.
+
+    Returns:
+        Whether they show it; not where another process changes the dataset for too long.
+    """
     try:
         with staging.locked(folder.root):
             staging.recover(folder.root)
-            episodes_table.materialise(folder.root, {}, uids | _stale(folder))
+            episodes_table.materialise(folder.root, {}, uids)
     except staging.BusyError:
         return False
     return True
