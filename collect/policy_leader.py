@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from gaploop.collect.smoothing import lag_share, lagged
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower, Policy
 from gaploop.core.types import FloatArray, LeaderSample, Observation
@@ -59,18 +60,27 @@ class PolicyLeader:
         follower: converts units.
         fps: policy frames per second of the loop [Hz].
         control_hz: turns of the loop per second [Hz].
+        lag_s: time constant of a first-order lag by which targets are followed [s]; not if None.
 
     Raises:
-        UnusableInputError: the policy was trained at another rate.
+        UnusableInputError: the policy was trained at another rate, or a lag that isn't above 0.
     """
 
-    def __init__(self, policy: Policy, follower: Follower, fps: float, control_hz: float) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        follower: Follower,
+        fps: float,
+        control_hz: float,
+        lag_s: float | None = None,
+    ) -> None:
         if abs(policy.fps - fps) > 1e-6:
             raise UnusableInputError(
                 f"The policy was trained at {policy.fps:g} fps and the loop runs at {fps:g}. "
                 f"Set --dataset.fps={policy.fps:g}."
             )
         self._policy, self._follower = policy, follower
+        self._share = lag_share(lag_s, fps)
         self._turns = max(1, round(control_hz / fps))
         self._speed_scale = 1.0
         self.pace = Pace()
@@ -114,7 +124,8 @@ class PolicyLeader:
             start_s = time.perf_counter()
             asked = np.asarray(self._policy.act(observation), dtype=np.float64)
             self.pace.took(time.perf_counter() - start_s)
-            self._path.append(self._follower.from_units(asked))
+            target = self._follower.from_units(asked)
+            self._path.append(lagged(self._path[-1], target, self._share))
 
     def read(self, t_s: float) -> LeaderSample:
         """Return the joint target for loop time `t_s` [s].

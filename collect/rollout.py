@@ -1,9 +1,8 @@
-"""Rollouts of a policy that a person can take over from: a session that no fault of a take ends."""
+"""Rollouts of a policy that a person can take over from: attempts, and what came of them."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -13,12 +12,14 @@ from gaploop.collect.rig import Rig
 from gaploop.collect.speed_ramp import SpeedRamp
 from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, overcome, run_take
 from gaploop.core.errors import DeviceError
-from gaploop.core.protocols import Leader, TakeSink
+from gaploop.core.protocols import Leader
 from gaploop.core.types import Tick
 from gaploop.core.vocabulary import Outcome
 
 FAULTS_IN_A_ROW: Final = 3
-"""A session ends after this many takes in a row in which the policy failed."""
+"""A session that nobody watches ends after this many takes in a row in which the policy failed."""
+WAITED_S: Final = 0.2
+"""A policy that let the arm wait this long in an attempt is told of [s]."""
 
 
 @dataclass(frozen=True)
@@ -41,24 +42,19 @@ class RolloutNote:
     fault: str = ""
     pace: Pace = field(default_factory=Pace)
 
-
-@dataclass
-class Verdict:
-    """What the operator says while an attempt runs; set from the keys.
-
-    Attributes:
-        outcome: how it went, where the operator says so.
-        over: why it is over, "" while it isn't.
-    """
-
-    outcome: Outcome | None = None
-    over: str = ""
-
-    def say(self, outcome: Outcome | None) -> None:
-        """End the attempt."""
-        self.outcome = outcome
-        said = "" if outcome is None else f": {outcome.value}"
-        self.over = f"the operator ended it{said}"
+    def words(self, result: TakeResult) -> str:
+        """Say in a line what the rollout was like."""
+        words = [f"{result.outcome.value} after {result.duration_s:.1f} s ({result.reason})"]
+        if self.interventions:
+            words.append(f"taken over {self.interventions}x, {self.person_s:.1f} s")
+        if self.speed_scale < 1:
+            words.append(f"at {self.speed_scale:.0%} of its speed")
+        if self.pace.waited_s >= WAITED_S:
+            words.append(
+                f"the arm waited {self.pace.waited_s:.1f} s for the policy (mean "
+                f"{1e3 * self.pace.mean_s:.0f}, worst {1e3 * self.pace.worst_s:.0f} ms)"
+            )
+        return "; ".join(words)
 
 
 class _Watch:
@@ -80,43 +76,34 @@ class _Watch:
         return self.duration_s * self.person_turns / max(self.turns, 1)
 
 
-@dataclass
-class Rollouts(Attendant):
-    """Looks after a session of rollouts.
+class Attempts:
+    """Runs attempts and keeps what they were like.
 
     Every attempt is recorded whole, from the policy's first frame, so that what led up to a
     failure or an intervention is in it.
 
     Args:
         speed: how fast the policy may drive.
-        poll: called every turn of a take, for keys; gets the leader and the operator's verdict.
         on_note: called after every take.
-        ready: called before every take; False ends the session.
-        patience_s: how long to wait for what is in a take's way [s].
-        pause: waits so long [s] while something is in the way, and heeds keys meanwhile.
     """
 
-    speed: SpeedRamp
-    poll: Callable[[SharedLeader, Verdict], None] = lambda _leader, _verdict: None
-    on_note: Callable[[RolloutNote, TakeResult], None] = lambda _note, _result: None
-    ready: Callable[[], bool] = lambda: True
-    patience_s: float = PATIENCE_S
-    pause: Callable[[float], object] = time.sleep
-    notes: dict[str, RolloutNote] = field(default_factory=dict)
-    _faults: tuple[str, ...] = ()
+    def __init__(
+        self,
+        speed: SpeedRamp,
+        on_note: Callable[[RolloutNote, TakeResult], None] = lambda _note, _result: None,
+    ) -> None:
+        self.speed, self.on_note = speed, on_note
+        self.notes: dict[str, RolloutNote] = {}
+        """Take to what it was like."""
+        self.running = False
+        """An attempt is on."""
+        self._watch = _Watch()
+        self._faults: tuple[str, ...] = ()
 
-    def begin(self, hurdle: Callable[[], str], stop: Callable[[], bool]) -> bool:
-        """Wait until the next take may begin; False ends the session.
-
-        Raises:
-            DeviceError: the policy failed too often in a row, or something stays in the way.
-        """
-        if len(self._faults) >= FAULTS_IN_A_ROW:
-            raise DeviceError(
-                f"{len(self._faults)} takes in a row ended in a fault; the last one: "
-                f"{self._faults[-1]}"
-            )
-        return self.ready() and overcome(hurdle, stop, self.patience_s, self.pause)
+    @property
+    def person_s(self) -> float:
+        """How long the person has driven in the last attempt [s]."""
+        return self._watch.person_s
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run one attempt, called as `run_take`.
@@ -127,43 +114,90 @@ class Rollouts(Attendant):
         """
         if not isinstance(leader, SharedLeader):
             raise TypeError(f"rollouts are led by a SharedLeader, got {type(leader).__name__}")
-        scale, watch, verdict = self.speed.scale, _Watch(), Verdict()
+        shared, scale, over = leader, self.speed.scale, given.pop("ended", lambda: "")
+        watch = self._watch = _Watch()
         given["writer"].event(0.0, "speed", scale=scale)
         given["max_s"] /= scale
-        leader.begin(scale)
+        self.running = True
+        shared.begin(scale)
         try:
             result = run_take(
-                replace(rig, judge=lambda: verdict.outcome or rig.judge()),
-                leader,
-                on_frame=(leader.observe,),
-                sinks=(watch, *_sinks(given)),
+                rig,
+                shared,
+                on_frame=(shared.observe,),
+                sinks=(watch, *given.pop("sinks", ())),
                 until_success=True,
-                ended=lambda: self._ended(leader, verdict),
+                ended=lambda: _failed(shared) or str(over()),
                 **given,
             )
         finally:
-            leader.rest()
-        uid, times = given["writer"].header.info.uid, leader.interventions
-        note = RolloutNote(uid, scale, times, watch.person_s, leader.fault, replace(leader.pace))
-        self._told(note, result)
+            shared.rest()
+            self.running = False
+        uid, times = given["writer"].header.info.uid, shared.interventions
+        note = RolloutNote(uid, scale, times, watch.person_s, shared.fault, replace(shared.pace))
+        self.notes[uid] = note
+        self._faults = (*self._faults, note.fault) if note.fault else ()
+        self.on_note(note, result)
         return result
 
-    def _ended(self, leader: SharedLeader, verdict: Verdict) -> str:
-        self.poll(leader, verdict)
-        if leader.fault:
-            return f"the policy failed: {leader.fault}"
-        return verdict.over
+    def judged(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Count successes without help; a word that was taken back counts no more.
 
-    def _told(self, note: RolloutNote, result: TakeResult) -> None:
-        self.notes[note.uid] = note
-        self.on_note(note, result)
-        if result.outcome is Outcome.SUCCESS and not note.interventions:
-            self.speed.succeeded()
-        self._faults = (*self._faults, note.fault) if note.fault else ()
+        Args:
+            outcomes: take to the outcome that stands, of every take of the session.
+        """
+        alone = (uid for uid, note in self.notes.items() if not note.interventions)
+        self.speed.succeeded({uid for uid in alone if outcomes.get(uid) is Outcome.SUCCESS})
+
+    def require_policy(self) -> None:
+        """See to it that the policy works.
+
+        Raises:
+            DeviceError: it failed too often in a row.
+        """
+        if len(self._faults) >= FAULTS_IN_A_ROW:
+            raise DeviceError(
+                f"{len(self._faults)} takes in a row ended in a fault; the last one: "
+                f"{self._faults[-1]}"
+            )
 
 
-def _sinks(given: dict[str, Any]) -> Sequence[TakeSink]:
-    return tuple(given.pop("sinks", ()))
+def _failed(leader: SharedLeader) -> str:
+    return f"the policy failed: {leader.fault}" if leader.fault else ""
+
+
+class Rollouts(Attendant):
+    """Looks after a session of rollouts that nobody watches.
+
+    Args:
+        attempts: runs them.
+        patience_s: how long to wait for what is in a take's way [s].
+    """
+
+    def __init__(self, attempts: Attempts, patience_s: float = PATIENCE_S) -> None:
+        super().__init__(patience_s)
+        self._attempts = attempts
+        self._outcomes: dict[str, Outcome] = {}
+
+    def begin(self, hurdle: Callable[[], str], stop: Callable[[], bool]) -> bool:
+        """Wait until the next take may begin; False ends the session.
+
+        Raises:
+            DeviceError: the policy failed too often in a row, or something stays in the way.
+        """
+        self._attempts.require_policy()
+        return overcome(hurdle, stop, self.patience_s)
+
+    def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
+        """Run one attempt, called as `run_take`.
+
+        Raises:
+            DeviceError: a device failed.
+        """
+        result = self._attempts.run(rig, leader, **given)
+        self._outcomes[result.uid] = result.outcome
+        self._attempts.judged(self._outcomes)
+        return result
 
 
 def spans(flags: Sequence[bool]) -> list[tuple[int, int]]:

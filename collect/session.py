@@ -85,6 +85,7 @@ class SessionEnd:
         recovered: unsealed takes that were found at the start and marked `interrupted`.
         interrupted: the user stopped it.
         gave_up: a line for every quota that was given up.
+        reconnected: how often devices that were lost have been found again.
     """
 
     takes: tuple[TakeResult, ...]
@@ -93,6 +94,7 @@ class SessionEnd:
     recovered: int
     interrupted: bool
     gave_up: tuple[str, ...] = ()
+    reconnected: int = 0
 
 
 type MakeRig = Callable[[Mapping[str, object]], Rig]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
+from gaploop.teleop.stopping import one_line
+
+log = logging.getLogger(__name__)
 
 FIRST: Final = 0.1
 """Share of its speed at which a policy begins."""
@@ -33,22 +38,36 @@ class SpeedRamp:
         if fixed is not None and not 0 < fixed <= 1:
             raise UnusableInputError(f"--speed_scale must be above 0 and up to 1, got {fixed:g}.")
         self._file, self._policy, self._fixed = journal / FILE, policy, fixed
-        self._successes = _read(self._file)
+        self._counts = _read(self._file)
+        self._before = self._counts.get(policy, 0)
+        self._takes: frozenset[str] = frozenset()
 
     @property
     def scale(self) -> float:
         """Share of its speed at which the policy may drive now, above 0 and up to 1."""
         if self._fixed is not None:
             return self._fixed
-        share = min(self._successes.get(self._policy, 0) / SUCCESSES, 1.0)
-        return FIRST + (1.0 - FIRST) * share
+        return FIRST + (1.0 - FIRST) * min(self._done / SUCCESSES, 1.0)
 
-    def succeeded(self) -> None:
-        """Count a success without help."""
-        if self._fixed is not None:
+    @property
+    def successes(self) -> int | None:
+        """Successes without help so far, up to `SUCCESSES`; None where the speed is fixed."""
+        return None if self._fixed is not None else min(self._done, SUCCESSES)
+
+    @property
+    def _done(self) -> int:
+        return self._before + len(self._takes)
+
+    def succeeded(self, takes: Collection[str]) -> None:
+        """Count the takes of this session that succeeded without help, all of them each time."""
+        if self._fixed is not None or self._takes == frozenset(takes):
             return
-        self._successes[self._policy] = self._successes.get(self._policy, 0) + 1
-        write_json(self._file, {"schema": _SCHEMA, "successes": self._successes})
+        self._takes = frozenset(takes)
+        self._counts[self._policy] = self._done
+        try:
+            write_json(self._file, {"schema": _SCHEMA, "successes": self._counts})
+        except OSError as error:  # such as a full disk: it counts on, and is written with the next
+            log.warning("The policy's successes can't be written (%s).", one_line(error))
 
 
 def _read(file: Path) -> dict[str, int]:

@@ -116,6 +116,7 @@ def run_take(
     until_success: bool | None = None,
     sealer: Executor | None = None,
     ended: Callable[[], str] = lambda: "",
+    judged: bool = True,
 ) -> TakeResult:
     """Run one take from a fresh scene and, with a writer, record and seal it.
 
@@ -137,6 +138,7 @@ def run_take(
         until_success: end on success; by default only for policies, which don't say "done".
         sealer: seals the take behind the next one's start; at once where it is None.
         ended: asked every turn; why the operator ends the take early, "" where it goes on.
+        judged: seal it with the rig's judgement; else it is for a person to say how it went.
 
     Raises:
         DeviceError: a device failed.
@@ -167,7 +169,7 @@ def run_take(
     lost = [recorder.fault for recorder in recorders if recorder.fault]
     lost += [fault for fault in end.faults if fault.startswith(Recorder.__name__)]
     over = watch.over or ended()
-    outcome, reason = _cut_off(end, over, lost, watch.stale) or _verdict(rig, end, over)
+    outcome, reason = _cut_off(end, over, lost, watch.stale) or _verdict(rig, end, over, judged)
     sealing = None
     if writer is not None and outcome is Outcome.INTERRUPTED:
         writer.event(end.duration_s, journal_format.INTERRUPTED, why=reason)
@@ -216,14 +218,14 @@ def _cut_off(
     return None
 
 
-def _verdict(rig: Rig, end: LoopEnd, over: str) -> tuple[Outcome, str]:
+def _verdict(rig: Rig, end: LoopEnd, over: str, judged: bool) -> tuple[Outcome, str]:
     """Return how the take ended and why; `over` is the early end's reason, if any."""
     if end.tripped:
         return Outcome.FAILURE, f"safety trip: {end.tripped.name}"
-    judged = rig.judge()
+    outcome = rig.judge() if judged else None
     reasons = {EndReason.DONE: "the leader was done", EndReason.TIME: "time ran out"}
     reason = over or reasons.get(end.reason, end.reason.value)
-    return (Outcome.UNLABELLED if judged is None else judged), reason
+    return (Outcome.UNLABELLED if outcome is None else outcome), reason
 
 
 def _seal(

@@ -21,8 +21,7 @@ DISPLAYS: Final = ("auto", "window", "terminal", "none")
 
 def check_options(config: Any) -> None:
     """Refuse options that don't fit each other, or values out of range."""
-    if config.display not in DISPLAYS:
-        raise unknown_choice("display", config.display, DISPLAYS, "--display")
+    check_display(config.display)
     if config.robot.type != EMBEDDED and config.teleop.type == EXPERT:
         raise UnusableInputError(
             f"--teleop.type={EXPERT} drives the embedded cell only. For --robot.type="
@@ -51,6 +50,12 @@ def check_options(config: Any) -> None:
         raise UnusableInputError(f"--reconnect_s must be 0 or more, got {config.reconnect_s:g}.")
     if config.publish_every < 1:
         raise UnusableInputError(f"--publish_every must be 1 or more, got {config.publish_every}.")
+
+
+def check_display(display: str) -> None:
+    """Refuse a display that there isn't."""
+    if display not in DISPLAYS:
+        raise unknown_choice("display", display, DISPLAYS, "--display")
 
 
 def check_targets(make_rig: MakeRig, quotas: Sequence[Quota], root: Path, journal: Path) -> None:

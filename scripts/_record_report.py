@@ -64,6 +64,7 @@ def tell_end(
         "withheld": withheld,
         "campaign": None if campaign is None else campaign.as_json(),
         "recovered": end.recovered,
+        "reconnected": end.reconnected,
         "interrupted": end.interrupted,
         "gave_up": end.gave_up,
         "uids": [take.uid for take in end.takes],

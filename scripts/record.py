@@ -169,10 +169,11 @@ def run(config: Any) -> int:
         _tell(campaign.as_text())
     make_policy, spec = _spec(config, journal)
     if is_attended(config):
-        from gaploop.scripts._record_attended import record_attended
+        from gaploop.scripts._attended import attend
+        from gaploop.scripts._attended_session import Job
 
         job = Job(config, station, root, journal, tuple(quotas), spec, campaign)
-        end, published, stopped = record_attended(job)
+        end, published, stopped = attend(job)
     else:
         make_rig, make_leader = _wire(config, make_policy)
         check_targets(make_rig, quotas, root, journal)
@@ -182,29 +183,6 @@ def run(config: Any) -> int:
     pushed = push_after(config.dataset, root, config.consents, stopped)
     tell_end(config.json, root, journal, end, published, campaign, evidence, pushed)
     return 128 + stopped[0] if stopped else int(bool(end.gave_up))
-
-
-@dataclass(frozen=True)
-class Job:
-    """What an attended session is to do.
-
-    Attributes:
-        config: the options.
-        station: where it is recorded.
-        root: the dataset.
-        journal: the takes.
-        quotas: what to record, in this order.
-        spec: what the takes share.
-        campaign: the plan that is followed, if any.
-    """
-
-    config: Any
-    station: Station
-    root: Path
-    journal: Path
-    quotas: tuple[Quota, ...]
-    spec: SessionSpec
-    campaign: Campaign | None
 
 
 def is_attended(config: Any) -> bool:

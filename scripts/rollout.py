@@ -40,7 +40,8 @@ class RolloutDataset(options.DatasetOptions):
     episode_time_s: float = 15.0
     """Longest time of one attempt at full speed [s]; longer where the policy drives slowly."""
     reset_time_s: float = 30.0
-    """On an arm: time for putting things back between two attempts [s]; n goes on at once."""
+    """Time for putting things back between two attempts [s]; a key ends it early. Nobody waits
+    where the embedded cell rolls out by itself."""
 
 
 def config_class() -> type:
@@ -59,9 +60,11 @@ def config_class() -> type:
         follower's pose before it takes over; any other leader takes over from where it is, and
         its motion counts from there. Handing back, the policy plans anew.
 
-        Keys: t takes over and hands back, s and f end the attempt as success or failure, e ends
-        it unjudged, n starts the next one, space is the emergency stop, c twice clears a trip, q
-        leaves. What fails in an attempt (the policy, a camera, a cable) ends that attempt only.
+        With an arm, or where a person drives, the operator sees in a window or terminal what
+        gaploop record shows, and says there when an attempt begins and how it went. t takes over
+        and hands back, between attempts too, to put things back. What fails in an attempt (the
+        policy, a camera, a cable) ends that attempt only. The embedded cell with its expert, or
+        with --take_over=never, rolls out by itself on simulated time.
         """
 
         robot: RobotConfig = field(default_factory=So101SimConfig)  # type: ignore[valid-type]
@@ -71,9 +74,9 @@ def config_class() -> type:
         policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
         dataset: RolloutDataset = field(default_factory=RolloutDataset)
         take_over: Literal["key", "motion", "auto", "never"] = "key"
-        """key: t takes over and hands back. motion: also when the leader is moved. auto: when the
-        arm has stood still or the attempt is late, for runs that nobody watches. never: no leader
-        is used."""
+        """key: t takes over and hands back. motion: also when the leader is moved. auto: also when
+        the arm has stood still or the attempt is late, for runs that nobody watches. never: no
+        leader is used."""
         take_over_motion_deg: float = 5.0
         """With motion: moved further than this within half a second [°]."""
         take_over_stall_s: float = 1.5
@@ -93,14 +96,22 @@ def config_class() -> type:
         """Folder of the takes; beside the dataset, as <dataset.root>_journal, unless given."""
         station: Path | None = None
         """station.yaml with the cell's limits; conservative ones unless given."""
+        display: str = "auto"
+        """window, terminal or none; auto: a window if there is a display and a person is needed."""
+        keys: dict[str, Any] = field(default_factory=dict)
+        """Other keys, pedals or gamepad buttons, such as '{"take_over": "f9", "next": "pad:a"}'."""
+        auto_start: bool = False
+        """Begin each attempt when the reset is over, not on a key."""
+        play_sounds: bool = True
+        """Tones when an attempt begins and ends, and when the arm trips."""
         cartesian: CartesianOptions = field(default_factory=CartesianOptions)
         consent: str = ""
         """Consent ids of the people who take part."""
         consents: Path | None = None
         """The consent register; see gaploop consent --help."""
         reconnect_s: float = 60.0
-        """How long to wait for an arm that was lost, a camera or room on the disk, where there is
-        no terminal to end the session in [s]."""
+        """How long to wait for an arm that was lost, a camera or room on the disk, where nobody is
+        there to end the session [s]."""
         seed: int = 0
         """Draws the scenes."""
         operator: str = ""

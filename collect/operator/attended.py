@@ -12,6 +12,7 @@ from gaploop.collect.operator.eyes import Eyes
 from gaploop.collect.operator.inquiry import Suggestion
 from gaploop.collect.operator.suggesting import Suggester
 from gaploop.collect.rig import Rig
+from gaploop.collect.rollout import Attempts
 from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, overcome, run_take
 from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Leader, TakeSink
@@ -77,18 +78,20 @@ class Operator(Attendant):
         """Run a take, called as `run_take`, and wait for the verdict."""
         writer: JournalWriter = given["writer"]
         eyes, stop = self._eyes(), given.pop("stop", lambda: False)
-        sinks: list[TakeSink] = [_Beginning(self._console.begun), *given.pop("sinks", ())]
+        begun = _Beginning(lambda: self._console.begun(self.longest_s(given["max_s"])))
+        sinks: list[TakeSink] = [begun, *given.pop("sinks", ())]
         if eyes is not None:
             eyes.watch(writer)
             if rig.loop is run_loop:  # else they watch the running loop, between takes, too
                 sinks.append(eyes)
         try:
-            result = run_take(
-                replace(rig, judge=lambda: None),  # the judge proposes, the operator decides
+            result = self.run_take(
+                rig,
                 leader,
                 sinks=sinks,
                 stop=lambda: bool(stop()) or self._console.left,
                 ended=self._console.over,
+                judged=False,  # the judge proposes, the operator decides
                 **given,
             )
         except DeviceError as error:
@@ -98,6 +101,14 @@ class Operator(Attendant):
             self._cut_off(result.reason)
             return result
         return self._judged(rig, writer, result)
+
+    def run_take(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
+        """Run a take, called as the function of that name."""
+        return run_take(rig, leader, **given)
+
+    def longest_s(self, asked_s: float) -> float:
+        """Return how long a take may last [s], of what was asked for."""
+        return asked_s
 
     def _cut_off(self, why: str) -> None:
         self._console.note(f"The take is interrupted: {why}")
@@ -115,6 +126,39 @@ class Operator(Attendant):
         self._on_result(judged)
         self._told()
         return judged
+
+
+class Supervisor(Operator):
+    """Looks after rollouts through a console: an operator who can also take over.
+
+    Args:
+        attempts: runs them.
+        console: shared with the thread that has the window.
+        given: as of `Operator`.
+    """
+
+    def __init__(self, attempts: Attempts, console: Console, *given: Any) -> None:
+        super().__init__(console, *given)
+        self._attempts = attempts
+        attempts.on_note = lambda note, result: console.note(note.words(result))
+
+    def begin(self, hurdle: Callable[[], str], stop: Callable[[], bool]) -> bool:
+        """Wait until the next attempt may begin; False ends the session.
+
+        Raises:
+            DeviceError: nobody watches, and the policy failed too often in a row.
+        """
+        if not self._console.asks:
+            self._attempts.require_policy()
+        return super().begin(hurdle, stop)
+
+    def run_take(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
+        """Run an attempt, called as the function of that name."""
+        return self._attempts.run(rig, leader, **given)
+
+    def longest_s(self, asked_s: float) -> float:
+        """Return how long an attempt may last [s]: longer where the policy drives slowly."""
+        return asked_s / self._attempts.speed.scale
 
 
 class _Beginning:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -35,6 +35,8 @@ class Command(StrEnum):
     ESTOP = "estop"
     CLEAR = "clear"
     """Clear a trip; twice."""
+    TAKE_OVER = "take_over"
+    """In a rollout: drive the arm, or let the policy drive it again."""
 
 
 DEFAULTS: Final[Mapping[Command, tuple[str, ...]]] = MappingProxyType(
@@ -55,6 +57,10 @@ DEFAULTS: Final[Mapping[Command, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """Right, left and Esc as in lerobot-record; space and c as in gaploop teleoperate."""
+ROLLOUT: Final[Mapping[Command, tuple[str, ...]]] = MappingProxyType(
+    {**DEFAULTS, Command.TAKE_OVER: ("t",)}
+)
+"""With a policy that can be taken over from."""
 
 NAMED_KEYS: Final = (
     *("right", "left", "up", "down", "space", "return", "escape", "backspace", "tab"),
@@ -98,7 +104,10 @@ class KeyMap:
 
     @classmethod
     def of(
-        cls, changes: Mapping[str, str | Sequence[str]], taken: Mapping[str, str] | None = None
+        cls,
+        changes: Mapping[str, str | Sequence[str]],
+        taken: Mapping[str, str] | None = None,
+        defaults: Mapping[Command, tuple[str, ...]] = DEFAULTS,
     ) -> KeyMap:
         """Return the default keys with those of `--keys` in their place.
 
@@ -106,16 +115,19 @@ class KeyMap:
             changes: command to a key, or several in a list or separated by spaces.
             taken: keys that the leader needs for itself, to what they do there. A default key
                 among them is left out; asking for one is refused.
+            defaults: commands there are, and their usual keys.
 
         Raises:
             UnusableInputError: a command or key that doesn't exist, a key given twice, or a
                 command left without a key.
         """
         taken = taken or {}
-        asked = {_command(name): _keys(name, value, taken) for name, value in changes.items()}
+        asked = {
+            _command(name, defaults): _keys(name, value, taken) for name, value in changes.items()
+        }
         wanted = {key for keys in asked.values() for key in keys}
         merged = {}
-        for command, keys in DEFAULTS.items():
+        for command, keys in defaults.items():
             left = tuple(k for k in keys if k not in taken)
             merged[command] = asked.get(command, left)
         _check_once(merged, asked, wanted)
@@ -150,9 +162,9 @@ def shown(key: str) -> str:
     return _SHOWN.get(key, key.capitalize())
 
 
-def _command(name: str) -> Command:
-    if name not in list(Command):
-        raise unknown_choice("command", name, [c.value for c in Command], "--keys")
+def _command(name: str, known: Collection[Command]) -> Command:
+    if name not in known:
+        raise unknown_choice("command", name, [c.value for c in known], "--keys")
     return Command(name)
 
 

@@ -18,7 +18,7 @@ from gaploop.collect.operator import machine
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import DIGITS, Command, KeyMap
 from gaploop.collect.operator.inquiry import Suggestion
-from gaploop.collect.operator.seen import Bar, Loop, Seen, SetUp, TakeSeen
+from gaploop.collect.operator.seen import Bar, Driven, Loop, Seen, SetUp, TakeSeen
 from gaploop.collect.operator.sounds import Sound
 from gaploop.collect.operator.state import Act, Deed, Stage, State, Timing
 from gaploop.core.vocabulary import Outcome
@@ -45,6 +45,19 @@ class Safety:
     estop: Callable[[], None] = lambda: None
     clear: Callable[[], None] = lambda: None
     loop: Callable[[], Loop] = Loop
+
+
+@dataclass(frozen=True)
+class Driving:
+    """Who drives in a rollout, as far as the operator sees it and has a say in it.
+
+    Attributes:
+        switch: take over, or hand back.
+        seen: who drives now; None where no policy does.
+    """
+
+    switch: Callable[[], None] = lambda: None
+    seen: Callable[[], Driven | None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -84,7 +97,7 @@ class Console:
         asks: bool = True,
     ) -> None:
         self.keys = keys
-        self.safety = Safety()
+        self.safety, self.driving = Safety(), Driving()
         self.on_label: Callable[[], object] = lambda: None
         """Called when a label was given or taken back; must not wait."""
         self.labelled = 0
@@ -120,6 +133,8 @@ class Console:
             self.safety.estop()
         elif command is Command.CLEAR:
             self._clear()
+        elif command is Command.TAKE_OVER:
+            self.driving.switch()
         else:
             with self._changed:
                 self._step(machine.press(self._state, command, self._now_s()))
@@ -154,6 +169,7 @@ class Console:
                 self._note if self._now_s() - self._note_s < NOTE_S else self._book.fault,
                 self._quotas.left_s,
                 self._hand_held,
+                self.driving.seen(),
             )
 
     def leave(self) -> None:
@@ -229,10 +245,10 @@ class Console:
         self._ends = False
         return not self.left
 
-    def begun(self) -> None:
-        """Say that the take's first turn has been recorded."""
+    def begun(self, longest_s: float) -> None:
+        """Say that the first turn of a take of at most `longest_s` [s] has been recorded."""
         with self._changed:
-            self._set(machine.begun(self._state, self._now_s()))
+            self._set(machine.begun(self._state, self._now_s(), longest_s))
             self._play(Sound.START)
 
     def over(self) -> str:

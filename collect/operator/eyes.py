@@ -58,6 +58,7 @@ class Eyes:
             self._fps,
             figures.missed,
             dict(writer.dropped) if writer is not None else {},
+            len(trips),
             say_trip(tripped, joints) if tripped else "",
             snapshot is not None and snapshot.mode is Mode.TRIPPED,
             faults=snapshot.faults if snapshot is not None else (),

@@ -67,9 +67,12 @@ def tick(state: State, now_s: float) -> Step:
     return state, ()
 
 
-def begun(state: State, now_s: float) -> State:
-    """The take has begun."""
-    return _enter(state, Stage.RECORDING, now_s) if state.stage is Stage.STARTING else state
+def begun(state: State, now_s: float, longest_s: float) -> State:
+    """The take has begun; it lasts `longest_s` [s] at most."""
+    if state.stage is not Stage.STARTING:
+        return state
+    timing = replace(state.timing, episode_s=longest_s)
+    return _enter(replace(state, timing=timing), Stage.RECORDING, now_s)
 
 
 def ended(

@@ -20,6 +20,7 @@ type Box = tuple[float, float, float, float]
 PANEL: Final = (35, 39, 46)
 LINE: Final = (66, 72, 84)
 BLUE: Final = (32, 92, 168)
+PURPLE: Final = (120, 62, 160)
 WARN: Final = (255, 186, 74)
 
 

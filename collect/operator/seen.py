@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gaploop.collect.intervention import Driver
 from gaploop.collect.operator.commands import KeyMap
 from gaploop.collect.operator.state import State
 from gaploop.core.vocabulary import Outcome
@@ -41,7 +42,8 @@ class Loop:
         fps: policy frames per second that are asked for [Hz].
         missed: turns skipped since the session began.
         dropped: camera to pictures of the take that the encoder couldn't take.
-        trip: why the safety filter has tripped and what to do, in words, or "".
+        trips: how often the safety filter has tripped.
+        trip: why it has tripped now and what to do, in words, or "".
         limp: torque is off.
         lost: which device is gone, in words, or "".
         faults: what else went wrong, newest last.
@@ -51,10 +53,33 @@ class Loop:
     fps: float = math.nan
     missed: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
+    trips: int = 0
     trip: str = ""
     limp: bool = False
     lost: str = ""
     faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Driven:
+    """Who drives in a rollout, and how fast the policy may.
+
+    Attributes:
+        driver: who drives now.
+        can_switch: a person can take over, or drives and can hand back.
+        speed_scale: share of its speed at which the policy drives.
+        successes: its successes without help so far, of those that make it as fast as it is; None
+            where the speed is fixed.
+        interventions: how often the person took over in the attempt.
+        person_s: how long the person drove in it [s].
+    """
+
+    driver: Driver = Driver.NOBODY
+    can_switch: bool = False
+    speed_scale: float = 1.0
+    successes: int | None = None
+    interventions: int = 0
+    person_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -101,6 +126,7 @@ class Seen:
         note: a line for the operator.
         left_s: estimated time until everything is recorded [s], NaN where there is no estimate.
         hand_held: the leader's own keys count while its dead-man button is held.
+        driven: who drives, in a rollout.
     """
 
     now_s: float
@@ -116,3 +142,4 @@ class Seen:
     note: str = ""
     left_s: float = math.nan
     hand_held: str = ""
+    driven: Driven | None = None

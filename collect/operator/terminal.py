@@ -17,6 +17,7 @@ _TONES: Final = {
     Tone.ASK: "bold white on blue",
     Tone.WAIT: "bold black on yellow",
     Tone.ALARM: "bold white on red",
+    Tone.PERSON: "bold white on magenta",
     Tone.IDLE: "bold black on white",
 }
 _BAR: Final = 24
@@ -46,6 +47,8 @@ def _lines(shown: Shown) -> Iterator[tuple[str, str]]:
     if shown.share == shown.share:
         yield _bar(shown.share), ""
     yield f"{shown.count}   {shown.loop}", "yellow" if shown.trouble else ""
+    if shown.driving:
+        yield shown.driving, ""
     if shown.choices:
         yield "", ""
         yield shown.question, "bold"
@@ -75,5 +78,8 @@ def _bar(share: float) -> str:
 
 def line(shown: Shown) -> str:
     """Return the view as one line, for logs."""
-    parts = (shown.word.lower(), shown.clock, shown.below, shown.count, shown.loop, shown.note)
+    parts = (
+        *(shown.word.lower(), shown.clock, shown.below, shown.count),
+        *(shown.loop, shown.driving, shown.note),
+    )
     return " · ".join(part for part in parts if part)

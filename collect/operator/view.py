@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from gaploop.collect.intervention import Driver
 from gaploop.collect.operator.commands import Command, KeyMap
+from gaploop.collect.operator.hints import Hint, hints
 from gaploop.collect.operator.inquiry import ASKED, Inquiry, Question
-from gaploop.collect.operator.seen import Bar, Loop, Seen, SetUp, TakeSeen
-from gaploop.collect.operator.state import BETWEEN, Stage, State
+from gaploop.collect.operator.seen import Bar, Driven, Loop, Seen, SetUp, TakeSeen
+from gaploop.collect.operator.state import BETWEEN, RUNS_ON, Stage
+from gaploop.collect.speed_ramp import SUCCESSES
 from gaploop.core.vocabulary import Outcome
 
 SHOWN_TAKES: Final = 5
-HINTS: Final = 6
 
 
 class Tone(StrEnum):
@@ -26,6 +28,7 @@ class Tone(StrEnum):
     ASK = "ask"
     WAIT = "wait"
     ALARM = "alarm"
+    PERSON = "person"
     IDLE = "idle"
 
 
@@ -57,14 +60,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Hint:
-    """A key and what it does now."""
-
-    key: str
-    does: str
-
-
-@dataclass(frozen=True)
 class Shown:
     """What the operator sees.
 
@@ -77,6 +72,7 @@ class Shown:
         count: takes that count, of those wanted.
         loop: rate and what got lost, in a line.
         trouble: something in that line is not as it should be.
+        driving: how fast the policy may drive and how often it was helped, in a line.
         question: what is asked; "" where nothing is.
         choices: the answers to it.
         bars: quotas.
@@ -95,6 +91,7 @@ class Shown:
     count: str
     loop: str
     trouble: bool
+    driving: str = ""
     question: str = ""
     choices: tuple[Choice, ...] = ()
     bars: tuple[Bar, ...] = ()
@@ -121,12 +118,13 @@ def look(seen: Seen) -> Shown:
         _count(seen),
         _loop(seen.loop),
         _in_trouble(seen.loop),
+        _driving(seen),
         "" if asked is None else ASKED[asked.question],
         () if asked is None else tuple(_choices(asked, seen.keys)),
-        seen.bars,
+        (*_ramp(seen.driven), *seen.bars),
         seen.setup,
         tuple(_rows(seen)),
-        tuple(_hints(seen))[:HINTS],
+        hints(seen),
         seen.note or (seen.loop.faults[-1] if seen.loop.faults else ""),
         seen.task,
     )
@@ -143,6 +141,13 @@ _SIGNS: Final = {
     Stage.DONE: ("DONE", Tone.IDLE),
     Stage.ENDED: ("ENDED", Tone.IDLE),
 }
+_DRIVERS: Final = {
+    Driver.NOBODY: ("HOLDING", Tone.IDLE),
+    Driver.POLICY: ("POLICY", Tone.RECORD),
+    Driver.PERSON: ("YOU DRIVE", Tone.PERSON),
+    Driver.ALIGNING: ("ALIGNING", Tone.WAIT),
+}
+"""What is said in a rollout while it is recorded."""
 _QUESTIONS: Final = {
     Question.OUTCOME: "HOW WAS IT?",
     Question.MODE: "WHAT FAILED?",
@@ -164,6 +169,8 @@ def _sign(seen: Seen) -> tuple[str, Tone, str]:
         return "WAITING", Tone.ALARM, state.blocked
     if state.paused and state.stage in BETWEEN:
         return "PAUSED", Tone.IDLE, f"{seen.keys.name(Command.PAUSE)} goes on."
+    if state.stage is Stage.RECORDING and seen.driven is not None:
+        return *_DRIVERS[seen.driven.driver], _below(seen)
     word, tone = _SIGNS[state.stage]
     return word, tone, _below(seen)
 
@@ -186,7 +193,12 @@ def _below(seen: Seen) -> str:
 
 def _taking(seen: Seen) -> str:
     number = max((take.number for take in seen.takes), default=0) + 1
-    return f"Take {number}: {seen.task}" if seen.task else f"Take {number}."
+    task = f": {seen.task}" if seen.task else "."
+    if seen.driven is None:
+        return f"Take {number}{task}"
+    if seen.driven.driver is Driver.ALIGNING:
+        return "Hold the leader: it comes to the arm's pose, then it is limp and yours."
+    return f"Recording take {number}{task}"
 
 
 def _about(seen: Seen, asked: Inquiry) -> str:
@@ -218,7 +230,28 @@ def _loop(loop: Loop) -> str:
     parts.append(f"missed {loop.missed}")
     dropped = ", ".join(f"{camera} {count}" for camera, count in loop.dropped.items() if count)
     parts.append(f"dropped {dropped or 0}")
+    if loop.trips:
+        parts.append(f"tripped {loop.trips}x")
     return " · ".join(parts)
+
+
+def _driving(seen: Seen) -> str:
+    driven = seen.driven
+    if driven is None:
+        return ""
+    parts = [f"policy at {driven.speed_scale:.0%} of its speed"]
+    if seen.state.stage in RUNS_ON:
+        helped = f", {driven.person_s:.1f} s" if driven.interventions else ""
+        parts.append(f"taken over {driven.interventions}x{helped}")
+    elif driven.driver is Driver.PERSON:
+        parts.append("you drive")
+    return " · ".join(parts)
+
+
+def _ramp(driven: Driven | None) -> Iterator[Bar]:
+    """Yield how far the policy is on its way to full speed."""
+    if driven is not None and driven.successes is not None:
+        yield Bar("successes without help, for full speed", driven.successes, SUCCESSES)
 
 
 def _in_trouble(loop: Loop) -> bool:
@@ -252,45 +285,3 @@ def take_words(take: TakeSeen) -> str:
         more = [said.get("discard_reason", "")]
     words = ", ".join(str(word).replace("_", " ") for word in more if word)
     return f"{take.outcome.value}: {words}" if words else take.outcome.value
-
-
-def _hints(seen: Seen) -> Iterator[Hint]:
-    """Yield the keys that do something now, most wanted first."""
-    if seen.loop.trip:
-        clear = seen.keys.name(Command.CLEAR)
-        yield Hint(f"{clear} {clear}" if clear else "Enter Enter", "clear the trip")
-    for command, does in _do(seen.state):
-        if command is Command.NEXT and seen.state.blocked and seen.state.inquiry is None:
-            continue
-        if key := seen.keys.name(command):
-            yield Hint(key, does)
-    if seen.hand_held:
-        yield Hint(seen.hand_held, "hold to move the arm")
-    if estop := seen.keys.name(Command.ESTOP):
-        yield Hint(estop, "EMERGENCY STOP")
-
-
-def _do(state: State) -> Iterator[tuple[Command, str]]:
-    if state.inquiry is not None:
-        if state.inquiry.at is not None:
-            yield Command.ACCEPT, "take the marked answer"
-        yield Command.NEXT, "pass over"
-        yield Command.UP, "mark another"
-        yield Command.RERECORD, "discard, record again"
-        return
-    if state.stage is Stage.RECORDING:
-        yield Command.NEXT, "end the take"
-        yield Command.SUCCESS, "end it: success"
-        yield Command.FAILURE, "end it: failure"
-        yield Command.RERECORD, "discard, record again"
-        yield Command.STOP, "last take, then end"
-        return
-    if state.stage not in BETWEEN:
-        return
-    go = {Stage.RESET: "start the next take", Stage.SET_UP: "it is set up", Stage.DONE: "end"}
-    yield Command.NEXT, go.get(state.stage, "start the take")
-    if state.takes:
-        yield Command.UNDO, "take back the last label"
-        yield Command.UP, "earlier take; then label it"
-    yield Command.PAUSE, "go on" if state.paused else "pause"
-    yield Command.STOP, "end the session"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gaploop.collect.operator import paint
-from gaploop.collect.operator.paint import BLUE, PANEL, WARN
+from gaploop.collect.operator.paint import BLUE, PANEL, PURPLE, WARN
 from gaploop.collect.operator.view import Choice, Row, Shown, Tone
 from gaploop.collect.setup_words import sketch_image
 from gaploop.core.errors import DeviceError
@@ -40,6 +40,7 @@ _TONES: Final = {
     Tone.ASK: BLUE,
     Tone.WAIT: AMBER,
     Tone.ALARM: RED,
+    Tone.PERSON: PURPLE,
     Tone.IDLE: GREY,
 }
 _OUTCOMES: Final = {
@@ -185,6 +186,9 @@ class Window:
         self._text(shown.count, WORDS_PX, INK, (x, y), wide)
         ink = WARN if shown.trouble else DIM
         self._text(shown.loop, SMALL_PX, ink, (x, y + 40 * scale), wide)
+        if shown.driving:
+            self._text(shown.driving, SMALL_PX, INK, (x, y + 72 * scale), wide)
+            y += 32 * scale
         y += 76 * scale
         if shown.setup.words:
             y = self._setup(shown, x, y, wide)

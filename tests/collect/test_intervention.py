@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from gaploop.collect.intervention import EASE_S, SHRINK, Driver, Offset, SharedLeader
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.smoothing import SmoothedPolicy
 from gaploop.collect.take_over import OnMotion, OnStall, Wish
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.station import SafetyLimits
@@ -323,13 +322,21 @@ def test_a_speed_that_is_none_is_refused(scale: float) -> None:
 
 
 def test_smoothing_starts_where_the_arm_stands_and_arrives() -> None:
-    policy = SmoothedPolicy(Script([np.ones(3)]), 0.1)
+    leader = PolicyLeader(Script([np.ones(3)]), Arm(), FPS, HZ, lag_s=0.1)
     here = Observation(np.zeros(3), None, {})
-    way = [policy.act(here)[0] for _ in range(round(0.1 * FPS))]
-    assert way == sorted(way)
-    assert 0 < way[0] < 0.25
-    assert way[-1] == pytest.approx(1 - math.exp(-1), abs=1e-9)
-    policy.reset()
-    assert policy.act(here)[0] == way[0]
+
+    def way() -> list[float]:
+        found = []
+        for _ in range(round(0.1 * FPS)):
+            leader.observe(here)
+            found += [leader.read(0.0).q_rad[0] for _ in range(EVERY)]
+        return found[EVERY - 1 :: EVERY]
+
+    first = way()
+    assert first == sorted(first)
+    assert 0 < first[0] < 0.25
+    assert first[-1] == pytest.approx(1 - math.exp(-1), abs=1e-9)
+    leader.reset()
+    assert way() == first
     with pytest.raises(UnusableInputError, match="above 0"):
-        SmoothedPolicy(Script([]), 0.0)
+        PolicyLeader(Script([]), Arm(), FPS, HZ, lag_s=0.0)

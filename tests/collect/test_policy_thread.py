@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.policy_thread import PatientLeader
+from gaploop.collect.smoothing import cross_faded
 from gaploop.core.types import FloatArray, Observation
 
 FPS, TURNS = 50.0, 4
@@ -45,9 +48,9 @@ class Arm:
         return units
 
 
-def frame(leader: PolicyLeader) -> list[float]:
-    """Take one frame's turns; return what is asked for at each."""
-    leader.observe(Observation(np.zeros(1), None, {}))
+def frame(leader: PolicyLeader, at: float = 0.0) -> list[float]:
+    """Take one frame's turns with the arm `at` some place; return what is asked for at each."""
+    leader.observe(Observation(np.array([at]), None, {}))
     return [float(leader.read(0.0).q_rad[0]) for _ in range(TURNS)]
 
 
@@ -110,3 +113,68 @@ def test_a_plan_of_the_take_before_is_thrown_away(steps: tuple[Steps, PatientLea
     until(lambda: policy.acts == 2)
     until(lambda: leader.pace.asked == 1 or not frame(leader))
     assert leader._path[-1] == [101.0], "the first answer, 100, was about another take"
+
+
+class Plans(Steps):
+    """A policy that plans ahead: its n-th step from zero is n, whenever it is asked."""
+
+    def __init__(self, long: int, execute: int) -> None:
+        super().__init__()
+        self.execute, self._long = execute, long
+
+    def plan(self, observation: Observation) -> FloatArray:
+        self.acts += 1
+        assert self.gate.wait(WITHIN_S)
+        self.gate.clear()
+        whole = math.floor(observation.state[0])
+        now = whole + round(observation.state[0] - whole)
+        return np.arange(now + 1.0, now + 1.0 + self._long)[:, None]
+
+
+def planned(long: int, execute: int, slow_frames: int, frames: int) -> tuple[list[float], Any]:
+    """Drive by a planner that takes so many frames for each plan; return the targets, its pace."""
+    arm, any_arm = [0.0], Arm()
+    policy = Plans(long, execute)
+    leader = PatientLeader(policy, any_arm, FPS, FPS * TURNS)  # type: ignore[arg-type]
+    thinks = 0
+    for _ in range(frames):
+        arm += frame(leader, arm[-1])
+        thinks = thinks + 1 if leader._is_asked else 0
+        if thinks == slow_frames:
+            policy.gate.set()
+            until(lambda: bool(leader._answers))
+            leader._answers[0] = replace(leader._answers[0], took_s=slow_frames / FPS)
+            thinks = 0
+    policy.gate.set()
+    leader.close()
+    return arm, leader.pace
+
+
+@pytest.mark.parametrize(("long", "execute"), [(20, 10), (20, 20)])
+def test_the_next_plan_is_made_while_the_present_one_is_executed(long: int, execute: int) -> None:
+    """Whenever a plan was due, the arm stood until it was made."""
+    slow = 4
+    arm, pace = planned(long, execute, slow, 60)
+    first = pace.waited_s
+    moves = np.diff(arm)
+    stood = np.flatnonzero(moves == 0.0)
+    assert pace.asked > 3
+    assert first == pytest.approx(slow / FPS, abs=1.5 / FPS), "nothing is there before the first"
+    assert stood.max() < (slow + 2) * TURNS, "the arm stands before its first plan only"
+    np.testing.assert_allclose(moves[moves > 0], 1.0 / TURNS, atol=1e-6)
+
+
+def test_a_policy_too_slow_even_for_its_plans_holds_between_them() -> None:
+    arm, pace = planned(4, 4, 6, 60)
+    moves = np.diff(arm)
+    assert moves.min() >= 0.0
+    assert pace.waited_s > 0.3
+    assert max(arm) > 8.0
+
+
+def test_one_plan_is_gone_over_into_from_another_gradually() -> None:
+    old = [np.array([0.0])] * 3
+    new = [np.array([1.0])] * 5
+    assert np.concatenate(cross_faded(old, new)).tolist() == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert cross_faded([], new) == new
+    assert cross_faded(old, []) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +11,8 @@ import pytest
 from gaploop.collect.intervention import SharedLeader
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
-from gaploop.collect.rollout import RolloutNote, Rollouts, Verdict, spans
-from gaploop.collect.session import Quota, SessionEnd, SessionSpec, TakeResult, record_takes
+from gaploop.collect.rollout import Attempts, RolloutNote, Rollouts, spans
+from gaploop.collect.session import Quota, SessionEnd, SessionSpec, record_takes
 from gaploop.collect.speed_ramp import FILE, SUCCESSES, SpeedRamp
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, read_take, take_folders
@@ -70,7 +69,8 @@ def roll(
 
 def test_a_policy_that_raises_ends_its_take_and_the_session_goes_on(tmp_path: Path) -> None:
     notes: list[RolloutNote] = []
-    attendant = Rollouts(SpeedRamp(tmp_path, "p", 1.0), on_note=lambda n, _r: notes.append(n))
+    attempts = Attempts(SpeedRamp(tmp_path, "p", 1.0), lambda n, _r: notes.append(n))
+    attendant = Rollouts(attempts)
     end = roll(tmp_path, Still(fails=(1,)), 3, attendant=attendant)
     assert end.counted == 3
     takes = list(read_journal(tmp_path))
@@ -81,14 +81,14 @@ def test_a_policy_that_raises_ends_its_take_and_the_session_goes_on(tmp_path: Pa
 
 
 def test_a_policy_that_always_raises_ends_the_session_in_one_line(tmp_path: Path) -> None:
-    attendant = Rollouts(SpeedRamp(tmp_path, "p", 1.0))
+    attendant = Rollouts(Attempts(SpeedRamp(tmp_path, "p", 1.0)))
     with pytest.raises(DeviceError, match=r"3 takes in a row ended in a fault; .* not aligned"):
         roll(tmp_path, Still(fails=tuple(range(9))), 9, attendant=attendant)
     assert len(list(read_journal(tmp_path))) == 3
 
 
 def test_a_policy_does_not_drive_on_a_stale_picture(tmp_path: Path) -> None:
-    attendant = Rollouts(SpeedRamp(tmp_path, "p", 1.0))
+    attendant = Rollouts(Attempts(SpeedRamp(tmp_path, "p", 1.0)))
     with pytest.raises(DeviceError, match=r"3 takes in a row .* Camera overhead is stale"):
         roll(tmp_path, Still(), 1, frozen=True, attendant=attendant)
     for folder in take_folders(tmp_path):
@@ -99,54 +99,51 @@ def test_a_policy_does_not_drive_on_a_stale_picture(tmp_path: Path) -> None:
     assert len(read_take(folder).frames) == pytest.approx(36, abs=3)
 
 
-def test_the_operators_word_ends_an_attempt_and_stands(tmp_path: Path) -> None:
-    def at_once(_leader: SharedLeader, verdict: Verdict) -> None:
-        verdict.say(Outcome.SUCCESS)
-
-    attendant = Rollouts(SpeedRamp(tmp_path, "p", 1.0), poll=at_once)
-    (result,) = roll(tmp_path, Still(), 1, attendant=attendant).takes
-    assert (result.outcome, result.reason) == (Outcome.SUCCESS, "the operator ended it: success")
-
-
 def test_the_ramp_takes_twenty_successes_and_is_kept(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     scales = []
-    for _ in range(SUCCESSES + 2):
+    for take in range(SUCCESSES + 2):
         ramp = SpeedRamp(journal, "sha256:a")
         scales.append(ramp.scale)
         journal.mkdir(exist_ok=True)
-        ramp.succeeded()
+        assert ramp.successes == min(take, SUCCESSES)
+        ramp.succeeded({f"take {take}"})
     assert scales[0] == pytest.approx(0.1)
     np.testing.assert_allclose(np.diff(scales[: SUCCESSES + 1]), 0.9 / SUCCESSES)
     assert scales[SUCCESSES:] == [1.0, 1.0]
     assert SpeedRamp(journal, "sha256:b").scale == pytest.approx(0.1), "another policy is new"
-    assert SpeedRamp(journal, "sha256:b", 0.5).scale == 0.5
+    fixed = SpeedRamp(journal, "sha256:b", 0.5)
+    assert (fixed.scale, fixed.successes) == (0.5, None)
     (journal / FILE).write_text("[]")
     with pytest.raises(UnusableInputError, match="Delete it"):
         SpeedRamp(journal, "sha256:a")
 
 
-def test_help_does_not_speed_a_policy_up(tmp_path: Path) -> None:
+def test_help_does_not_speed_a_policy_up_and_a_word_taken_back_slows_it_down(
+    tmp_path: Path,
+) -> None:
     ramp = SpeedRamp(tmp_path, "p")
-    attendant = Rollouts(ramp)
-    good = TakeResult("u", Outcome.SUCCESS, "", 1.0, 50)
-    attendant._told(RolloutNote("u", 0.1, 1, 0.5), good)
+    attempts = Attempts(ramp)
+    attempts.notes = {
+        "helped": RolloutNote("helped", 0.1, 1, 0.5),
+        "alone": RolloutNote("alone", 0.1, 0, 0.0),
+    }
+    attempts.judged({"helped": Outcome.SUCCESS})
     assert ramp.scale == pytest.approx(0.1)
-    attendant._told(RolloutNote("u", 0.1, 0, 0.0), good)
+    attempts.judged({"helped": Outcome.SUCCESS, "alone": Outcome.SUCCESS})
+    assert SpeedRamp(tmp_path, "p").scale == ramp.scale == pytest.approx(0.145)
+    attempts.judged({"helped": Outcome.SUCCESS, "alone": Outcome.FAILURE})
+    assert SpeedRamp(tmp_path, "p").scale == ramp.scale == pytest.approx(0.1)
+
+
+def test_a_count_that_cannot_be_written_ends_no_session(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ramp = SpeedRamp(tmp_path / "journal", "p")
+    (tmp_path / "journal").write_text("a file where the folder should be")
+    ramp.succeeded({"a"})
     assert ramp.scale == pytest.approx(0.145)
-
-
-def test_whoever_waits_without_end_is_heard_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
-    """With a stale camera, torque on and a terminal, neither space nor q did anything."""
-    waits: list[float] = []
-    attendant = Rollouts(SpeedRamp(Path("none"), "p", 1.0), patience_s=math.inf)
-    attendant.pause = waits.append
-    with caplog.at_level("WARNING"):
-        assert attendant.begin(lambda: "" if len(waits) > 3 else "No room.", lambda: False)
-        assert not attendant.begin(lambda: "No room.", lambda: len(waits) > 6)
-    assert len(waits) > 6
-    assert "No room. Waiting." in caplog.text
-    assert "inf" not in caplog.text
+    assert "successes can't be written" in caplog.text
 
 
 def test_spans_are_the_stretches_that_a_person_drove() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gaploop.scripts._keys import key_names
-from gaploop.scripts._record_screen import chosen_display
+from gaploop.scripts._operator_screen import chosen_display
 from gaploop.scripts.cli import main
 
 

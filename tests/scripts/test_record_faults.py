@@ -34,8 +34,8 @@ from gaploop.core.types import CameraFrame
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.layout import episode_rows
 from gaploop.scripts import _arms
-from gaploop.scripts._record_arm_cast import ArmOptions, arm_cast
-from gaploop.scripts._record_casts import Cast
+from gaploop.scripts._arm_cast import ArmOptions, arm_cast
+from gaploop.scripts._casts import Cast
 from gaploop.scripts._record_publish import Publisher
 from gaploop.scripts.cli import main
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan

@@ -35,6 +35,7 @@ BASE = ["rollout", "--policy.path=base"]
     ("options", "said"),
     [
         (["--policy.path=missing"], "not found"),
+        (["--display=mirror"], "One of: auto, none, terminal"),
         (["--take_over=shout"], "One of: auto, key, motion, never"),
         (["--speed_scale=0"], "above 0 and up to 1"),
         (["--smoothing.exponential_s=0"], "above 0"),

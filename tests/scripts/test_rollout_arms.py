@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gaploop.collect.intervention import SharedLeader
+from gaploop.collect.intervention import Driver
+from gaploop.collect.operator.attended import Supervisor
+from gaploop.collect.operator.book import LabelBook
+from gaploop.collect.operator.commands import ROLLOUT, Command, KeyMap
+from gaploop.collect.operator.console import Console
+from gaploop.collect.operator.seen import Driven
+from gaploop.collect.operator.state import Stage, Timing
+from gaploop.collect.operator.view import look
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.rollout import Rollouts, Verdict, spans
+from gaploop.collect.rollout import Attempts, spans
 from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.collect.speed_ramp import SpeedRamp
+from gaploop.collect.take_over import OnRequest
 from gaploop.core.errors import DeviceError, LostError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
+from gaploop.core.station import Station
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.scripts import _rollout_session
+from gaploop.scripts import _arms
+from gaploop.scripts._arm_cast import ArmOptions, arm_cast
+from gaploop.scripts._casts import Cast
 from gaploop.scripts._find_again import Headway
-from gaploop.scripts._keys import Keys
-from gaploop.scripts._rollout_cast import Cast, arm_cast, embedded_cast
-from gaploop.scripts._rollout_keys import RolloutKeys
-from gaploop.scripts.cli import main
+from gaploop.scripts._rolling import Rolling
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
+
+WITHIN_S = 60.0
+STATION = Station(name="bench", domain=Domain.SIM_TARGET)
+C = Command
 
 
 class Still:
@@ -43,163 +53,182 @@ class Still:
         return observation.state
 
 
-@pytest.fixture
-def arms(tmp_path: Path) -> Iterator[tuple[EmulatedBus, EmulatedBus, Any]]:
-    """Both buses and the options that name them."""
-    from gaploop.scripts._devices import registries
+class Bench:
+    """An emulated follower and leader, and a policy that drives."""
 
-    RobotConfig: Any
-    TeleoperatorConfig: Any
-    RobotConfig, TeleoperatorConfig = registries()
-    with ExitStack() as stack:
-        buses = []
-        for role in ("follower", "leader"):
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        from gaploop.scripts._devices import registries
+
+        self.journal, self.buses, made = folder / "journal", dict[str, EmulatedBus](), []
+        for registry, role in zip(registries(), ("follower", "leader"), strict=True):
             plan = arm_plan("so101", role).calibrated()
-            (tmp_path / f"{role}.json").write_text(json.dumps(plan.calibration()))
-            bus = EmulatedBus.start(plan=plan, hand="still", link=tmp_path / role)
-            buses.append(stack.enter_context(bus))
-        shared: dict[str, Any] = {"calibration_dir": tmp_path}
-        config = SimpleNamespace(
-            robot=RobotConfig.get_choice_class("so101_follower")(
-                port=str(tmp_path / "follower"), id="follower", **shared
-            ),
-            teleop=TeleoperatorConfig.get_choice_class("so101_leader")(
-                port=str(tmp_path / "leader"), id="leader", **shared
-            ),
-            station=None,
-            take_over="key",
-            cartesian=None,
-            dataset=SimpleNamespace(fps=None, reset_time_s=0.0),
+            (folder / f"{role}.json").write_text(json.dumps(plan.calibration()))
+            bus = EmulatedBus.start(plan=plan, hand="still", link=folder / role)
+            self.buses[role] = stack.enter_context(bus)
+            chosen: Any = registry.get_choice_class(f"so101_{role}")
+            made.append(chosen(port=str(folder / role), id=role, calibration_dir=folder))
+        self.robot, self.teleop = made
+        self.attempts = Attempts(SpeedRamp(self.journal, "p", 1.0))
+        self.rolling = Rolling(
+            Still(),
+            PolicyLeader,
+            self.attempts,
+            lambda _follower, _fps: OnRequest(),
+            has_person=True,
+            drives_between=True,
         )
-        yield buses[0], buses[1], config
+
+    def options(self, *, is_watched: bool = True) -> ArmOptions:
+        return ArmOptions(
+            *(self.robot, self.teleop, STATION, None, Still.fps, _arms.Hands(), is_watched, 0.0),
+            rolling=self.rolling,
+        )
+
+    def limp(self, role: str) -> bool:
+        bus = self.buses[role]
+        with bus.lock:
+            return not any(servo.torque for servo in bus.servos.values())
 
 
-def limp(bus: EmulatedBus) -> bool:
-    with bus.lock:
-        return not any(servo.torque for servo in bus.servos.values())
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with ExitStack() as stack:
+        yield Bench(tmp_path, stack)
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    give_up_s = time.monotonic() + 10.0
+    give_up_s = time.monotonic() + WITHIN_S
     while not is_so():
         assert time.monotonic() < give_up_s, "waited in vain"
         time.sleep(0.01)
 
 
-def lead(follower: Any, rates: Any, sent_rad: Any, person: Any) -> SharedLeader:
-    return SharedLeader(
-        PolicyLeader(Still(), follower, rates.fps, rates.control_hz), person, sent_rad
-    )
+class Desk:
+    """A session in a thread; the test is its operator."""
+
+    def __init__(self, bench: Bench, cast: Cast, takes: int) -> None:
+        self.book = LabelBook(bench.journal, "ana")
+        self.console = Console(Timing(WITHIN_S, WITHIN_S), KeyMap(ROLLOUT), self.book, task="t")
+        self.console.safety, self.console.driving = cast.safety, bench.rolling.driving()
+        self.error: DeviceError | None = None
+        spec = SessionSpec(bench.journal, "t", TakeKind.ROLLOUT, max_s=WITHIN_S, policy="p")
+
+        def record() -> None:
+            try:
+                record_takes(
+                    spec,
+                    [Quota(takes)],
+                    cast.make_rig,
+                    cast.make_leader,
+                    stop=lambda: self.console.left,
+                    attendant=Supervisor(bench.attempts, self.console, cast.eyes),
+                )
+            except DeviceError as error:
+                self.error = error
+
+        self.thread = threading.Thread(target=record)
+
+    def __enter__(self) -> Desk:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.console.leave()
+        self.thread.join(WITHIN_S)
+        self.book.close()
+
+    @property
+    def driven(self) -> Driven:
+        driven = self.console.seen().driven
+        assert driven is not None
+        return driven
+
+    def at(self, *stages: Stage) -> bool:
+        return self.console.seen().state.stage in stages
+
+    def begin(self) -> None:
+        until(lambda: self.at(Stage.READY) and not self.console.seen().state.blocked)
+        self.console.key("right")
+        until(lambda: self.at(Stage.RECORDING) and self.driven.driver is Driver.POLICY)
 
 
-def roll(cast: Cast, journal: Path, poll: Any, takes: int = 1) -> None:
-    spec = SessionSpec(journal, "t", TakeKind.ROLLOUT, max_s=6.0, policy="p")
-    attendant = Rollouts(SpeedRamp(journal, "p", 1.0), poll, ready=lambda: cast.ready([]))
-    record_takes(spec, [Quota(takes)], cast.make_rig, cast.make_leader, attendant=attendant)
-
-
-def test_the_leader_comes_the_person_drives_and_all_is_limp_afterwards(
-    arms: tuple[EmulatedBus, EmulatedBus, Any], tmp_path: Path
-) -> None:
-    follower, leader, config = arms
-    seen: list[bool] = []
-
-    def poll(shared: SharedLeader, verdict: Verdict) -> None:
-        if shared.driver.value == "policy" and not shared.interventions and not seen:
-            seen.append(True)
-            shared.take_over()
-        elif shared.interventions:
-            seen.append(limp(leader))
-            if len(seen) > 20:
-                verdict.say(Outcome.SUCCESS)
-
-    with arm_cast(config, Still(), lead, RolloutKeys(Keys(None), [])) as cast:
+def test_the_leader_comes_the_person_drives_and_all_is_limp_afterwards(bench: Bench) -> None:
+    with arm_cast(bench.options()) as cast:
         cast.start()
-        assert not limp(follower)
-        roll(cast, tmp_path / "journal", poll)
-    assert limp(follower)
-    assert limp(leader)
-    (take,) = read_journal(tmp_path / "journal")
+        assert not bench.limp("follower")
+        with Desk(bench, cast, 1) as desk:
+            desk.begin()
+            assert look(desk.console.seen()).word == "POLICY"
+            desk.console.key("t")
+            until(lambda: desk.driven.driver is Driver.PERSON)
+            assert bench.limp("leader"), "whoever has taken over holds a limp leader"
+            until(lambda: desk.driven.person_s > 0.1)
+            shown = look(desk.console.seen())
+            assert shown.word == "YOU DRIVE"
+            assert "taken over 1x" in shown.driving
+            assert (shown.hints[0].key, shown.hints[0].does) == ("T", "hand back to the policy")
+            desk.console.key("t")
+            until(lambda: desk.driven.driver is Driver.POLICY)
+            desk.console.key("s")
+            desk.thread.join(WITHIN_S)
+    assert bench.limp("follower")
+    assert bench.limp("leader")
+    (take,) = read_journal(bench.journal)
     assert (take.outcome, take.info.domain) == (Outcome.SUCCESS, Domain.SIM_TARGET)
     ((first, last),) = spans(list(take.frames.intervention))
-    assert 0 < first < last == len(take.frames)
-    assert all(seen[1:]), "whoever has taken over holds a limp leader"
+    assert 0 < first < last < len(take.frames)
+    (note,) = bench.attempts.notes.values()
+    assert (note.uid, note.interventions) == (take.info.uid, 1)
 
 
-class Pressed(Keys):
-    """A terminal in which keys are pressed one after another."""
-
-    def __init__(self, keys: str) -> None:
-        super().__init__(None)
-        self._keys = list(keys)
-
-    works = True
-
-    def wait(self, _timeout_s: float) -> str:
-        return self._keys.pop(0) if self._keys else ""
-
-
-def test_keys_are_heeded_while_something_is_in_the_way(
-    arms: tuple[EmulatedBus, EmulatedBus, Any],
-) -> None:
-    """A camera was stale, the arm tripped meanwhile, and nothing but Ctrl-C was heard."""
-    follower, _, config = arms
-    pressed = RolloutKeys(Pressed(" "), [])
-    with arm_cast(config, Still(), lead, pressed) as cast:
+def test_things_are_put_back_with_the_leader_and_that_is_no_intervention(bench: Bench) -> None:
+    with arm_cast(bench.options()) as cast:
         cast.start()
-        pressed.drives(cast)
-        pressed.pause(0.0)
-        until(lambda: limp(follower))
-        pressed._keys = Pressed("cc")
-        pressed.pause(0.0)
-        assert limp(follower), "one press is none"
-        pressed.pause(0.0)
-        until(lambda: not limp(follower))
-        pressed._keys = Pressed("q")
-        pressed.pause(0.0)
-        assert pressed.stops()
-        pressed.drives(None)
-        pressed._keys = Pressed(" cc")
-        for _ in range(3):
-            pressed.pause(0.0)  # nothing is connected: nothing to stop, nothing to clear
+        with Desk(bench, cast, 1) as desk:
+            until(lambda: desk.at(Stage.READY))
+            desk.console.key("t")
+            until(lambda: desk.driven.driver is Driver.PERSON)
+            assert "you drive" in look(desk.console.seen()).driving
+            desk.begin()
+            desk.console.key("f")
+            until(lambda: desk.at(Stage.VERDICT))
+            assert look(desk.console.seen()).word == "WHAT FAILED?"
+            desk.console.key("1")
+            desk.console.key("right")
+            desk.thread.join(WITHIN_S)
+    (take,) = read_journal(bench.journal)
+    assert (take.outcome, take.failure_mode) == (Outcome.FAILURE, "frozen")
+    assert not take.frames.intervention.any()
 
 
-def test_where_nobody_is_a_trip_waits_for_no_operator(
-    arms: tuple[EmulatedBus, EmulatedBus, Any],
-) -> None:
+def test_nothing_drives_after_a_trip_before_the_operator_says_so(bench: Bench) -> None:
+    """With a stale camera, torque on and a terminal, neither space nor q did anything."""
+    with arm_cast(bench.options()) as cast:
+        cast.start()
+        with Desk(bench, cast, 1) as desk:
+            desk.begin()
+            desk.console.key("space")
+            until(lambda: bench.limp("follower") and not desk.at(Stage.RECORDING, Stage.ENDING))
+            assert look(desk.console.seen()).word == "TRIPPED"
+            desk.console.key("c")
+            assert bench.limp("follower"), "one press is none"
+            desk.console.key("c")
+            until(lambda: not bench.limp("follower"))
+            desk.console.key("q")
+            desk.thread.join(WITHIN_S)
+    (take,) = read_journal(bench.journal)
+    assert take.outcome is Outcome.FAILURE
+
+
+def test_where_nobody_is_a_trip_waits_for_no_operator(bench: Bench) -> None:
     """An arm that refused torque once hung an unattended run for good."""
-    follower, _, config = arms
-    pressed = RolloutKeys(Keys(None), [])
-    with arm_cast(config, Still(), lead, pressed) as cast:
+    with arm_cast(bench.options(is_watched=False)) as cast:
         cast.start()
-        cast.estop()
-        until(lambda: limp(follower))
-        assert cast.ready([])
+        cast.safety.estop()
+        until(lambda: bench.limp("follower"))
         hurdle = cast.make_rig({}).hurdle
         assert "limp after a safety trip" in hurdle()
         until(lambda: not hurdle())
-
-
-def test_an_arm_that_is_lost_again_and_again_ends_a_session_that_nobody_watches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A servo that browned out took torque again without limit, with a take for each."""
-    starts: list[int] = []
-
-    @contextlib.contextmanager
-    def browning_out(*given: Any) -> Iterator[Cast]:
-        def start() -> None:
-            starts.append(1)
-            raise LostError("Lost contact: servo 3.")
-
-        with embedded_cast(*given) as cast:
-            yield replace(cast, start=start)
-
-    monkeypatch.setattr(_rollout_session, "embedded_cast", browning_out)
-    command = ["rollout", "--policy.path=base", "--robot.type=so101_sim", "--take_over=never"]
-    assert main([*command, f"--dataset.root={tmp_path / 'd'}"]) == 2
-    assert "lost 3 times and no take finished in between" in capsys.readouterr().err
-    assert len(starts) == 3
 
 
 def test_what_is_finished_between_losses_counts_as_headway() -> None:
@@ -210,24 +239,17 @@ def test_what_is_finished_between_losses_counts_as_headway() -> None:
         headway.lost("a cable", 2)
 
 
-def test_a_lost_cable_ends_the_attempt_and_asks_for_a_new_connection(
-    arms: tuple[EmulatedBus, EmulatedBus, Any], tmp_path: Path
-) -> None:
-    follower, _, config = arms
-    polls: list[int] = []
-
-    def poll(_shared: SharedLeader, _verdict: Verdict) -> None:
-        polls.append(1)
-        if len(polls) == 20:
-            follower.faults.add(Fault("unplug", at_s=follower.age_s()))
-
-    pressed = RolloutKeys(Keys(None), [])
-    with arm_cast(config, Still(), lead, pressed) as cast:
+def test_a_lost_cable_ends_the_attempt_and_asks_for_a_new_connection(bench: Bench) -> None:
+    follower = bench.buses["follower"]
+    with arm_cast(bench.options()) as cast:
         cast.start()
-        with pytest.raises(LostError):
-            roll(cast, tmp_path / "journal", poll, takes=2)
-    (take,) = read_journal(tmp_path / "journal")
+        with Desk(bench, cast, 2) as desk:
+            desk.begin()
+            follower.faults.add(Fault("unplug", at_s=follower.age_s()))
+            until(lambda: desk.error is not None)
+        assert isinstance(desk.error, LostError)
+    (take,) = read_journal(bench.journal)
     assert take.outcome is Outcome.INTERRUPTED
-    (end,) = map(read_end, take_folders(tmp_path / "journal"))
+    (end,) = map(read_end, take_folders(bench.journal))
     assert end is not None
     assert "cable" in end.reason

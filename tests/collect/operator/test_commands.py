@@ -12,6 +12,7 @@ from gaploop.collect.operator.commands import (
     PAD,
     PAD_BUTTONS,
     PUNCTUATION,
+    ROLLOUT,
     Command,
     KeyMap,
     is_key,
@@ -26,10 +27,10 @@ NAMES = st.sampled_from(
 @given(st.dictionaries(st.sampled_from([c.value for c in Command]), st.lists(NAMES, min_size=1)))
 def test_a_map_that_is_taken_gives_every_key_one_meaning(changes: dict[str, list[str]]) -> None:
     try:
-        keys = KeyMap.of(changes)
+        keys = KeyMap.of(changes, defaults=ROLLOUT)
     except UnusableInputError:
         asked = [key for keys in changes.values() for key in dict.fromkeys(keys)]
-        usual = [k for c, keys in DEFAULTS.items() if c.value not in changes for k in keys]
+        usual = [k for c, keys in ROLLOUT.items() if c.value not in changes for k in keys]
         assert len(set(asked + usual)) < len(asked + usual)  # one key for two things
         return
     for command, names in keys.keys.items():
@@ -50,6 +51,7 @@ def test_a_pedal_and_a_gamepad_button_stand_beside_a_key() -> None:
     ("changes", "said"),
     [
         ({"succes": "b"}, "Did you mean 'success'"),
+        ({"take_over": "b"}, "One of: accept, clear"),
         ({"success": "enter"}, "return"),
         ({"success": "pad:z"}, "pad:x"),
         ({"success": "5"}, "digits choose an answer"),
@@ -72,3 +74,8 @@ def test_a_key_that_the_leader_needs_is_no_default() -> None:
     assert keys.keys[Command.STOP] == ("q",)
     assert keys.name(Command.ESTOP) == ""
     assert DEFAULTS[Command.STOP] == ("escape", "q")
+
+
+def test_only_a_rollout_has_a_key_to_take_over_with() -> None:
+    assert KeyMap.of({}).command("t") is None
+    assert KeyMap.of({}, defaults=ROLLOUT).command("t") is Command.TAKE_OVER

@@ -23,7 +23,7 @@ C = Command
 
 def recording(timing: Timing = TIMING, **more: object) -> State:
     state, _ = machine.press(State(timing), C.NEXT, 0.0)
-    return replace(machine.begun(state, 0.0), **more)  # type: ignore[arg-type]
+    return replace(machine.begun(state, 0.0, timing.episode_s), **more)  # type: ignore[arg-type]
 
 
 def verdict(suggestion: Suggestion | None = None) -> State:
@@ -94,7 +94,7 @@ class Session(RuleBasedStateMachine):
         self.running = False
         self.takes += is_recorded
         uid = f"take{self.takes}" if is_recorded else ""
-        self.state = machine.begun(self.state, self.now_s)
+        self.state = machine.begun(self.state, self.now_s, TIMING.episode_s)
         suggestion = Suggestion(outcome, "slip", "contact_dynamics")
         self.take(machine.ended(self.state, uid, self.now_s, suggestion))
 
@@ -121,7 +121,7 @@ TestSession = Session.TestCase
 def test_a_take_goes_from_ready_through_verdict_and_reset_to_the_next() -> None:
     state, acts = play(State(TIMING), 0.0, C.NEXT)
     assert [act.deed for act in acts] == [Deed.START]
-    state = machine.begun(state, 1.0)
+    state = machine.begun(state, 1.0, TIMING.episode_s)
     assert state.left_s(4.0) == 7.0
     state, acts = play(state, 4.0, C.NEXT)
     assert [act.deed for act in acts] == [Deed.END]

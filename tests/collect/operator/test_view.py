@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console as Rich
 
-from gaploop.collect.operator.commands import KeyMap
+from gaploop.collect.intervention import Driver
+from gaploop.collect.operator.commands import ROLLOUT, KeyMap
 from gaploop.collect.operator.inquiry import Inquiry, Question, Suggestion
 from gaploop.collect.operator.presses import name_of
-from gaploop.collect.operator.seen import Bar, Loop, Seen, SetUp, TakeSeen
+from gaploop.collect.operator.seen import Bar, Driven, Loop, Seen, SetUp, TakeSeen
 from gaploop.collect.operator.sounds import Player, Sound, samples
 from gaploop.collect.operator.state import Stage, State, Timing
 from gaploop.collect.operator.terminal import line, render
@@ -48,7 +49,7 @@ seens = st.builds(
     Seen,
     st.floats(0, 30),
     states,
-    st.just(KeyMap()),
+    st.sampled_from([KeyMap(), KeyMap(ROLLOUT)]),
     task=st.sampled_from(["", "Put the cube on the disc"]),
     counted=st.integers(0, 20),
     wanted=st.integers(0, 20),
@@ -67,6 +68,16 @@ seens = st.builds(
     ).map(tuple),
     setup=st.sampled_from([SetUp(), SetUp("lighting: dim", {"grid_cell": [0, 2]}, (3, 3), 4)]),
     left_s=st.just(math.nan) | st.floats(0, 1e5),
+    driven=st.none()
+    | st.builds(
+        Driven,
+        st.sampled_from(Driver),
+        st.booleans(),
+        st.floats(0.1, 1.0),
+        st.none() | st.integers(0, 20),
+        st.integers(0, 9),
+        st.floats(0, 99),
+    ),
 )
 
 
@@ -88,7 +99,7 @@ def text_of(shown: Shown) -> str:
 def test_everything_can_be_shown_and_the_terminal_says_all_of_it(seen: Seen) -> None:
     shown = look(seen)
     said = text_of(shown)
-    words = [shown.word, shown.count, shown.note, *(c.words for c in shown.choices)]
+    words = [shown.word, shown.count, shown.note, shown.driving, *(c.words for c in shown.choices)]
     words += [row.words for row in shown.rows] + [hint.does for hint in shown.hints]
     assert all(word in said for word in words if word)
     assert "\n" not in line(shown)

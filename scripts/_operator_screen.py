@@ -43,8 +43,16 @@ def chosen_display(asked: str, has_window: bool) -> str:
 
 
 @contextlib.contextmanager
-def window(console: Console, eyes: Callable[[], Eyes | None], leader: Any) -> Iterator[Turn]:
+def window(
+    console: Console, eyes: Callable[[], Eyes | None], leader: Any, title: str
+) -> Iterator[Turn]:
     """Yield the turns of the operator's window, which a leader may share.
+
+    Args:
+        console: shared with the thread that records.
+        eyes: returns what watches the loop now.
+        leader: one that has a window, or None.
+        title: of the window.
 
     Raises:
         DeviceError: there is no display.
@@ -52,7 +60,7 @@ def window(console: Console, eyes: Callable[[], Eyes | None], leader: Any) -> It
     from gaploop.collect.operator.presses import Pads
     from gaploop.collect.operator.window import Window
 
-    shown = Window("gaploop record")
+    shown = Window(title)
     guest = _Guest(console, eyes, shown, leader is not None)
     with contextlib.ExitStack() as cleanup:
         if leader is not None:

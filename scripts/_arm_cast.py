@@ -19,8 +19,9 @@ from gaploop.core.errors import DeviceError, LostError
 from gaploop.core.protocols import Leader
 from gaploop.core.station import Station
 from gaploop.scripts import _arms
+from gaploop.scripts._casts import Cast, Standing
 from gaploop.scripts._find_again import LOOK_S, find_again
-from gaploop.scripts._record_casts import Cast, Standing
+from gaploop.scripts._rolling import Rolling
 from gaploop.scripts._window_keys import gone_of, subscribers
 from gaploop.teleop.loop import Rates
 
@@ -43,6 +44,7 @@ class ArmOptions:
         is_watched: an operator is asked, and clears trips.
         patience_s: how long to wait for what was lost where none is [s].
         clear_key: what the operator presses twice to clear a trip, or to go on after a loss.
+        rolling: the policy that drives and is taken over from, if any.
     """
 
     robot: Any
@@ -54,6 +56,7 @@ class ArmOptions:
     is_watched: bool
     patience_s: float
     clear_key: str = "c"
+    rolling: Rolling | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class _Driven:
 
     rig: ArmRig
     eyes: Eyes
+    person: Any
 
 
 class _Kept:
@@ -101,26 +105,50 @@ class _Line:
         with contextlib.ExitStack() as undo:
             follower, clock = _arms.follower_of(o.robot, o.station)
             undo.callback(_arms.disconnect, follower)
-            leader = self._leader(follower, clock)
-            undo.callback(_arms.disconnect, leader)
+            person = self._person(follower, clock)
+            undo.callback(_arms.disconnect, person)
             cameras = _arms.cameras_of(o.robot, clock)
             undo.callback(_arms.disconnect, *cameras)
             rig = ArmRig(
                 follower,
-                leader,
+                self._led(follower, person),
                 cameras,
                 clock,
                 self.rates,
                 o.station,
+                tracker=None if o.rolling is None else o.rolling.tracker(cameras, o.station),
                 calibration=_arms.calibration_of(o.file, follower),
-                gone=gone_of(leader),
+                gone=gone_of(person),
                 is_watched=o.is_watched,
             )
             undo.pop_all()
         limits = rig.rig.safety.limits
-        return _Driven(rig, Eyes(follower.joint_names, self.rates.period_s, o.fps, limits))
+        eyes = Eyes(follower.joint_names, self.rates.period_s, o.fps, limits)
+        return _Driven(rig, eyes, person)
 
-    def _leader(self, follower: Any, clock: Any) -> Leader:
+    def _led(self, follower: Any, person: Any) -> Leader:
+        """Return who drives the arm: the person, or a policy that the person can take over from."""
+        rolling = self._options.rolling
+        if rolling is None:
+            led: Leader = person
+            return led
+        return rolling.leader(
+            follower, self.rates, lambda: self.now.rig.rig.safety.sent_rad, person
+        )
+
+    def _person(self, follower: Any, clock: Any) -> Any:
+        """Connect who leads the arm by hand; None where only a policy does."""
+        rolling = self._options.rolling
+        if rolling is None:
+            return self._hand_led(follower, clock)
+        if not rolling.has_person:
+            return None
+        from gaploop.teleop.lerobot_devices.aligning import aligning
+
+        leader = self._hand_led(follower, clock)
+        return aligning(leader) or leader  # a leader arm comes to the arm's pose first
+
+    def _hand_led(self, follower: Any, clock: Any) -> Leader:
         o = self._options
         if self._kept is not None:
             self._kept.standing.now = follower
@@ -139,7 +167,7 @@ class _Line:
 
     def start(self) -> None:
         """Drive."""
-        self.now.rig.start((self.now.eyes, *subscribers(self.now.rig.leader)))
+        self.now.rig.start((self.now.eyes, *subscribers(self.now.person)))
 
     def estop(self) -> None:
         """Stop the arm, at once."""

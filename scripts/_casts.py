@@ -11,11 +11,12 @@ from typing import Any
 
 from gaploop.collect.operator.console import Safety
 from gaploop.collect.operator.eyes import Eyes
-from gaploop.collect.rig import EmbeddedRig, Rig
+from gaploop.collect.rig import EmbeddedRig, Rig, scripted_leader
 from gaploop.collect.session import MakeLeader, MakeRig
 from gaploop.core.protocols import Follower, Leader
 from gaploop.core.types import FollowerState
 from gaploop.scripts import _arms
+from gaploop.scripts._rolling import Rolling
 from gaploop.teleop.realtime import SWITCH_INTERVAL_S
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,23 @@ class Cast:
     start: Callable[[], None] = lambda: None
     finish: Callable[[], object] = lambda: None
     find_again: Callable[[str, Callable[[], bool]], bool] = lambda _lost, _stop: False
+
+
+def led(rolling: Rolling | None, leader: Leader | None) -> MakeLeader:
+    """Return what makes who drives the embedded cell.
+
+    Args:
+        rolling: the policy that drives and is taken over from, if any.
+        leader: who leads by hand; the cell's expert where None.
+    """
+
+    def make(rig: Rig, seed: int) -> Leader:
+        person = leader if leader is not None else scripted_leader(rig, seed)
+        if rolling is None:
+            return person
+        return rolling.leader(rig.follower, rig.rates, lambda: rig.safety.sent_rad, person)
+
+    return make
 
 
 def in_window(leader: Leader) -> Any:
@@ -93,7 +111,10 @@ class Standing:
 
 @contextlib.contextmanager
 def embedded_cast(
-    make: Callable[[Mapping[str, object]], EmbeddedRig], teleop: Any, hands: Any
+    make: Callable[[Mapping[str, object]], EmbeddedRig],
+    teleop: Any,
+    hands: Any,
+    rolling: Rolling | None = None,
 ) -> Iterator[Cast]:
     """Yield the embedded cell in real time, led by its expert or by somebody's hand.
 
@@ -101,6 +122,7 @@ def embedded_cast(
         make: builds the rig for some conditions.
         teleop: LeRobot's config of the leader, or None for the expert.
         hands: speeds and forces of a leader.
+        rolling: the policy that drives and is taken over from, if any.
 
     Raises:
         DeviceError: the leader doesn't answer.
@@ -134,14 +156,9 @@ def embedded_cast(
             now[:] = [(paced, Eyes(rig.follower.joint_names, period_s, rig.fps, limits))]
             return paced
 
-        def make_leader(rig: Rig, seed: int) -> Leader:
-            from gaploop.collect.rig import scripted_leader
-
-            return leader if leader is not None else scripted_leader(rig, seed)
-
         yield Cast(
             make_rig,
-            make_leader,
+            led(rolling, leader),
             lambda: now[0][1] if now else None,
             Safety(
                 lambda: now[0][0].safety.estop() if now else None,

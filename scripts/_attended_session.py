@@ -1,23 +1,18 @@
-"""An attended recording session: a thread records, the main thread shows and hears keys."""
+"""An attended session's thread: it records what lacks, and finds again what was lost meanwhile."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import logging
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaploop.collect import campaign_log
-from gaploop.collect.operator.attended import Operator
+from gaploop.collect.operator.attended import Operator, Supervisor
 from gaploop.collect.operator.book import LabelBook, known_takes
-from gaploop.collect.operator.commands import Command, KeyMap
 from gaploop.collect.operator.console import Console, Quotas
 from gaploop.collect.operator.seen import Bar, SetUp
-from gaploop.collect.operator.sounds import Player
-from gaploop.collect.operator.state import Timing
 from gaploop.collect.operator.suggesting import Suggester
 from gaploop.collect.session import SessionEnd, TakeResult, record_takes
 from gaploop.collect.setup_words import change_words, words
@@ -25,149 +20,53 @@ from gaploop.core.errors import LostError
 from gaploop.core.station import Station
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome
-from gaploop.scripts import _arms, _record_screen, record
+from gaploop.scripts import _operator_screen
 from gaploop.scripts._arms import EMBEDDED
-from gaploop.scripts._campaign import require_person
+from gaploop.scripts._campaign import Campaign
+from gaploop.scripts._casts import Cast
 from gaploop.scripts._find_again import Headway
-from gaploop.scripts._record_arm_cast import ArmOptions, arm_cast
-from gaploop.scripts._record_casts import Cast, embedded_cast
-from gaploop.scripts._record_checks import check_targets
 from gaploop.scripts._record_publish import Publisher
-from gaploop.scripts._signals import stoppable
+from gaploop.scripts._rolling import Rolling
 from gaploop.teleop.stopping import Attempt
 
 if TYPE_CHECKING:
-    from gaploop.collect.campaign import Quota
-    from gaploop.datasets.lerobot_publish import PublishReport
-
-log = logging.getLogger(__name__)
+    from gaploop.collect.session import Quota, SessionSpec
 
 REMEMBERED: int = 5
 """Takes of earlier sessions that can be labelled anew."""
-TAKEN = {
-    _arms.KEYBOARD: {
-        "space": "hold to move",
-        "escape": "emergency stop",
-        "tab": "frame",
-        "x": "clutch",
-        "-": "slower",
-        "=": "faster",
-    },
-    _arms.GAMEPAD: {
-        "pad:rightshoulder": "hold to move",
-        "pad:b": "emergency stop",
-        "pad:start": "clear a trip",
-        "pad:leftshoulder": "clutch",
-        "pad:back": "frame",
-    },
-}
-"""Leader to the keys that it needs whether or not its dead-man button is held."""
-HELD = {_arms.KEYBOARD: "Space", _arms.GAMEPAD: "R1"}
 
 
-def record_attended(
-    job: record.Job,
-) -> tuple[SessionEnd, list[PublishReport], list[int]]:
-    """Record with an operator.
+@dataclass(frozen=True)
+class Job:
+    """What an attended session is to do.
 
-    Returns:
-        How the session went, every publication, and the signals that came.
-
-    Raises:
-        DeviceError: a device failed; what was sealed is published.
-        UnusableInputError: options that can't be used.
+    Attributes:
+        config: the options.
+        station: where it is recorded.
+        root: the dataset.
+        journal: the takes.
+        quotas: what to record, in this order.
+        spec: what the takes share.
+        campaign: the plan that is followed, if any.
+        rolling: the policy that drives and is taken over from, if any.
     """
-    config = job.config
-    leads = _arms.kind(config.teleop) if hasattr(config.teleop, "get_known_choices") else ""
-    keys = KeyMap.of(config.keys, TAKEN.get(leads, {}))
-    display = _record_screen.chosen_display(config.display, leads in TAKEN)
-    if display == "none" and job.campaign is not None:
-        require_person(job.station, config.yes, stdin_is_terminal=False)
-    timing = Timing(
-        config.dataset.episode_time_s,
-        config.dataset.reset_time_s,
-        config.auto_start or display == "none",
-    )
-    publisher = Publisher(job.journal, job.root, config.dataset.repo_id, config.consents)
-    with publisher, contextlib.ExitStack() as cleanup:
-        stopped = cleanup.enter_context(stoppable())
-        cast = cleanup.enter_context(_cast(job, keys, display != "none"))
-        check_targets(cast.make_rig, job.quotas, job.root, job.journal)
-        player = cleanup.enter_context(Player(config.play_sounds and display != "none"))
-        book = LabelBook(job.journal, config.operator)
-        cleanup.callback(book.close)
-        console = Console(
-            timing,
-            keys,
-            book,
-            task=job.spec.task,
-            play=player.play,
-            hand_held=HELD.get(leads, ""),
-            asks=display != "none",
-        )
-        console.safety = cast.safety
-        _warm_up()
-        publisher.before = book.flush
-        session = _Session(job, cast, console, book, stopped, publisher)
-        cleanup.callback(session.close)
-        turn = cleanup.enter_context(_screen(display, console, cast))
-        session.remember()
-        cast.start()
-        end = session.run(turn)
-        cast.finish()
-    return end, publisher.reports, stopped
+
+    config: Any
+    station: Station
+    root: Path
+    journal: Path
+    quotas: tuple[Quota, ...]
+    spec: SessionSpec
+    campaign: Campaign | None = None
+    rolling: Rolling | None = None
 
 
-@contextlib.contextmanager
-def _cast(job: record.Job, keys: KeyMap, is_watched: bool) -> Iterator[Cast]:
-    config = job.config
-    hands = None
-    if hasattr(config, "cartesian"):
-        hands = _arms.Hands(config.cartesian, config.force)
-    if config.robot.type == EMBEDDED:
-        teleop = config.teleop if hands is not None else None
-        make = functools.partial(record.embedded, config)
-        with embedded_cast(make, teleop, hands) as cast:
-            yield cast
-        return
-    from gaploop.scripts._record_arms import FPS
-
-    options = ArmOptions(
-        config.robot,
-        config.teleop,
-        job.station,
-        config.station,
-        config.dataset.fps or FPS,
-        hands,
-        is_watched,
-        config.reconnect_s,
-        keys.name(Command.CLEAR) or "Enter",
-    )
-    with arm_cast(options) as cast:
-        yield cast
-
-
-def _screen(
-    display: str, console: Console, cast: Cast
-) -> contextlib.AbstractContextManager[_record_screen.Turn]:
-    if display == "window":
-        return _record_screen.window(console, cast.eyes, cast.leader)
-    if display == "terminal":
-        return _record_screen.terminal(console, cast.leader)
-    return _record_screen.nowhere(console, lambda line: log.info("%s", line))
-
-
-def _warm_up() -> None:
-    """Import now what suggesting needs: later it would hold up the control loop."""
-    import gaploop.failure_analysis.diagnosis  # noqa: F401
-
-
-class _Session:
+class Session:
     """Runs the session in a thread of its own."""
 
     def __init__(
         self,
-        job: record.Job,
+        job: Job,
         cast: Cast,
         console: Console,
         book: LabelBook,
@@ -182,7 +81,7 @@ class _Session:
             console.on_label = self._count
         self._held = self._lacking = 0
         self._results: list[TakeResult] = []
-        self._recovered = 0
+        self._recovered = self._reconnected = 0
         self._end: SessionEnd | None = None
 
     def remember(self) -> None:
@@ -195,7 +94,7 @@ class _Session:
         self._held = held.total()
         self._count()
 
-    def run(self, turn: _record_screen.Turn) -> SessionEnd:
+    def run(self, turn: _operator_screen.Turn) -> SessionEnd:
         """Record until everything is, or the operator stops.
 
         Raises:
@@ -228,19 +127,13 @@ class _Session:
 
     def _record(self) -> SessionEnd:
         job, console, cast = self._job, self._console, self._cast
-        operator = Operator(
-            console,
-            cast.eyes,
-            self._suggester,
-            self._count,
-            self._results.append,
-            job.config.reconnect_s,
-        )
+        operator = self._operator()
         lost, headway = "", Headway()
         while True:
             try:
                 if lost and not cast.find_again(lost, self._is_over):
                     break
+                self._reconnected += bool(lost)
                 self._record_with(operator)
             except LostError as error:
                 lost = str(error)
@@ -250,6 +143,7 @@ class _Session:
             lost, is_filled = "", self._count()
             if console.left or (is_filled and not console.finish(lambda: not self._count())):
                 break
+        self._recount()
         wanted = sum(quota.takes for quota in job.quotas)
         return SessionEnd(
             takes=tuple(replace(r, outcome=operator.outcome(r)) for r in self._results),
@@ -257,7 +151,23 @@ class _Session:
             wanted=wanted,
             recovered=self._recovered,
             interrupted=bool(self._stopped) or self._lacking > 0,
+            reconnected=self._reconnected,
         )
+
+    def _operator(self) -> Operator:
+        job, given = (
+            self._job,
+            (
+                self._cast.eyes,
+                self._suggester,
+                self._recount,
+                self._results.append,
+                self._job.config.reconnect_s,
+            ),
+        )
+        if job.rolling is None:
+            return Operator(self._console, *given)
+        return Supervisor(job.rolling.attempts, self._console, *given)
 
     def _record_with(self, operator: Operator) -> None:
         """Record what lacks, with the devices as they are connected now.
@@ -285,11 +195,12 @@ class _Session:
 
     def _set_up(self, quota: Quota, before: Quota | None) -> bool:
         job, grid = self._job, self._job.station.grid
+        by_hand = job.campaign is not None and job.config.robot.type != EMBEDDED
         change = change_words(None if before is None else before.conditions, quota.conditions, grid)
         always = getattr(job.config.robot, "conditions", {})
         quota = replace(quota, conditions={**always, **quota.conditions})
-        ask = job.config.robot.type != EMBEDDED and not job.config.yes
-        ask = ask and bool(quota.conditions) and change != "nothing to change"
+        ask = by_hand and not job.config.yes and change != "nothing to change"
+        ask = ask and bool(quota.conditions)
         there = SetUp(words(quota.conditions, grid), quota.conditions, grid, quota.takes)
         change = change[:1].upper() + change[1:]
         going = self._console.await_set_up(
@@ -297,6 +208,13 @@ class _Session:
         )
         self._console.show(there if quota.conditions else SetUp())
         return going
+
+    def _recount(self) -> None:
+        """Count anew what labels say, of quotas and of a policy's successes; may take time."""
+        self._count()
+        if self._job.rolling is not None:
+            outcomes = {r.uid: self._console.outcome(r.uid, r.outcome) for r in self._results}
+            self._job.rolling.attempts.judged(outcomes)
 
     def _count(self) -> bool:
         """Tell the console how far the quotas are filled; return whether they are."""
