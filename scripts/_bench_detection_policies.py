@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from gaploop.finetune.batches import Source
     from gaploop.finetune.lerobot_diffusion import DiffusionPolicy
 
-TAKES: Final = 400
-"""Scripted demonstrations that the diffusion policy learns from."""
-STEPS: Final = 12_000
+TAKES: Final = 150
+"""Scripted demonstrations that the diffusion policy learns from: few, so that it errs by itself."""
+STEPS: Final = 6_000
 TASK: Final = "pick_place"
 
 

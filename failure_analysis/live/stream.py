@@ -85,8 +85,8 @@ class LiveSignals:
             short_rad = float(read[self._gripper] - sent[self._gripper])
             self._hold.push(short_rad > HELD_RAD)
         self._effort += float(np.nansum(np.abs(state.current_a)))
-        self._currents.push(state.current_a)
-        self._loads.push(state.load_pct)
+        self._currents.push(state.current_a[self._arm])
+        self._loads.push(state.load_pct[self._arm])
         if tick.policy_frame and tick.environment_state is not None:
             self._scene.push(tick.t_s, read, short_rad, tick.environment_state)
 
@@ -102,9 +102,9 @@ class LiveSignals:
             "tracking_rms_rad": (self._square / (self.ticks * len(self._arm))) ** 0.5,
             "oscillation_energy_rad2_s2": self._shakes.energy,
             "held_s": self._held_s() if self._gripper is not None else NAN,
-            "current_jump_a": self._currents.largest,
+            "current_jump_a": self._currents.rms,
             "effort_a": self._effort / self.ticks if self._currents.seen else NAN,
-            "load_jump_pct": self._loads.largest,
+            "load_jump_pct": self._loads.rms,
             **self._speeds.values(self.t_s - self._start_s),
             **self._paths.values(),
             **self._scene.values(),
@@ -145,18 +145,25 @@ class _Runs:
 
 
 class _Jump:
-    """Largest change within `TRANSIENT_S`."""
+    """Changes within `TRANSIENT_S`."""
 
     def __init__(self, rate_hz: float) -> None:
         self._rows: deque[FloatArray] = deque(maxlen=max(1, round(TRANSIENT_S * rate_hz)) + 1)
-        self.largest, self.seen = NAN, False
+        self._square, self._count = 0.0, 0
+        self.seen = False
 
     def push(self, row: FloatArray) -> None:
-        self.seen = self.seen or bool(np.isfinite(row).any())
         self._rows.append(row)
-        if self.seen and len(self._rows) == self._rows.maxlen:
-            change = np.abs(row - self._rows[0])
-            self.largest = float(np.fmax(self.largest, np.fmax.reduce(change)))
+        if len(self._rows) == self._rows.maxlen:
+            change = float(np.fmax.reduce(np.abs(row - self._rows[0])))
+            if change == change:  # not NaN: some drive reported both
+                self._square += change * change
+                self._count += 1
+        self.seen = self.seen or bool(np.isfinite(row).any())
+
+    @property
+    def rms(self) -> float:
+        return (self._square / self._count) ** 0.5 if self._count else NAN
 
 
 class _Shakes:

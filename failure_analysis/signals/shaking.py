@@ -130,21 +130,24 @@ def path_efficiency(view: View) -> float:
     return direct / taken if taken > 0.02 else NAN
 
 
-def sudden(values: FloatArray, rate_hz: float) -> FloatArray:
-    """Return the absolute change of `values`, shape (n, k), within `TRANSIENT_S`."""
+def _sudden(values: FloatArray, rate_hz: float) -> float:
+    """Return the rms over time of the largest column's change within `TRANSIENT_S`."""
     steps = max(1, round(TRANSIENT_S * rate_hz))
-    return np.abs(values[steps:] - values[:-steps])
+    change = np.abs(values[steps:] - values[:-steps])
+    change = change[np.isfinite(change).any(axis=1)]
+    return float(np.sqrt(np.mean(np.nanmax(change, axis=1) ** 2))) if len(change) else NAN
 
 
-def _largest(values: FloatArray) -> float:
-    return float(np.nanmax(values)) if values.size and np.isfinite(values).any() else NAN
-
-
-@signal("current_jump_a", "A", "currents", 0.05, "a motor's current changes by {value} in 40 ms")
+@signal("current_jump_a", "A", "currents", 0.03, "motor currents change by {value} within 40 ms")
 def current_jump_a(view: View) -> float:
-    """Largest change of a motor's current within 40 ms: an impact, or a jam letting go."""
+    """Rms over time of the largest change of an arm motor's current within 40 ms: transients.
+
+    Impacts, jams that let go, a controller that hunts; the gripper, which stalls to hold, aside.
+    """
     motion = view.motion
-    return NAN if motion is None else _largest(sudden(motion.current_a, motion.rate_hz))
+    if motion is None or not np.isfinite(motion.current_a).any():
+        return NAN
+    return _sudden(motion.current_a[:, motion.arm_joints], motion.rate_hz)
 
 
 @signal("effort_a", "A", "currents", 0.03, "the motors draw {value} together")
@@ -156,18 +159,21 @@ def effort_a(view: View) -> float:
     return float(np.nansum(np.abs(motion.current_a), axis=1).mean())
 
 
-@signal("load_peak_pct", "%", "loads", 2.0, "a drive is loaded by up to {value} of its stall")
+@signal("load_peak_pct", "%", "loads", 2.0, "an arm drive is loaded by {value} of its stall")
 def load_peak_pct(view: View) -> float:
-    """99.5th percentile of the largest absolute drive load, in per cent of stall torque."""
+    """95th percentile of the largest absolute load of an arm drive, in per cent of stall."""
     loads = view.loads_pct
-    known = np.abs(loads[np.isfinite(loads).any(axis=1)]) if loads is not None else np.empty(0)
-    return float(np.percentile(np.nanmax(known, axis=1), 99.5)) if len(known) else NAN
-
-
-@signal("load_jump_pct", "%", "loads", 3.0, "a drive's load changes by {value} in 40 ms")
-def load_jump_pct(view: View) -> float:
-    """Largest change of a drive's load within 40 ms, sign included: a torque transient."""
-    loads, motion = view.loads_pct, view.motion
-    if loads is None or motion is None:
+    if loads is None:
         return NAN
-    return _largest(sudden(loads, motion.rate_hz))
+    known = np.abs(loads[np.isfinite(loads).any(axis=1)])
+    return float(np.percentile(np.nanmax(known, axis=1), 95))
+
+
+@signal("load_jump_pct", "%", "loads", 2.0, "drive loads change by {value} within 40 ms")
+def load_jump_pct(view: View) -> float:
+    """Rms over time of the largest change of an arm drive's load within 40 ms, sign included.
+
+    A torque transient, where drives report torque and not current.
+    """
+    loads, motion = view.loads_pct, view.motion
+    return NAN if loads is None or motion is None else _sudden(loads, motion.rate_hz)

@@ -153,10 +153,17 @@ class View:
 
     @cached_property
     def loads_pct(self) -> FloatArray | None:
-        """Drive loads [% of stall], shape (n, n_joints), or None where no drive reports them."""
-        stacks = [self.take.telemetry.stack(a, "load_pct") for a in self.take.telemetry.arms()]
-        seen = [s for s in stacks if s.size and np.isfinite(s).any()]
-        return np.concatenate(seen, axis=1) if seen else None
+        """Loads of one arm's drives [% of stall], or None where none reports them.
+
+        Shape (n, n_arm_joints): without the gripper, which stalls whenever it holds something.
+        """
+        record = self.take.telemetry
+        for arm in sorted(record.arms(), key=lambda name: name != "follower"):
+            columns = [i for i, name in enumerate(record.joints(arm)) if "gripper" not in name]
+            loads = record.stack(arm, "load_pct")[:, columns]
+            if loads.size and np.isfinite(loads).any():
+                return loads
+        return None
 
     @cached_property
     def wrench(self) -> FloatArray | None:
@@ -228,7 +235,8 @@ def _motion(
     period_s = float(np.median(np.diff(t_s)))
     if not period_s > 0:
         return None
-    return Motion(t_s, _filled(sent), _filled(position), current, joints, 1.0 / period_s)
+    rate_hz = round(1.0 / period_s, 3)  # windows of half a sample must not hang on rounding
+    return Motion(t_s, _filled(sent), _filled(position), current, joints, rate_hz)
 
 
 def _filled(values: FloatArray) -> FloatArray:

@@ -1,0 +1,246 @@
+"""A watched rollout: the recorded take's numbers, alarms at the stated rate, no clock in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from failure_analysis_makers import JOINTS, RATE_HZ, commands, take
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.take import Take
+from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafeCommand, Tick
+from gaploop.failure_analysis.live.score import (
+    BIN_S,
+    FEATURES,
+    FailureScore,
+    Track,
+    Usual,
+    fit_score,
+    learn_weights,
+)
+from gaploop.failure_analysis.live.stream import STREAMED, LiveSignals
+from gaploop.failure_analysis.live.watch import Alarm, FailureWatch, PlanChange, Tracker
+from gaploop.failure_analysis.signals.registry import measure, registry
+from gaploop.failure_analysis.views.view import View
+
+FPS = 50.0
+
+
+def ticks(made: Take) -> list[Tick]:
+    """Return the loop's turns that would have recorded a take."""
+    record, scene = made.telemetry, made.frames.environment_state
+    sent, read = record.stack("follower", "sent_rad"), record.stack("follower", "position_rad")
+    current, load = record.stack("follower", "current_a"), record.stack("follower", "load_pct")
+    nothing = np.full(len(JOINTS), np.nan)
+    turns = []
+    for k, t_s in enumerate(record.t_s):
+        state = FollowerState(
+            float(t_s), read[k], nothing, current[k], load[k], nothing, nothing,
+            np.zeros(len(JOINTS), dtype=np.int64),
+        )  # fmt: skip
+        tracked = scene[k // 2] if k % 2 == 0 and scene.shape[1] else None
+        turns.append(
+            Tick(
+                k, float(t_s), 1 / RATE_HZ, 0.0, LeaderSample(float(t_s), sent[k]),
+                SafeCommand(sent[k], sent[k]), state, {}, tracked, k % 2 == 0,
+            )
+        )  # fmt: skip
+    return turns
+
+
+def scene_of(n: int, rng: np.random.Generator) -> FloatArray:
+    """Return a tracked scene of n frames in which the object wanders and is lost at times."""
+    scene = np.tile([0.2, 0.18, 0.1, -0.4, 0.22, 1.0, 0.0], (n, 1))
+    scene[:, 0] += np.cumsum(rng.normal(0.0, 0.004, n))
+    scene[:, 5] = rng.random(n) > 0.3
+    return scene
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    lag_s=st.sampled_from([0.0, 0.05, 0.2]),
+    noise_rad=st.sampled_from([0.0, 0.01]),
+    hold_rad=st.sampled_from([0.0, 0.25]),
+    seconds=st.sampled_from([2.0, 3.01, 8.0]),
+)
+def test_a_watched_take_has_the_numbers_of_the_recorded_one(
+    seed: int, lag_s: float, noise_rad: float, hold_rad: float, seconds: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    sent = commands(seconds, seed)
+    n = len(sent)
+    extra = {
+        f"follower.{name}.{quantity}": rng.normal(0.5, scale, n)
+        for name in JOINTS
+        for quantity, scale in (("current_a", 0.2), ("load_pct", 20.0))
+    }
+    made = take(
+        sent=sent, lag_s=lag_s, noise_rad=noise_rad, hold_rad=hold_rad, seed=seed, extra=extra,
+        scene=scene_of((n + 1) // 2, rng),
+    )  # fmt: skip
+    live = LiveSignals(JOINTS, RATE_HZ, FPS)
+    for tick in ticks(made):
+        live.tick(tick)
+    live.finish()
+    recorded, watched = measure(View(made)), live.values()
+    for name in STREAMED:
+        assert watched[name] == pytest.approx(recorded[name], rel=1e-6, abs=1e-9, nan_ok=True), name
+
+
+def test_windows_of_half_a_sample_do_not_hang_on_rounding() -> None:
+    """Reversals differed between a short and a long take of the same motion.
+
+    50 ms at 100 Hz is five samples, half of it 2.5: whether that became 2 or 3 was decided by the
+    rounding of the times, which grows along a take.
+    """
+    motion = View(take(sent=commands(80.0))).motion
+    assert motion is not None
+    assert motion.rate_hz == RATE_HZ
+
+
+def test_what_a_robot_lacks_stays_unknown() -> None:
+    made = take()
+    live = LiveSignals(JOINTS, RATE_HZ, FPS)
+    for tick in ticks(made):
+        live.tick(tick)
+    values = live.values()
+    assert np.isnan(
+        [values[k] for k in ("current_jump_a", "effort_a", "way_left_m", "hidden_hz")]
+    ).all()
+    assert np.isfinite([values[k] for k in ("tracking_rms_rad", "reversals_hz")]).all()
+
+
+def test_a_plan_that_is_kept_to_does_not_change() -> None:
+    """Two plans of one line agree wherever they overlap; a shifted one differs by the shift."""
+    line = np.outer(np.arange(60.0), np.ones(2))
+    plan: list[FloatArray | None] = [None]
+    change = PlanChange(lambda: plan[0], [0, 1])
+    for frame in range(30):
+        if frame % 10 == 0:
+            plan[0] = line[frame : frame + 20].copy()
+        change.frame()
+    assert change.median_rad == pytest.approx(0.0)
+    for frame in range(30, 60):
+        if frame % 10 == 0:
+            plan[0] = line[frame : frame + 20] + 3.0 * (frame // 10 % 2)
+        change.frame()
+    assert change.median_rad == pytest.approx(np.radians(3.0))
+
+
+def tracks(
+    count: int,
+    rng: np.random.Generator,
+    *,
+    failed: bool = False,
+    odd: float = 0.0,
+    end_s: float = 3.0,
+) -> list[Track]:
+    """Return takes whose signals drift alike over time; `odd` spreads off in one of them."""
+    made = []
+    for _ in range(count):
+        t_s = np.arange(1, int((end_s + rng.uniform(0.0, 1.0)) / 0.1)) * 0.1
+        start = rng.normal(0.0, 1.0, len(FEATURES))
+        values = start + t_s[:, None] + rng.normal(0.0, 0.2, (len(t_s), len(FEATURES)))
+        values[:, 0] += odd
+        made.append(Track(t_s, values, failed))
+    return made
+
+
+def even() -> FloatArray:
+    return np.ones(2 * len(FEATURES))
+
+
+@pytest.mark.parametrize("stated", [0.05, 0.2])
+def test_takes_that_go_well_alarm_at_most_as_often_as_stated(stated: float) -> None:
+    rng = np.random.default_rng(1)
+    score = fit_score(tracks(100, rng), even(), "made up")
+    fresh = tracks(600, rng)
+    alarmed = np.mean([score.along(t).max() > score.threshold(stated) for t in fresh])
+    assert alarmed <= stated + 3 * np.sqrt(
+        stated * (1 - stated) / 100
+    )  # the threshold is drawn too
+
+
+def test_length_alone_raises_no_alarm() -> None:
+    """A take that outlasts every successful one without anything odd isn't failing more by that."""
+    rng = np.random.default_rng(2)
+    score = fit_score(tracks(60, rng), even(), "made up")
+    last_s = len(score.usual.mean) * BIN_S
+    row = score.usual.mean[-1]
+    long = Track(np.arange(1, 200) * 0.1, np.tile(row, (199, 1)), failed=True)
+    after = score.along(long)[long.t_s > last_s]
+    assert after.max() == pytest.approx(after.min())
+    assert after.max() < score.threshold(0.05)
+
+
+def test_weights_learn_what_is_odd_and_not_how_long_a_take_was() -> None:
+    rng = np.random.default_rng(3)
+    good = tracks(60, rng)
+    usual = Usual.fit(good)
+    odd = tracks(60, rng, failed=True, odd=4.0, end_s=8.0)
+    weights = learn_weights([(usual, [*good, *odd])])
+    assert int(np.argmax(weights)) == 0
+    only_longer = learn_weights([(usual, [*good, *tracks(60, rng, failed=True, end_s=8.0)])])
+    assert np.abs(only_longer).max() < 0.4 * weights[0]
+
+
+def test_a_failing_take_alarms_once_and_says_why() -> None:
+    made = take(sent=commands(4.0), lag_s=0.2)
+    calm = [_watched(take(sent=commands(4.0, seed=k), seed=k)) for k in range(30)]
+    weights = even() * 0.0
+    weights[FEATURES.index("tracking_rms_rad")] = 1.0
+    score = fit_score(calm, weights, "calm takes")
+    told: list[Alarm] = []
+    watch = FailureWatch(score, JOINTS, RATE_HZ, FPS, on_alarm=told.append)
+    for tick in ticks(made):
+        watch.tick(tick)
+    assert len(told) == 1
+    assert told[0] == watch.alarm
+    assert "miss their command" in told[0].why
+    assert told[0].p_value == pytest.approx(1 / 31)
+
+
+def _watched(made: Take) -> Track:
+    tracker = Tracker(JOINTS, RATE_HZ, FPS)
+    for tick in ticks(made):
+        tracker.tick(tick)
+    return tracker.track(failed=False)
+
+
+def test_a_score_survives_its_file(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    made = tracks(30, rng)
+    made = [
+        replace(t, values=np.where(np.arange(len(FEATURES)) == 3, np.nan, t.values)) for t in made
+    ]
+    score = fit_score(made, even(), "made up")
+    score.save(tmp_path / "score.json")
+    again = FailureScore.load(tmp_path / "score.json")
+    np.testing.assert_allclose(again.along(made[0]), score.along(made[0]), atol=1e-3)
+    assert again.name == score.name
+
+
+def test_too_few_takes_are_refused_and_cannot_alarm() -> None:
+    rng = np.random.default_rng(6)
+    with pytest.raises(UnusableInputError, match="at least 20"):
+        fit_score(tracks(10, rng), even(), "few")
+    score = fit_score(tracks(25, rng), even(), "few")
+    assert score.threshold(0.01) == np.inf
+    assert score.threshold(0.10) < np.inf
+
+
+def test_a_score_of_other_signals_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "score.json"
+    path.write_text('{"schema": "gaploop.live.v1", "name": "x", "features": ["other"]}')
+    with pytest.raises(UnusableInputError, match="Fit it again"):
+        FailureScore.load(path)
+
+
+def test_live_signals_are_registered_ones() -> None:
+    assert set(FEATURES) <= set(registry())
