@@ -22,7 +22,8 @@ from gaploop.core.vocabulary import (
     TakeKind,
     dimension,
 )
-from gaploop.failure_analysis.attribution.evidence import attribute
+from gaploop.failure_analysis.attribution.model import EvidenceModel, shipped_model
+from gaploop.failure_analysis.attribution.posterior import attribute
 from gaploop.failure_analysis.modes.rules import failure_mode
 from gaploop.failure_analysis.reference import Reference, choose_reference
 from gaploop.failure_analysis.seen import Seen as Evidence
@@ -52,6 +53,10 @@ class TakeDiagnosis:
         abstained: the evidence is too weak or too close to name a dimension.
         evidence: what it rests on, strongest first.
         unseen: what this take has no channel for, in words.
+        named: the dimensions that are named: one, two where both act, none when abstaining.
+        candidates: dimensions, and "none", among which the cause is with the model's stated
+            coverage; empty where the rules alone judged.
+        by: who judged the dimensions: "model", or "rules: …" with the reason.
     """
 
     uid: str
@@ -63,6 +68,9 @@ class TakeDiagnosis:
     abstained: bool
     evidence: tuple[Evidence, ...]
     unseen: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    candidates: tuple[str, ...] = ()
+    by: str = ""
 
     @property
     def top(self) -> str:
@@ -112,6 +120,7 @@ def diagnose(
     source: str = "",
     images: bool = True,
     on_take: Callable[[Take, View], None] | None = None,
+    model: EvidenceModel | None = None,
 ) -> Diagnosis:
     """Diagnose every failed take.
 
@@ -121,6 +130,7 @@ def diagnose(
         source: what is diagnosed, for lineage.
         images: look at pictures too (one decode per take).
         on_take: called with each diagnosed take and its view, for progress and reports.
+        model: weighs the evidence; the one that ships unless given.
 
     Returns:
         The diagnosis. Neither injected truth nor simulator state is looked at.
@@ -130,8 +140,8 @@ def diagnose(
     diagnosed, unseen = [], Counter[str]()
     for take in every:
         if needs_diagnosis(take):
-            view = _view(take, usual, images)
-            found = diagnose_take(view, usual)
+            view = prepared(take, usual, images)
+            found = diagnose_take(view, usual, model)
             unseen.update(found.unseen)
             diagnosed.append(found)
             if on_take is not None:
@@ -141,17 +151,20 @@ def diagnose(
     return Diagnosis(uuid7(), source, tuple(diagnosed), summary)
 
 
-def _view(take: Take, usual: Reference, images: bool) -> View:
+def prepared(take: Take, usual: Reference, images: bool = True) -> View:
+    """Return what the signals look at, set against what is usual at the station."""
     rest = usual.force.rest if usual.force is not None else None
     return View(take, usual.background, images, usual.start_pose_rad, rest)
 
 
-def diagnose_take(view: View, reference: Reference) -> TakeDiagnosis:
-    """Diagnose one take."""
+def diagnose_take(
+    view: View, reference: Reference, model: EvidenceModel | None = None
+) -> TakeDiagnosis:
+    """Diagnose one take; the model that ships weighs the evidence unless another is given."""
     take, measured = view.take, measure(view)
     call = failure_mode(view, measured, reference)
     failed = call.mode is not None or take.outcome == Outcome.FAILURE
-    why = attribute(measured, reference, call.mode) if failed else None
+    why = attribute(measured, reference, call.mode, model or shipped_model()) if failed else None
     shares = why.dimensions if why else dict.fromkeys(GapDimension, 0.0)
     return TakeDiagnosis(
         uid=take.info.uid,
@@ -163,6 +176,9 @@ def diagnose_take(view: View, reference: Reference) -> TakeDiagnosis:
         abstained=why.abstained if why else True,
         evidence=(*call.seen, *(why.seen if why else ())),
         unseen=_unseen(measured),
+        named=tuple(d.value for d in why.named) if why else (),
+        candidates=why.candidates if why else (),
+        by=why.by if why else "",
     )
 
 
@@ -190,6 +206,7 @@ def summarise(
         "dimensions": shares,
         "none": sum(t.none for t in found) / max(len(found), 1),
         "top": dict(Counter(t.top for t in found if t.top)),
+        "attributed_by": dict(Counter(t.by for t in found if t.by)),
         "reference": {"name": reference.name, "takes": reference.takes},
         "domains": domains,
         "sim_to_sim": Domain.SIM_TARGET.value in domains,
@@ -215,6 +232,9 @@ def _take_json(take: TakeDiagnosis) -> dict[str, Any]:
             for e in take.evidence
         ],
         "unseen": list(take.unseen),
+        "named": list(take.named),
+        "candidates": list(take.candidates),
+        "by": take.by,
     }
 
 
@@ -286,4 +306,7 @@ def _take_from_json(value: Mapping[str, Any], where: str) -> TakeDiagnosis:
             for e in value["evidence"]
         ),
         unseen=tuple(value.get("unseen", ())),
+        named=tuple(value.get("named", ())),
+        candidates=tuple(value.get("candidates", ())),
+        by=str(value.get("by", "")),
     )

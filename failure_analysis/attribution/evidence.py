@@ -1,17 +1,16 @@
-"""Why a take failed: evidence per gap dimension, and a posterior over all nine and none.
+"""What the rules say about a failed take: evidence per gap dimension, in words and numbers.
 
-Rules are transparent. Each says that one signal, standing far enough from usual in one
-direction, speaks for one dimension. *Direct* rules read the channel in which a gap acts: a lag,
-a cast, a camera that moved. *Indirect* rules read how the attempt went: a slip, a jump. How it
-went is anybody's doing, so indirect evidence counts only as far as no direct evidence explains
-it. Evidence grows with the logarithm of the distance and is capped, so that one wild value
-doesn't settle everything.
+Each rule says that one signal, standing far enough from usual in one direction, speaks for one
+dimension. *Direct* rules read the channel in which a gap acts: a lag, a cast, a camera that moved.
+*Indirect* rules read how the attempt went: a slip, a jump. How it went is anybody's doing, so
+indirect evidence counts only as far as no direct evidence explains it. Evidence grows with the
+logarithm of the distance and is capped, so that one wild value doesn't settle everything.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,31 +23,31 @@ from gaploop.failure_analysis.signals.registry import Measured, registry
 QUIET_Z: Final = 3.0
 """Spreads from usual that mean nothing: one in 400 by chance if the spread is right."""
 CAP: Final = 5.0
-NONE_SCORE: Final = 1.2
-"""What unexplained failures score: as much as a signal some 5 spreads from usual."""
 EXPLAINED_BY: Final = 2.5
 """Direct evidence of this strength explains away all indirect evidence of other dimensions."""
-ABSTAIN_SCORE: Final = 1.0
-ABSTAIN_MARGIN: Final = 0.15
 SECOND_RULES: Final = 0.25
 """What further rules of a dimension add to its strongest one: they are seldom independent."""
+SHOWN: Final = 6
+"""Observations that a diagnosis lists."""
+
+type Strengths = dict[GapDimension, float]
 
 
 @dataclass(frozen=True)
-class Attribution:
-    """Why a take failed, as far as its signals say.
+class Rules:
+    """What the rules say about one failed take; strengths are 0 or more.
 
     Attributes:
-        dimensions: dimension to posterior share; with `none` they sum to 1.
-        none: share of "nothing that can be seen".
-        abstained: no evidence is strong enough, or the first two are too close.
-        seen: the evidence, strongest first.
+        direct: dimension to strength of its direct evidence.
+        indirect: dimension to strength of its indirect evidence.
+        left: dimension to strength of what no other dimension's evidence explains.
+        seen: the evidence that is left, strongest first, with its dimension.
     """
 
-    dimensions: Mapping[GapDimension, float]
-    none: float
-    abstained: bool
-    seen: tuple[Seen, ...]
+    direct: Mapping[GapDimension, float]
+    indirect: Mapping[GapDimension, float]
+    left: Mapping[GapDimension, float]
+    seen: tuple[tuple[GapDimension, Seen], ...]
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ class _Hit:
     seen: Seen
 
 
-def attribute(measured: Measured, reference: Reference, mode: FailureMode | None) -> Attribution:
-    """Return the posterior over gap dimensions for one failed take.
+def rules_say(measured: Measured, reference: Reference, mode: FailureMode | None) -> Rules:
+    """Return what every rule says about one failed take.
 
     Args:
         measured: its signals.
@@ -67,28 +66,36 @@ def attribute(measured: Measured, reference: Reference, mode: FailureMode | None
         mode: its failure mode, for rules that only hold for some.
     """
     direct = [h for rule in DIRECT if (h := _hit(rule, measured, reference, mode))]
+    indirect = [h for rule in INDIRECT if (h := _hit(rule, measured, reference, mode))]
     faults = _faults(direct)
-    direct = [h for hit in direct if (h := _left(hit, _fault(hit.rule, faults)))]
-    strongest = {d: max((h.strength for h in direct if h.rule.dimension is d), default=0.0)
-                 for d in GapDimension}  # fmt: skip
-    indirect = []
-    for rule in INDIRECT:
-        others = max(s for d, s in strongest.items() if d is not rule.dimension)
-        hit = _hit(rule, measured, reference, mode)
-        left = _left(hit, max(others, _fault(rule, faults))) if hit else None
-        if left:
-            indirect.append(left)
-    scores = _scores([*direct, *indirect])
-    task = _task_evidence(measured, max(_scores(direct).values()), mode)
-    if task and max(scores.values()) > TASK_LOUDEST:
-        task = None
-    if task:
+    left = _unexplained(direct, indirect, faults)
+    scores = _scores(left)
+    loudest = max(_scores([h for h in left if h.rule in DIRECT]).values())
+    task = _task_evidence(measured, reference, loudest, mode)
+    if task and max(scores.values()) <= TASK_LOUDEST:
         scores[GapDimension.TASK_SPECIFICATION] = task.strength
-    hits = sorted([*direct, *indirect, *([task] if task else [])], key=lambda h: -h.strength)
-    return _posterior(scores, tuple(h.seen for h in hits[:6]))
+        left = [*left, task]
+    hits = sorted(left, key=lambda h: -h.strength)
+    seen = tuple((h.rule.dimension, h.seen) for h in hits)
+    return Rules(_scores(direct), _scores(indirect), scores, seen)
 
 
-def _faults(hits: list[_Hit]) -> dict[str, float]:
+def _unexplained(
+    direct: Sequence[_Hit], indirect: Sequence[_Hit], faults: Mapping[str, float]
+) -> list[_Hit]:
+    """Return what is left of direct evidence past faulty channels, and of indirect past it."""
+    plain = [h for hit in direct if (h := _left(hit, _fault(hit.rule, faults)))]
+    strongest = {d: max((h.strength for h in plain if h.rule.dimension is d), default=0.0)
+                 for d in GapDimension}  # fmt: skip
+    rest = []
+    for hit in indirect:
+        others = max(s for d, s in strongest.items() if d is not hit.rule.dimension)
+        left = _left(hit, max(others, _fault(hit.rule, faults)))
+        rest += [left] if left else []
+    return [*plain, *rest]
+
+
+def _faults(hits: Sequence[_Hit]) -> dict[str, float]:
     """Return channel to how plainly it is faulty itself."""
     faults: dict[str, float] = {}
     for hit in hits:
@@ -128,7 +135,7 @@ def _hit(
     return _Hit(rule, strength, Seen(rule.signal, value, spec.unit, says))
 
 
-def _scores(hits: list[_Hit]) -> dict[GapDimension, float]:
+def _scores(hits: Sequence[_Hit]) -> Strengths:
     scores = dict.fromkeys(GapDimension, 0.0)
     for name in scores:
         strengths = sorted((h.strength for h in hits if h.rule.dimension is name), reverse=True)
@@ -145,29 +152,19 @@ TASK_LOUDEST: Final = 2.2
 """and so does any evidence above this: after a take judged failed, much may still happen."""
 
 
-def _task_evidence(measured: Measured, loudest: float, mode: FailureMode | None) -> _Hit | None:
+def _task_evidence(
+    measured: Measured, reference: Reference, loudest: float, mode: FailureMode | None
+) -> _Hit | None:
     """Everything else is nominal, the object rests at the target, and it was judged a failure."""
-    away = measured["end_distance_m"]
-    if math.isnan(away):
-        away = measured["release_target_m"]
-    placed = away < TASK_TOLERANCE_M and measured["held_share"] > 0.9
+    name = "release_target_m" if math.isnan(measured["end_distance_m"]) else "end_distance_m"
+    away, far = measured[name], reference.z(name, measured[name])
+    placed = away < TASK_TOLERANCE_M and not far > QUIET_Z and measured["held_share"] > 0.9
     if mode is not FailureMode.MISPLACEMENT or not placed or loudest > TASK_QUIET:
         return None
     says = (
         f"every other signal is usual and the object rests {away * 1000:.0f} mm from the target, "
         "yet the take was judged a failure"
     )
-    rule = Rule(GapDimension.TASK_SPECIFICATION, "end_distance_m")
+    rule = Rule(GapDimension.TASK_SPECIFICATION, name)
     strength = 4.0 * (1.0 - loudest / (2 * TASK_QUIET))
-    return _Hit(rule, strength, Seen("end_distance_m", away, "m", says))
-
-
-def _posterior(scores: Mapping[GapDimension, float], seen: tuple[Seen, ...]) -> Attribution:
-    weights = {name: math.exp(score) - 1.0 for name, score in scores.items()}
-    total = sum(weights.values()) + math.exp(NONE_SCORE)
-    shares = {name: weight / total for name, weight in weights.items()}
-    ranked = sorted(shares.values(), reverse=True)
-    none = math.exp(NONE_SCORE) / total
-    close = ranked[0] - ranked[1] < ABSTAIN_MARGIN
-    abstained = max(scores.values()) < ABSTAIN_SCORE or close or none > ranked[0]
-    return Attribution(shares, 1.0 - sum(shares.values()), abstained, seen)
+    return _Hit(rule, strength, Seen(name, away, "m", says))

@@ -1,0 +1,238 @@
+"""Scores attributions against what was injected. The same code scores ours and anybody's.
+
+A prediction names itself by station and scene, which are the same whoever records the corpus.
+Takes of one station aren't independent, so intervals come from drawing whole stations anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import GapDimension, dimension
+from gaploop.failure_analysis.attribution.model import CAUSES, NONE
+
+REDRAWN: Final = 1000
+BINS: Final = 10
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What somebody says about one failed take.
+
+    Attributes:
+        shares: share of each cause, shape (10,), in the order of `CAUSES`; they sum to 1.
+        named: dimensions that are named; empty when abstaining.
+        candidates: the set that is said to hold the cause; empty where none is given.
+    """
+
+    shares: FloatArray
+    named: frozenset[str]
+    candidates: frozenset[str] = frozenset()
+
+    @property
+    def top(self) -> str:
+        """The likeliest cause, whether or not it is named."""
+        return CAUSES[int(np.argmax(self.shares))]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One failed take of the benchmark.
+
+    Attributes:
+        id: "<station>/<scene>".
+        station: takes of one station aren't independent.
+        causes: injected dimensions; empty for none.
+        said: the prediction.
+    """
+
+    id: str
+    station: str
+    causes: frozenset[str]
+    said: Prediction
+
+    @property
+    def truth(self) -> str:
+        """The only cause, or "none"."""
+        return next(iter(self.causes), NONE)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number with its interval.
+
+    Attributes:
+        value: the number, or None where nothing was there to count.
+        interval: 95 %, by drawing stations anew.
+        n: takes that it rests on.
+    """
+
+    value: float | None
+    interval: tuple[float, float] | None
+    n: int
+
+    def __str__(self) -> str:
+        if self.value is None or self.interval is None:
+            return "–"
+        return f"{self.value:.1%} [{self.interval[0]:.1%}, {self.interval[1]:.1%}] (n={self.n})"
+
+
+def score(cases: Sequence[Case], seed: int = 0) -> dict[str, Figure]:
+    """Return every figure of one part of the benchmark."""
+    single = [c for c in cases if len(c.causes) == 1]
+    mixed = [c for c in cases if len(c.causes) > 1]
+    none = [c for c in cases if not c.causes]
+    told = [c for c in single if c.said.named]
+    certain = [*single, *none]
+    sets = [c for c in certain if c.said.candidates]
+    return {
+        "top1": _share(single, lambda c: c.said.top == c.truth, seed),
+        "top1_by_dimension": _resampled(single, _macro, seed),
+        "named": _share(single, lambda c: bool(c.said.named), seed),
+        "right_of_named": _share(told, lambda c: c.said.named == c.causes, seed),
+        "right_of_all": _share(single, lambda c: c.said.named == c.causes, seed),
+        "ece": _resampled(certain, _ece, seed),
+        "ece_if_calibrated": _resampled(certain, _ece_floor, seed),
+        "mixed_safe": _share(mixed, lambda c: not c.said.named or c.said.named == c.causes, seed),
+        "mixed_both_named": _share(mixed, lambda c: c.said.named == c.causes, seed),
+        "mixed_top_is_one": _share(mixed, lambda c: c.said.top in c.causes, seed),
+        "false_cause": _share(none, lambda c: bool(c.said.named), seed),
+        "coverage": _share(sets, lambda c: c.truth in c.said.candidates, seed),
+        "set_size": _resampled(sets, lambda s: np.mean([len(c.said.candidates) for c in s]), seed),
+    }
+
+
+type Measure = Callable[[Sequence[Case]], Any]
+
+
+def _share(cases: Sequence[Case], holds: Callable[[Case], bool], seed: int) -> Figure:
+    return _resampled(cases, lambda drawn: np.mean([holds(c) for c in drawn]), seed)
+
+
+def _resampled(cases: Sequence[Case], measure: Measure, seed: int) -> Figure:
+    """Return a figure with the interval of a bootstrap over stations."""
+    if not cases:
+        return Figure(None, None, 0)
+    stations: dict[str, list[Case]] = {}
+    for case in cases:
+        stations.setdefault(case.station, []).append(case)
+    groups, rng = list(stations.values()), np.random.default_rng([seed, 17])
+    values = []
+    for _ in range(REDRAWN):
+        drawn = rng.integers(len(groups), size=len(groups))
+        values.append(float(measure([c for n in drawn for c in groups[int(n)]])))
+    low, high = np.percentile(values, (2.5, 97.5))
+    return Figure(float(measure(cases)), (float(low), float(high)), len(cases))
+
+
+def _macro(cases: Sequence[Case]) -> float:
+    """Mean over the dimensions of the share that is right."""
+    by: dict[str, list[bool]] = {}
+    for case in cases:
+        by.setdefault(case.truth, []).append(case.said.top == case.truth)
+    return float(np.mean([np.mean(found) for found in by.values()]))
+
+
+def _certainty(cases: Sequence[Case]) -> tuple[FloatArray, NDArray[np.bool_]]:
+    sure = np.array([c.said.shares.max() for c in cases])
+    return sure, np.array([c.said.top == c.truth for c in cases])
+
+
+def _ece(cases: Sequence[Case]) -> float:
+    """Expected calibration error of the likeliest cause, over ten bins of equal count."""
+    return expected_calibration_error(*_certainty(cases))
+
+
+def _ece_floor(cases: Sequence[Case]) -> float:
+    """What a perfectly calibrated posterior of these shares would score, by chance of counting."""
+    sure, _ = _certainty(cases)
+    rng = np.random.default_rng(0)
+    tries = [expected_calibration_error(sure, rng.random(len(sure)) < sure) for _ in range(5)]
+    return float(np.mean(tries))
+
+
+def expected_calibration_error(sure: FloatArray, right: NDArray[np.bool_]) -> float:
+    """Mean distance of certainty and accuracy over `BINS` bins of equal count.
+
+    Args:
+        sure: share of the likeliest cause, shape (m,).
+        right: whether it was the cause, shape (m,).
+    """
+    order = np.argsort(sure, kind="stable")
+    parts = [p for p in np.array_split(order, BINS) if len(p)]
+    gaps = [len(p) * abs(float(sure[p].mean()) - float(right[p].mean())) for p in parts]
+    return float(sum(gaps) / len(sure))
+
+
+def confusion(cases: Iterable[Case]) -> dict[str, dict[str, int]]:
+    """Return injected cause → likeliest cause → number of takes, of takes with one or none."""
+    rows = {name: dict.fromkeys(CAUSES, 0) for name in CAUSES}
+    for case in cases:
+        if len(case.causes) <= 1:
+            rows[case.truth][case.said.top] += 1
+    return rows
+
+
+def read_predictions(path: Path) -> dict[str, Prediction]:
+    """Read somebody's predictions, a JSON object a line.
+
+    Each holds `id`, `dimensions` (dimension to share), `none`, `named` (a list, empty when
+    abstaining) and, where the entry gives sets, `candidates`.
+
+    Raises:
+        UnusableInputError: the file is missing, or a line can't be used.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise UnusableInputError(
+            f"{path} can't be read ({error.strerror or error}). Check the path."
+        ) from None
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            key, value = _prediction(line, f"{path}, line {number}")
+            found[key] = value
+    return found
+
+
+def _prediction(line: str, where: str) -> tuple[str, Prediction]:
+    try:
+        value = json.loads(line)
+        shares = {dimension(k, where).value: float(v) for k, v in value["dimensions"].items()}
+        named = frozenset(dimension(k, where).value for k in value["named"])
+        every = [*(shares.get(d.value, 0.0) for d in GapDimension), float(value["none"])]
+        candidates = frozenset(str(c) for c in value.get("candidates", ()))
+        key = str(value["id"])
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UnusableInputError(
+            f"{where}: not a prediction ({error}). It needs id, dimensions, none and named."
+        ) from None
+    if not 0.99 <= sum(every) <= 1.01 or min(every) < 0:
+        raise UnusableInputError(
+            f"{where}: shares sum to {sum(every):.3f}. Dimensions and none must sum to 1."
+        )
+    return key, Prediction(np.array(every) / sum(every), named, candidates)
+
+
+def prediction_line(key: str, said: Prediction) -> str:
+    """Return a prediction's line, as `read_predictions` reads it."""
+    shares: Mapping[str, float] = dict(zip(CAUSES, said.shares.tolist(), strict=True))
+    return json.dumps(
+        {
+            "id": key,
+            "dimensions": {d.value: shares[d.value] for d in GapDimension},
+            "none": shares[NONE],
+            "named": sorted(said.named),
+            "candidates": sorted(said.candidates),
+        }
+    )

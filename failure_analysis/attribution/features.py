@@ -1,0 +1,100 @@
+"""A failed take as a row of numbers: what the rules say, and how far every signal is from usual.
+
+Everything is relative to the station's reference, so that a row means the same on another task,
+arm or camera. A distance counts from `QUIET_Z` spreads on and grows with its logarithm: ten times
+as far is one step more, whatever the signal. What can't be seen is 0, and flags say so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import FailureMode, GapDimension
+from gaploop.failure_analysis.attribution.evidence import Rules, rules_say
+from gaploop.failure_analysis.reference import Reference
+from gaploop.failure_analysis.signals.registry import Measured, registry
+
+LOUD_Z: Final = 2.0
+"""Spreads from which on a signal of its own counts, without a rule."""
+LOUDEST: Final = 5.0
+SOURCES: Final = ("motion", "currents", "scene", "images")
+LEFT_OUT: Final = frozenset({"force", "policy"})
+"""Sources that few takes have: nothing was learned about them."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """A row of numbers about one failed take.
+
+    Attributes:
+        values: shape (n,), in the order of `names()`.
+        rules: what the rules say, in words and numbers.
+    """
+
+    values: FloatArray
+    rules: Rules
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Return the names of a row's entries."""
+    return (
+        "one",
+        *(f"left.{d.value}" for d in GapDimension),
+        *(f"direct.{d.value}" for d in GapDimension),
+        *(f"indirect.{d.value}" for d in GapDimension),
+        *(f"{side}.{name}" for name in _signals() for side in ("above", "below")),
+        *(f"mode.{mode.value}" for mode in FailureMode),
+        *(f"unseen.{source}" for source in SOURCES),
+    )
+
+
+@cache
+def _signals() -> tuple[str, ...]:
+    return tuple(sorted(n for n, s in registry().items() if s.source not in LEFT_OUT))
+
+
+def features(measured: Measured, reference: Reference, mode: FailureMode | None) -> Features:
+    """Return the row of one failed take.
+
+    Args:
+        measured: its signals.
+        reference: what is usual.
+        mode: its failure mode.
+    """
+    rules = rules_say(measured, reference, mode)
+    values = [
+        1.0,
+        *_of(rules.left),
+        *_of(rules.direct),
+        *_of(rules.indirect),
+        *(side for name in _signals() for side in _sides(reference.z(name, measured[name]))),
+        *(float(mode is m) for m in FailureMode),
+        *(float(_is_blind(source, measured, reference)) for source in SOURCES),
+    ]
+    return Features(np.array(values), rules)
+
+
+def _of(strengths: Mapping[GapDimension, float]) -> Iterator[float]:
+    return (strengths[d] for d in GapDimension)
+
+
+def _sides(z: float) -> tuple[float, float]:
+    if math.isnan(z):
+        return 0.0, 0.0
+    loud = min(math.log1p(max(abs(z) - LOUD_Z, 0.0)), LOUDEST)
+    return (loud, 0.0) if z > 0 else (0.0, loud)
+
+
+def _is_blind(source: str, measured: Measured, reference: Reference) -> bool:
+    """Whether nothing of a source could be seen, or nothing usual is known of it."""
+    if source in measured.unseen:
+        return True
+    return not any(registry()[n].source == source for n in reference.signals if n in registry())

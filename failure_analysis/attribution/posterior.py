@@ -1,0 +1,114 @@
+"""Why a take failed: a posterior over the nine gap dimensions and "none of these".
+
+The learned model gives it where the take has the channels that the model was made for and the
+station a reference; the rules alone give it elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gaploop.core.vocabulary import FailureMode, GapDimension
+from gaploop.failure_analysis.attribution.evidence import SHOWN, Rules, rules_say
+from gaploop.failure_analysis.attribution.features import features
+from gaploop.failure_analysis.attribution.model import EvidenceModel, Judgement
+from gaploop.failure_analysis.reference import Reference
+from gaploop.failure_analysis.seen import Seen
+from gaploop.failure_analysis.signals.registry import Measured
+
+NONE_SCORE: Final = 1.2
+"""What unexplained failures score: as much as a signal some 5 spreads from usual."""
+ABSTAIN_SCORE: Final = 1.0
+ABSTAIN_MARGIN: Final = 0.15
+NEEDED: Final = ("motion", "scene", "images")
+"""Sources without any of which the model would judge by what it lacks."""
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Why a take failed, as far as its signals say.
+
+    Attributes:
+        dimensions: dimension to posterior share; with `none` they sum to 1.
+        none: share of "nothing that can be seen".
+        named: the dimensions that are named, most likely first: one, two where both act, none
+            when abstaining.
+        candidates: dimensions, and "none", that hold the cause with the model's stated coverage;
+            empty where the rules alone judged.
+        seen: the evidence, strongest first.
+        by: who judged, "model" or "rules: …" with the reason.
+    """
+
+    dimensions: Mapping[GapDimension, float]
+    none: float
+    named: tuple[GapDimension, ...]
+    candidates: tuple[str, ...]
+    seen: tuple[Seen, ...]
+    by: str
+
+    @property
+    def abstained(self) -> bool:
+        """Whether no dimension is named."""
+        return not self.named
+
+
+def attribute(
+    measured: Measured,
+    reference: Reference,
+    mode: FailureMode | None,
+    model: EvidenceModel | None = None,
+) -> Attribution:
+    """Return the posterior over gap dimensions for one failed take.
+
+    Args:
+        measured: its signals.
+        reference: what is usual.
+        mode: its failure mode.
+        model: the learned model; the rules alone judge without.
+    """
+    why = _why_rules(measured, reference, model)
+    if why or model is None:
+        return by_rules(rules_say(measured, reference, mode), why)
+    row = features(measured, reference, mode)
+    judged = model.judge(row.values)
+    return _by_model(judged, row.rules)
+
+
+def _why_rules(measured: Measured, reference: Reference, model: EvidenceModel | None) -> str:
+    """Return why the model can't judge; "" where it can."""
+    if model is None:
+        return "no model"
+    if not reference.takes:
+        return "no take that went well says what is usual"
+    lacking = [measured.unseen[s] for s in NEEDED if s in measured.unseen]
+    return ", ".join(lacking) if len(lacking) > 1 or "motion" in measured.unseen else ""
+
+
+def _by_model(judged: Judgement, rules: Rules) -> Attribution:
+    order = {d: n for n, d in enumerate(sorted(GapDimension, key=lambda d: -judged.shares[d]))}
+    seen = sorted(rules.seen, key=lambda pair: order[pair[0]])
+    firsts = {d: s for d, s in reversed(seen)}  # the strongest of each dimension
+    rest = [s for d, s in seen if s is not firsts[d]]
+    shown = [*(firsts[d] for d in order if d in firsts), *rest][:SHOWN]
+    return Attribution(
+        judged.shares, judged.none, judged.named, judged.candidates, tuple(shown), "model"
+    )
+
+
+def by_rules(rules: Rules, why: str = "") -> Attribution:
+    """Return the posterior by the rules alone; `why` says why no model judged."""
+    scores = rules.left
+    weights = {name: math.exp(score) - 1.0 for name, score in scores.items()}
+    total = sum(weights.values()) + math.exp(NONE_SCORE)
+    shares = {name: weight / total for name, weight in weights.items()}
+    ranked = sorted(shares, key=lambda d: -shares[d])
+    none = math.exp(NONE_SCORE) / total
+    close = shares[ranked[0]] - shares[ranked[1]] < ABSTAIN_MARGIN
+    abstained = max(scores.values()) < ABSTAIN_SCORE or close or none > shares[ranked[0]]
+    seen = tuple(s for _, s in rules.seen[:SHOWN])
+    named = () if abstained else (ranked[0],)
+    by = f"rules: {why}" if why else "rules"
+    return Attribution(shares, 1.0 - sum(shares.values()), named, (), seen, by)

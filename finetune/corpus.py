@@ -1,0 +1,269 @@
+"""A corpus of labelled takes: which stations there are, and which part of the benchmark each is.
+
+A *station* is one cell as drawn (task, gaps with mechanism, severity and direction) driven by one
+controller. Three things are held out: a task, severities and mechanisms. A station's part follows
+from which of them it shares with training; see docs/attribution_benchmark.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.vocabulary import GapDimension
+from gaploop.finetune.errant import ERRORS, HELD_OUT_ERRORS
+from gaploop.sim.gaps import mechanisms_of
+
+TRAIN_TASKS: Final = ("pick_place", "pick_lift")
+TEST_TASK: Final = "stack_cube"
+TRAIN_SEVERITIES: Final = (0.6, 0.8, 1.0)
+TEST_SEVERITIES: Final = (0.3, 0.5, 0.7, 0.9)
+"""Between those of training, and below them."""
+POLICY: Final = "policy"
+SCRIPT: Final = "script"
+CONTROLLERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "pick_place": (POLICY, SCRIPT),
+    "pick_lift": (SCRIPT,),
+    "stack_cube": (SCRIPT,),
+}
+"""Task to who drives: the base policy, or the scripted controller that sees by the tracker."""
+WORDS: Final[Mapping[str, str]] = {
+    "pick_place": "Put the cube on the disc",
+    "pick_lift": "Lift the cube",
+    "stack_cube": "Put the red cube on the blue one",
+}
+SHIFTS: Final[tuple[Mapping[str, object], ...]] = (
+    {"lighting": "warm", "background": "grey"},
+    {"lighting": "dim", "background": "cloth"},
+)
+"""Stations that differ from the reference for good, for recalibration by labels."""
+
+PARTS: Final[Mapping[str, float]] = {
+    "reference": 0.05,
+    "twin": 0.05,
+    "train": 0.29,
+    "train_mixed": 0.05,
+    "train_none": 0.03,
+    "held_task": 0.06,
+    "held_severity": 0.06,
+    "held_mechanism": 0.06,
+    "test": 0.19,
+    "test_mixed": 0.05,
+    "test_none": 0.035,
+    "shifted": 0.075,
+}
+"""Part to its share of the takes. `test` holds out task, severities and mechanisms at once."""
+
+TAKES_PER_STATION: Final = 2
+SCENES: Final = 3_000_000
+"""First scene of the twins: neither the training's nor the evaluation's."""
+REFERENCE_SCENES: Final = 3_500_000
+
+
+@dataclass(frozen=True)
+class Station:
+    """One drawn cell and who drives in it.
+
+    Attributes:
+        key: its name, unique in the corpus; it doesn't tell what is injected.
+        part: one of `PARTS`.
+        task: of the cell.
+        controller: `POLICY`, `SCRIPT`, or an error of `errant`.
+        scenes: a take is recorded on each.
+        gaps: "dimension.mechanism" to severity; empty for none.
+        gap_seed: draws directions.
+        conditions: what is set up for good.
+    """
+
+    key: str
+    part: str
+    task: str
+    controller: str
+    scenes: tuple[int, ...]
+    gaps: Mapping[str, float] = field(default_factory=dict)
+    gap_seed: int = 0
+    conditions: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def usual(self) -> str:
+        """Name of the reference that holds here: that of task and plain controller."""
+        driver = self.controller if self.controller in (POLICY, SCRIPT) else SCRIPT
+        return f"{self.task}-{driver}"
+
+
+def draw_corpus(takes: int, seed: int, blind: bool = False) -> list[Station]:
+    """Draw a corpus of about `takes` takes; equal arguments give equal stations.
+
+    The parts take turns, so that the beginning of a corpus is a small one.
+
+    Args:
+        takes: in all; parts are rounded.
+        seed: draws combinations, directions and scenes.
+        blind: only the part of the mechanisms that nobody has looked at.
+    """
+    scenes = max(8, round(takes * PARTS["twin"] / len(_drivers())))
+    maker = _Maker(np.random.default_rng([seed, 91]), scenes)
+    if blind:
+        every = list(_singles(CONTROLLERS, TEST_SEVERITIES + TRAIN_SEVERITIES, "blind"))
+        return [*_nominal(takes), *maker.stations("blind", every, takes)]
+    drawn = []
+    for part, combinations in _combinations().items():
+        found = maker.stations(part, combinations, round(takes * PARTS[part]))
+        drawn += [((n + 0.5) / len(found), station) for n, station in enumerate(found)]
+    drawn.sort(key=lambda pair: pair[0])
+    return [*_nominal(takes), *(station for _, station in drawn)]
+
+
+@dataclass(frozen=True)
+class _Combination:
+    task: str
+    controller: str
+    gaps: tuple[tuple[str, float], ...] = ()
+    conditions: Mapping[str, object] = field(default_factory=dict)
+
+
+class _Maker:
+    """Draws stations from combinations, each about equally often."""
+
+    def __init__(self, rng: np.random.Generator, scenes: int) -> None:
+        self._rng = rng
+        self._scenes = scenes
+
+    def stations(
+        self, part: str, combinations: Sequence[_Combination], takes: int
+    ) -> list[Station]:
+        """Return stations of about `takes` takes; each dimension comes equally often."""
+        order = _balanced(combinations, self._rng)
+        count = max(1, round(takes / TAKES_PER_STATION)) if combinations else 0
+        chosen = itertools.islice(itertools.cycle(order), count)
+        return [self._station(_key(part, n), part, c) for n, c in enumerate(chosen)]
+
+    def _station(self, key: str, part: str, chosen: _Combination) -> Station:
+        size = min(TAKES_PER_STATION, self._scenes)
+        drawn = self._rng.choice(self._scenes, size, replace=False)
+        scenes = tuple(SCENES + int(k) for k in drawn)
+        gap_seed = int(self._rng.integers(1_000_000))
+        gaps = dict(chosen.gaps)
+        return Station(
+            key, part, chosen.task, chosen.controller, scenes, gaps, gap_seed, chosen.conditions
+        )
+
+
+def _balanced(combinations: Sequence[_Combination], rng: np.random.Generator) -> list[_Combination]:
+    """Shuffle, then take turns between the groups of equal dimensions or errors."""
+    groups: dict[str, list[_Combination]] = {}
+    for n in rng.permutation(len(combinations)):
+        c = combinations[int(n)]
+        name = "+".join(sorted(k.partition(".")[0] for k, _ in c.gaps)) or c.controller
+        groups.setdefault(name, []).append(c)
+    longest = max((len(g) for g in groups.values()), default=0)
+    turns = [[g[n % len(g)] for g in groups.values()] for n in range(longest)]
+    return [c for turn in turns for c in turn]
+
+
+def _drivers() -> list[tuple[str, str]]:
+    return [(task, driver) for task, drivers in CONTROLLERS.items() for driver in drivers]
+
+
+def _nominal(takes: int) -> list[Station]:
+    """Return gap-free stations: for the references, and a twin of every scene that gaps get."""
+    stations = []
+    for part, first in (("reference", REFERENCE_SCENES), ("twin", SCENES)):
+        count = max(8, round(takes * PARTS[part] / len(_drivers())))
+        for task, driver in _drivers():
+            scenes = tuple(range(first, first + count))
+            key = _key(part, len(stations))
+            stations.append(Station(key, part, task, driver, scenes))
+    return stations
+
+
+def _key(part: str, number: int) -> str:
+    """Return a station's name, which doesn't tell what is in it."""
+    return hashlib.sha256(f"{part} {number}".encode()).hexdigest()[:8]
+
+
+def _combinations() -> dict[str, list[_Combination]]:
+    """Return part to everything that it draws from."""
+    train = {task: CONTROLLERS[task] for task in TRAIN_TASKS}
+    test = {TEST_TASK: CONTROLLERS[TEST_TASK]}
+    return {
+        "train": list(_singles(train, TRAIN_SEVERITIES, "train")),
+        "train_mixed": list(_pairs(train, TRAIN_SEVERITIES, "train")),
+        "train_none": list(_errors(TRAIN_TASKS, ERRORS)),
+        "held_task": list(_singles(test, TRAIN_SEVERITIES, "train")),
+        "held_severity": list(_singles(train, TEST_SEVERITIES, "train")),
+        "held_mechanism": list(_singles(train, TRAIN_SEVERITIES, "test")),
+        "test": list(_singles(test, TEST_SEVERITIES, "test")),
+        "test_mixed": list(_pairs(test, TEST_SEVERITIES[2:], "test")),
+        "test_none": list(_errors((TEST_TASK,), HELD_OUT_ERRORS)),
+        "shifted": [
+            replace(c, conditions=shift)
+            for shift in SHIFTS
+            for c in _singles({"pick_place": (SCRIPT,)}, TRAIN_SEVERITIES, "train")
+        ],
+    }
+
+
+def mechanism_names(kind: str) -> list[str]:
+    """Return "dimension.mechanism" of `train`, of the known `test` ones, or of `blind` ones."""
+    names = []
+    for dimension in GapDimension:
+        for mechanism in mechanisms_of(dimension.value, "never" if kind == "train" else "only"):
+            known = f"{dimension.value}.{mechanism.name}" in KNOWN_HELD_OUT
+            if kind == "train" or known == (kind == "test"):
+                names.append(f"{dimension.value}.{mechanism.name}")
+    return names
+
+
+KNOWN_HELD_OUT: Final = frozenset(
+    {
+        "contact_dynamics.sticky",
+        "visual_domain.lens",
+        "sensor_noise.coarse_encoder",
+        "object_property.round",
+        "environmental_complexity.occluder",
+        "human_behavior.take",
+        "actuator_response.slow",
+        "spatial_geometry.zero_offset",
+        "task_specification.alignment",
+    }
+)
+"""Held-out mechanisms that the rules' author knew of. All others are blind."""
+
+
+def _possible(task: str, gap: str) -> bool:
+    """Whether a gap can show: lifting has no goal on the table to restate."""
+    return not (task == "pick_lift" and gap.startswith("task_specification"))
+
+
+def _singles(
+    drivers: Mapping[str, Sequence[str]], severities: Sequence[float], kind: str
+) -> Iterator[_Combination]:
+    for task, names in drivers.items():
+        for driver, gap, severity in itertools.product(names, mechanism_names(kind), severities):
+            if _possible(task, gap):
+                yield _Combination(task, driver, ((gap, severity),))
+
+
+def _pairs(
+    drivers: Mapping[str, Sequence[str]], severities: Sequence[float], kind: str
+) -> Iterator[_Combination]:
+    """Yield two gaps of different dimensions, both at the same severity."""
+    for task, names in drivers.items():
+        gaps = [g for g in mechanism_names(kind) if _possible(task, g)]
+        for driver, (a, b), severity in itertools.product(
+            names, itertools.combinations(gaps, 2), severities
+        ):
+            if a.partition(".")[0] != b.partition(".")[0]:
+                yield _Combination(task, driver, ((a, severity), (b, severity)))
+
+
+def _errors(tasks: Sequence[str], errors: Sequence[str]) -> Iterator[_Combination]:
+    for task, error in itertools.product(tasks, errors):
+        if not (task == "pick_lift" and error == "wrong_target"):
+            yield _Combination(task, error)

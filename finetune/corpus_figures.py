@@ -1,0 +1,222 @@
+"""The benchmark's figures: ours beside baselines, on every part, with intervals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.files import write_atomically
+from gaploop.core.journal_format import read_journal
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import Outcome
+from gaploop.failure_analysis.attribution import benchmark, features, fit
+from gaploop.failure_analysis.attribution.benchmark import Prediction
+from gaploop.failure_analysis.attribution.model import EvidenceModel, softmax
+from gaploop.failure_analysis.diagnosis import diagnose_take, prepared
+from gaploop.failure_analysis.reference import Reference
+from gaploop.finetune import corpus_study as study
+from gaploop.finetune.corpus import SHIFTS, Station
+from gaploop.finetune.corpus_record import STATIONS
+from gaploop.finetune.corpus_study import Failure
+
+STRICT: Final = ("test", "test_mixed", "test_none")
+PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "test": STRICT,
+    "held_task": ("held_task",),
+    "held_severity": ("held_severity",),
+    "held_mechanism": ("held_mechanism",),
+}
+"""What is scored together."""
+LABELS: Final = 36
+"""A few dozen: what recalibration is given."""
+DRAWS: Final = 40
+SPEED_TAKES: Final = 60
+
+type Found = Mapping[str, Sequence[Failure]]
+type Predict = Callable[[Failure], Prediction]
+
+
+def every_figure(
+    found: Found, references: Mapping[str, Reference], model: EvidenceModel, seed: int
+) -> dict[str, Any]:
+    """Return ours on every part, baselines on the strict one, length control, recalibration."""
+    ours = study.by_model(model)
+    everybody = {"ours": ours, **baselines(found, references, seed)}
+    strict = _chosen(found, STRICT)
+    cases = {name: study.cases(strict, predict) for name, predict in everybody.items()}
+    durations = [f.take.duration_s for f in strict]
+    return {
+        "test": {name: _plain(benchmark.score(said)) for name, said in cases.items()},
+        "length_matched_top1": {
+            name: study.length_matched(said, durations) for name, said in cases.items()
+        },
+        "confusion": benchmark.confusion(cases["ours"]),
+        "parts": {
+            part: _plain(benchmark.score(study.cases(_chosen(found, names), ours)))
+            for part, names in PARTS.items()
+            if part != "test"
+        },
+        "left_out_in_training": _plain(_left_out(found, model)),
+        "masked": _masked(strict, references, model),
+        "recalibration": recalibration(found, model, seed),
+    }
+
+
+def _chosen(found: Found, parts: Sequence[str]) -> list[Failure]:
+    return [f for part in parts for f in found.get(part, ())]
+
+
+def _plain(figures: Mapping[str, benchmark.Figure]) -> dict[str, Any]:
+    return {name: asdict(figure) for name, figure in figures.items()}
+
+
+def baselines(found: Found, references: Mapping[str, Reference], seed: int) -> dict[str, Predict]:
+    """Return who is set beside: rules alone, a plain forest, length only, the majority."""
+    material = study.training(found)
+    usual_s = _usual_s(found)
+
+    def raw(failure: Failure) -> FloatArray:
+        return study.raw_row(failure, references[failure.take.usual])
+
+    def length(failure: Failure) -> FloatArray:
+        return study.length_row(failure, usual_s[failure.take.usual])
+
+    return {
+        "rules": study.rules_alone,
+        "forest": study.by_forest(material, raw, seed),
+        "length_only": study.by_forest(material, length, seed),
+        "majority": study.by_majority(material),
+    }
+
+
+def _usual_s(found: Found) -> dict[str, float]:
+    """Return reference to the median length of its failures: what a length-only guess may know."""
+    lengths: dict[str, list[float]] = {}
+    for rows in found.values():
+        for failure in rows:
+            lengths.setdefault(failure.take.usual, []).append(failure.take.duration_s)
+    return {name: float(np.median(values)) for name, values in lengths.items()}
+
+
+def _left_out(found: Found, model: EvidenceModel) -> dict[str, benchmark.Figure]:
+    """Score the training part by fits that left each take's mechanisms and task out."""
+    material = study.training(found)
+    data = study.labelled(material)
+    logits = fit.left_out(data, fit.log_linear(features.names(), fit.Stiffness()))
+    shares = softmax(logits / model.temperature)
+    said = {study.case_id(f.take): p for f, p in zip(material, shares, strict=True)}
+    return benchmark.score(
+        study.cases(material, lambda f: study.judged(said[study.case_id(f.take)], model))
+    )
+
+
+def _masked(
+    strict: Sequence[Failure], references: Mapping[str, Reference], model: EvidenceModel
+) -> dict[str, Any]:
+    """Return top-1 and false causes on the strict part with channels taken away."""
+    result = {}
+    for mask in study.MASKS:
+        bare = [
+            study.as_failure(study.masked(f.take, mask), references[f.take.usual]) for f in strict
+        ]
+        scored = benchmark.score(study.cases(bare, study.by_model(model)))
+        kept = {k: scored[k] for k in ("top1", "named", "right_of_named", "false_cause")}
+        result["without " + ", ".join(mask)] = _plain(kept)
+    return result
+
+
+def recalibration(found: Found, model: EvidenceModel, seed: int) -> list[dict[str, Any]]:
+    """Return what a few dozen labels bring at stations that differ from the reference for good.
+
+    Labels and takes to score are drawn from the station's failures at random, by whole drawn
+    cells, `DRAWS` times.
+    """
+    rows = []
+    for number, shift in enumerate(SHIFTS):
+        here = [f for f in found.get("shifted", ()) if f.take.shift == number]
+        before, after = _gains(here, model, np.random.default_rng([seed, 61, number]))
+        if before:
+            gain = np.array(after) - np.array(before)
+            rows.append(
+                {
+                    "station": shift,
+                    "failures": len(here),
+                    "labels": LABELS,
+                    "top1_before": float(np.mean(before)),
+                    "top1_after": float(np.mean(after)),
+                    "gain": float(gain.mean()),
+                    "gain_interval": np.percentile(gain, (2.5, 97.5)).tolist(),
+                }
+            )
+    return rows
+
+
+def _gains(
+    here: Sequence[Failure], model: EvidenceModel, rng: np.random.Generator
+) -> tuple[list[float], list[float]]:
+    """Return top-1 before and after labels, of every draw of labels."""
+    if len(here) < LABELS + 10:
+        return [], []
+    of = fit.targets([f.take.dimensions for f in here])
+    rows, truth = np.array([f.row for f in here]), of.argmax(axis=1)
+    stations = np.array([f.take.station for f in here])
+    before, after = [], []
+    for _ in range(DRAWS):
+        order = rng.permutation(np.unique(stations))
+        rank = {name: n for n, name in enumerate(order)}
+        drawn = np.argsort([rank[name] for name in stations], kind="stable")
+        given, rest = drawn[:LABELS], drawn[LABELS:]
+        rest = rest[~np.isin(stations[rest], stations[given])]
+        mended = fit.recalibrated(model, rows[given], of[given])
+        for result, judge in ((before, model), (after, mended)):
+            said = judge.shares(rows[rest]).argmax(axis=1)
+            result.append(float(np.mean(said == truth[rest])))
+    return before, after
+
+
+def write_predictions(path: Path, found: Found, model: EvidenceModel) -> None:
+    """Write our predictions for the test parts, in the form that others hand in."""
+    predict = study.by_model(model)
+    lines = [
+        benchmark.prediction_line(study.case_id(f.take), predict(f)) for f in _chosen(found, STRICT)
+    ]
+    write_atomically(path, "\n".join([*lines, ""]))
+
+
+def handed_in(found: Found, path: Path) -> dict[str, Any]:
+    """Score somebody's predictions on the test parts; what they leave out counts as abstained."""
+    said = benchmark.read_predictions(path)
+    strict = _chosen(found, STRICT)
+    silent = Prediction(np.full(10, 0.1), frozenset())
+    cases = study.cases(strict, lambda f: said.get(study.case_id(f.take), silent))
+    missing = sum(study.case_id(f.take) not in said for f in strict)
+    return {"file": str(path), "missing": missing, **_plain(benchmark.score(cases))}
+
+
+def speed(
+    stations: Sequence[Station],
+    folder: Path,
+    references: Mapping[str, Reference],
+    model: EvidenceModel,
+) -> dict[str, float]:
+    """Return failed takes diagnosed a minute by one process, with pictures and without."""
+    result = {}
+    for name, images in (("with_pictures", True), ("telemetry_and_scene", False)):
+        count, spent = 0, 0.0
+        for station in stations:
+            if station.part != "test" or count >= SPEED_TAKES:
+                continue
+            usual = references[station.usual]
+            start = time.perf_counter()
+            for take in read_journal(folder / STATIONS / station.key):
+                if take.outcome is Outcome.FAILURE:
+                    diagnose_take(prepared(take, usual, images), usual, model)
+                    count += 1
+            spent += time.perf_counter() - start
+        result[name] = 60.0 * count / max(spent, 1e-9)
+    return result
