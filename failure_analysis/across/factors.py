@@ -167,7 +167,10 @@ def _effect(
             se_log_odds = max(se_log_odds, _jackknife([b[column] for b in betas]))
             freedom = with_level - 1
         else:
-            note = f"in {with_level} only of {len(left_out)} sessions: the session may be the cause"
+            note = (
+                f"tried in {with_level} of {len(left_out)} clusters only: what else differs "
+                "between clusters may be the cause"
+            )
     reach = float(stats.t.ppf(0.5 + confidence / 2, freedom))
     log_odds = float(fit.coefficients[column])
     p = 2 * float(stats.t.sf(abs(value) / se, freedom)) if se > 0 else 1.0

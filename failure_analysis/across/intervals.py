@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from scipy.stats import norm
@@ -51,6 +52,11 @@ class Cell:
     weight: float = 1.0
 
 
+@cache
+def _normal_quantile(share: float) -> float:
+    return float(norm.ppf(share))
+
+
 def rate(successes: float, trials: float, confidence: float = CONFIDENCE) -> Estimate:
     """Return a success rate with its Wilson score interval (Wilson 1927).
 
@@ -59,7 +65,7 @@ def rate(successes: float, trials: float, confidence: float = CONFIDENCE) -> Est
         trials: of how many, more than 0; an effective number will do.
         confidence: of the interval, two-sided.
     """
-    z2 = float(norm.ppf(0.5 + confidence / 2)) ** 2
+    z2 = _normal_quantile(0.5 + confidence / 2) ** 2
     value = successes / trials
     middle = (value + z2 / (2 * trials)) / (1 + z2 / trials)
     half = math.sqrt(value * (1 - value) / trials + z2 / (4 * trials**2)) * math.sqrt(z2)

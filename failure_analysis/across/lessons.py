@@ -81,11 +81,13 @@ def counted_once(rows: Sequence[Trials]) -> list[Trials]:
     policies: dict[tuple[str, str], list[Trials]] = {}
     for row in rows:
         policies.setdefault((row.levels["study"], row.levels[TRAINING]), []).append(row)
-    seen: dict[frozenset[tuple[str, str, int, int]], list[Trials]] = {}
-    for mine in policies.values():
+    first: dict[frozenset[tuple[str, str, int, int]], str] = {}
+    kept = []
+    for (study, _), mine in policies.items():
         cells = frozenset((r.levels[TASK], r.levels[SETTING], r.successes, r.trials) for r in mine)
-        seen.setdefault(cells, mine)
-    return [row for mine in seen.values() for row in mine]
+        if first.setdefault(cells, study) == study:
+            kept += mine
+    return kept
 
 
 def _training(rows: Sequence[Trials]) -> tuple[Lesson, ...]:
