@@ -187,12 +187,24 @@ def _setups(quotas: Sequence[Quota], have: Mapping[str, int]) -> tuple[SetupProg
 
 
 def _times(takes: Sequence[LoggedTake]) -> tuple[float, float, float]:
-    """Return the medians of take, reset and change of set-up [s]; assumed where none was seen.
-
-    Where simulated time runs faster than the clock, a take's length is what the clock says.
-    """
+    """Return the medians of take, reset and change of set-up [s]; assumed where none was seen."""
     if not takes:
         return TAKE_S, RESET_S, SETUP_S
+    lengths, resets, moves = intervals(takes)
+    reset_s = median(resets) if resets else RESET_S
+    setup_s = max(0.0, median(moves) - reset_s) if moves else SETUP_S
+    return median(lengths), reset_s, setup_s
+
+
+def intervals(takes: Sequence[LoggedTake]) -> tuple[list[float], list[float], list[float]]:
+    """Return lengths of takes, and times between takes of one set-up and of two set-ups [s].
+
+    Pauses are left out. Where simulated time runs faster than the clock, a take's length is what
+    the clock says.
+
+    Args:
+        takes: oldest first.
+    """
     resets: list[float] = []
     moves: list[float] = []
     lengths = [take.duration_s for take in takes]
@@ -205,6 +217,4 @@ def _times(takes: Sequence[LoggedTake]) -> tuple[float, float, float]:
             lengths[place], rest_s = between_s, 0.0
         same = not changed(a.info.conditions, b.info.conditions)
         (resets if same else moves).append(rest_s)
-    reset_s = median(resets) if resets else RESET_S
-    setup_s = max(0.0, median(moves) - reset_s) if moves else SETUP_S
-    return median(lengths), reset_s, setup_s
+    return lengths, resets, moves

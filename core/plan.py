@@ -22,6 +22,15 @@ REMEDIES: Final = ("demonstrate", "recalibrate", "identify", "perception", "cont
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """An expected value with its 95 % interval, in the unit of whatever holds it."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class PlanItem:
     """One campaign, or one thing to do instead.
 
@@ -34,6 +43,11 @@ class PlanItem:
         conditions: what to set up for every take.
         vary: condition to the values it takes in turn; takes are spread over all combinations.
         share: the dimension's share of the diagnosed failures, 0 to 1.
+        sensors: what to record with, in words.
+        test: a cheap test that tells whether this is the right thing to do.
+        may_follow: further takes, worth recording if `takes` are seen to help.
+        gain_points: percentage points of success expected of all takes, those that may follow too.
+        hours: to record them all [h].
     """
 
     id: str
@@ -45,6 +59,11 @@ class PlanItem:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     share: float = 0.0
     vary: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    sensors: tuple[str, ...] = ()
+    test: str = ""
+    may_follow: int = 0
+    gain_points: Estimate | None = None
+    hours: Estimate | None = None
 
     def setups(self) -> tuple[dict[str, Any], ...]:
         """Return the conditions of every set-up, one for each combination of `vary`."""
@@ -64,12 +83,30 @@ class Plan:
         diagnosis: id of the diagnosis it comes from.
         items: in falling order of share.
         minutes: estimated time to record it [min].
+        gain_points: percentage points of success expected of all items together.
+        gain_of: what the points are of, in words.
+        success_now: share of rollouts that succeed before, 0 to 1; None where it isn't known.
+        success_then: the same with everything recorded.
+        hours: to record it all, what may follow too [h].
+        cost: the same in money; None without an hourly rate.
+        currency: of `cost`.
+        stop: when more takes are no longer worth it, in words.
+        notes: what else to know or to find out first.
     """
 
     id: str
     diagnosis: str
     items: tuple[PlanItem, ...]
     minutes: float = 0.0
+    gain_points: Estimate | None = None
+    gain_of: str = ""
+    success_now: Estimate | None = None
+    success_then: Estimate | None = None
+    hours: Estimate | None = None
+    cost: Estimate | None = None
+    currency: str = ""
+    stop: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def takes(self) -> int:
@@ -78,13 +115,32 @@ class Plan:
 
 
 def save_plan(plan: Plan, path: Path) -> None:
-    """Write `plan.yaml`, atomically."""
-    value = {"schema": SCHEMA, **asdict(plan)}
-    value["items"] = [{**asdict(i), "dimension": i.dimension.value} for i in plan.items]
-    for item in value["items"]:
-        item["conditions"] = dict(item["conditions"])
-        item["vary"] = {name: list(values) for name, values in item["vary"].items()}
+    """Write `plan.yaml`, atomically; what is empty is left out."""
+    items = [_item_yaml(item) for item in plan.items]
+    value = {"schema": SCHEMA, **_filled(asdict(plan)), "items": items}
     write_atomically(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100))
+
+
+def _item_yaml(item: PlanItem) -> dict[str, Any]:
+    value = asdict(item) | {"dimension": item.dimension.value}
+    value["vary"] = {name: list(values) for name, values in value["vary"].items()}
+    return _filled(value)
+
+
+_KEPT: Final = (
+    "id", "diagnosis", "minutes", "dimension", "takes", "remedy", "why", "protocol", "conditions",
+    "share", "vary",
+)  # fmt: skip
+"""Keys that are written even where they hold nothing: people look for them."""
+
+
+def _filled(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `value` with lists for tuples and without further keys that hold nothing."""
+    return {
+        name: list(entry) if isinstance(entry, tuple) else entry
+        for name, entry in value.items()
+        if entry or name in _KEPT
+    }
 
 
 def load_plan(path: Path, station: Station = SIM_STATION) -> Plan:
@@ -96,8 +152,7 @@ def load_plan(path: Path, station: Station = SIM_STATION) -> Plan:
     value, where = load_yaml(path, "Plan"), str(path)
     if value.get("schema") != SCHEMA:
         raise UnusableInputError(f"{where}: schema must be {SCHEMA}, got {value.get('schema')!r}.")
-    keys = ("schema", "id", "diagnosis", "items", "minutes")
-    check_keys(value, keys, where, ("id", "items"))
+    check_keys(value, ("schema", *Plan.__dataclass_fields__), where, ("id", "items"))
     items = value["items"]
     if not isinstance(items, list):
         raise UnusableInputError(f"{where}: items must be a list.")
@@ -106,7 +161,15 @@ def load_plan(path: Path, station: Station = SIM_STATION) -> Plan:
         str(value.get("diagnosis", "")),
         tuple(_item(item, f"{where}: item {n}", station) for n, item in enumerate(items, 1)),
         number(value.get("minutes", 0.0), f"{where}: minutes", 0, 1e6),
+        gain_of=str(value.get("gain_of", "")),
+        currency=str(value.get("currency", "")),
+        stop=str(value.get("stop", "")),
+        notes=_texts(value.get("notes"), f"{where}: notes"),
+        **{name: _estimate(value.get(name), f"{where}: {name}") for name in _PLAN_ESTIMATES},
     )
+
+
+_PLAN_ESTIMATES: Final = ("gain_points", "success_now", "success_then", "hours", "cost")
 
 
 def _item(value: Any, where: str, station: Station) -> PlanItem:
@@ -116,11 +179,6 @@ def _item(value: Any, where: str, station: Station) -> PlanItem:
     check_keys(value, keys, where, ("id", "dimension", "takes", "remedy"))
     if value["remedy"] not in REMEDIES:
         raise unknown_choice("remedy", value["remedy"], REMEDIES, where)
-    takes = value["takes"]
-    if isinstance(takes, bool) or not isinstance(takes, int) or takes < 0:
-        raise UnusableInputError(
-            f"{where}: takes must be a whole number, 0 or more, got {takes!r}."
-        )
     conditions = value.get("conditions") or {}
     if not isinstance(conditions, dict):
         raise UnusableInputError(f"{where}: conditions must be a mapping, got {conditions!r}.")
@@ -128,14 +186,43 @@ def _item(value: Any, where: str, station: Station) -> PlanItem:
     return PlanItem(
         id=str(value["id"]),
         dimension=dimension(value["dimension"], where),
-        takes=takes,
+        takes=_count(value["takes"], f"{where}: takes"),
         remedy=value["remedy"],
         why=str(value.get("why", "")),
         protocol=str(value.get("protocol", "")),
         conditions=conditions,
         share=number(value.get("share", 0.0), f"{where}: share", 0, 1),
         vary=_vary(value.get("vary") or {}, conditions, where, station),
+        sensors=_texts(value.get("sensors"), f"{where}: sensors"),
+        test=str(value.get("test", "")),
+        may_follow=_count(value.get("may_follow", 0), f"{where}: may_follow"),
+        gain_points=_estimate(value.get("gain_points"), f"{where}: gain_points"),
+        hours=_estimate(value.get("hours"), f"{where}: hours"),
     )
+
+
+def _count(value: object, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise UnusableInputError(f"{where} must be a whole number, 0 or more, got {value!r}.")
+    return value
+
+
+def _texts(value: object, where: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+        raise UnusableInputError(f"{where} must be a list of texts, got {value!r}.")
+    return tuple(value)
+
+
+def _estimate(value: Any, where: str) -> Estimate | None:
+    if value is None:
+        return None
+    keys = tuple(Estimate.__dataclass_fields__)
+    if not isinstance(value, dict):
+        raise UnusableInputError(f"{where} must be a mapping of {', '.join(keys)}, got {value!r}.")
+    check_keys(value, keys, where, keys)
+    return Estimate(**{key: number(value[key], f"{where}: {key}", -1e9, 1e9) for key in keys})
 
 
 def _vary(
@@ -151,10 +238,8 @@ def _vary(
             raise UnusableInputError(
                 f"{place} is fixed in conditions already. Keep one of the two."
             )
-        if values == "all" and name == "grid_cell":
-            values = [list(cell) for cell in itertools.product(*map(range, station.grid))]
-        elif values == "all" and name in NAMED_CONDITIONS:
-            values = list(station.conditions.get(name, ()))
+        if values == "all":
+            values = list(every_value(name, station)) or values
         if not isinstance(values, list) or not values:
             raise UnusableInputError(
                 f"{place} must be a list of values"
@@ -167,3 +252,10 @@ def _vary(
             station.check_conditions({name: entry}, f"{where}: vary")
         found[name] = tuple(values)
     return found
+
+
+def every_value(name: str, station: Station) -> tuple[Any, ...]:
+    """Return what `all` stands for: every grid cell, or every name that a station defines."""
+    if name == "grid_cell":
+        return tuple(list(cell) for cell in itertools.product(*map(range, station.grid)))
+    return station.conditions.get(name, ())

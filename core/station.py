@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core.costs import Costs, parse_costs
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.limits import (
     Interval,
@@ -42,6 +43,7 @@ class Station:
         robot_model: name of an arm model or path of an MJCF file; "" for the robot type's own.
         workspace: box that the arm stays in; None for the arm model's own box.
         joint_limits_rad: joint to [lower, upper] [rad], within the robot's own limits.
+        costs: what recording costs here.
         where: the file it was read from, for messages.
     """
 
@@ -54,6 +56,7 @@ class Station:
     workspace: Workspace | None = None
     joint_limits_rad: Mapping[str, Interval] = field(default_factory=dict)
     where: str = "the station"
+    costs: Costs = field(default_factory=Costs)
 
     def joint_limits(self, joint_names: Sequence[str], own_rad: FloatArray) -> FloatArray:
         """Return the robot's own joint limits, narrowed where the station says so.
@@ -136,6 +139,7 @@ _KEYS: Final = (
     "robot_model",
     "workspace",
     "joint_limits_rad",
+    "costs",
 )
 
 
@@ -168,6 +172,7 @@ def load_station(path: Path) -> Station:
         parse_workspace(value["workspace"], where) if "workspace" in value else None,
         parse_joint_limits(value["joint_limits_rad"], where) if "joint_limits_rad" in value else {},
         where,
+        parse_costs(value.get("costs"), where),
     )
 
 

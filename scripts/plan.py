@@ -2,38 +2,84 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import writable_folder, write_atomically
+from gaploop.core.files import uuid7, writable_folder, write_atomically
 from gaploop.scripts import options
 
-EXAMPLE = (
-    "gaploop plan --diagnosis=./diagnosis/diagnosis.json --budget.takes=50 --output_dir=./plan"
-)
+if TYPE_CHECKING:
+    from gaploop.core.plan import Plan
+    from gaploop.core.station import Station
+    from gaploop.failure_analysis.planning.curves import Trial
+    from gaploop.failure_analysis.planning.plan import Ask, Planned
+
+EXAMPLE = """\
+gaploop plan --diagnosis=./diagnosis/diagnosis.json --budget.takes=50 --output_dir=./plan
+gaploop plan ./diagnosis --budget.hours=4 --takes='[./rollouts]' --cost.rate_per_hour=40
+gaploop plan ./diagnosis2 --results='[./campaign1]' --curves=./plan/curves.json --output_dir=./plan2
+"""
 POSITIONAL = "diagnosis"
 
 
 @dataclass
 class BudgetOptions:
-    """What may be spent."""
+    """What may be spent; every limit that is given holds."""
 
-    takes: int = 50
-    """How many demonstrations may be recorded at most."""
+    takes: int | None = None
+    """How many demonstrations may be recorded at most; 50 where no limit is given."""
+    hours: float | None = None
+    """How long recording may be expected to take [h]."""
+    money: float | None = None
+    """What recording may be expected to cost; needs an hourly rate."""
+
+
+@dataclass
+class CostOptions:
+    """What recording costs; over what the station file says, and what --takes show."""
+
+    take_s: float | None = None
+    """Length of a take [s]."""
+    reset_s: float | None = None
+    """Time for putting things back between two takes [s]."""
+    setup_s: float | None = None
+    """What a change of set-up adds [s]."""
+    rate_per_hour: float | None = None
+    """Operator and station, in --cost.currency per hour."""
+    currency: str = ""
+    """Such as USD; EUR unless given."""
 
 
 @dataclass
 class PlanConfig:
     """Turn a diagnosis into plan.yaml: how many takes of what, or what to do instead of collecting.
 
-    Takes go to the dimensions that demonstrations mend, by their share of the failures. For the
-    others the plan says what to recalibrate, identify, see to or restate, and asks for no takes.
+    Takes go where the next one is expected to bring most success for its price, and stop where
+    more aren't worth it. For what demonstrations don't mend the plan says what to recalibrate,
+    identify, see to or restate, with a cheap test, and asks for no takes. Where it is open whether
+    they help, a few come first. What campaigns brought (--results) changes what is expected.
     """
 
     diagnosis: Path | None = None
-    """A diagnosis.json of `gaploop diagnose`."""
+    """A diagnosis.json of `gaploop diagnose`, or its folder."""
     budget: BudgetOptions = field(default_factory=BudgetOptions)
+    cost: CostOptions = field(default_factory=CostOptions)
+    takes: list[Path] = field(default_factory=list)
+    """Journals or datasets: the diagnosed one says under which conditions takes failed, any of
+    them how long takes and resets are and how many attempts a good take needs."""
+    results: list[Path] = field(default_factory=list)
+    """Folders of finished campaigns, each with plan.yaml, before.json and after.json (evaluations,
+    or folders before/ and after/ of rollouts)."""
+    curves: Path | None = None
+    """curves.json of an earlier plan: the campaigns it knows count again."""
+    station: Path | None = None
+    """station.yaml with costs, grid and what can be set up."""
+    policy_sees: Literal["poses", "images"] = "poses"
+    """Whether the policy gets tracked poses or pictures: pictures it can learn to see through."""
+    least_gain: float = 0.1
+    """Percentage points of success that a take must be expected to bring."""
     json: bool = False
     """Print the plan as one JSON object on stdout."""
     output_dir: Path | None = None
@@ -45,30 +91,137 @@ def run(config: PlanConfig) -> int:
     from gaploop.core.plan import save_plan
     from gaploop.failure_analysis.diagnosis import load_diagnosis
     from gaploop.failure_analysis.lineage import file_input, write_run
-    from gaploop.failure_analysis.planning.plan import make_plan
-    from gaploop.failure_analysis.report.page import page
-    from gaploop.failure_analysis.report.report import plan_section
+    from gaploop.failure_analysis.planning.plan import plan_for
+    from gaploop.failure_analysis.planning.results import save_curves
 
     if config.diagnosis is None:
         raise UnusableInputError("Which diagnosis? Name it with --diagnosis=diagnosis.json.")
     path = config.diagnosis
     path = path / "diagnosis.json" if path.is_dir() else path
-    plan = make_plan(load_diagnosis(path), config.budget.takes)
-    folder = writable_folder(config.output_dir or path.parent)
+    diagnosis = load_diagnosis(path)
+    station = _station(config)
+    trials, sources = _trials(config, station)
+    ask = _ask(config, station, trials)
+    planned = plan_for(diagnosis, ask)
+    plan, folder = planned.plan, writable_folder(config.output_dir or path.parent)
     save_plan(plan, folder / "plan.yaml")
-    footer = f"Plan {plan.id} from diagnosis {plan.diagnosis}. Made by gaploop plan."
-    write_atomically(folder / "plan.html", page("Plan", [plan_section(plan)], footer=footer))
-    inputs = [file_input(path, plan.diagnosis)]
-    write_run(
-        folder, "plan", options.jsonable(config), inputs, {"id": plan.id, "takes": plan.takes}
-    )
-    lines = [
-        f"  {item.dimension.value} ({item.share:.0%}): "
-        + (f"record {item.takes} takes" if item.takes else f"don't collect, {item.remedy}")
-        + f". {item.why}"
-        for item in plan.items
-    ]
-    head = f"{plan.takes} takes, about {plan.minutes:.0f} min, of a budget of {config.budget.takes}"
-    text = "\n".join([head, *lines, str(folder / "plan.yaml")])
-    options.emit(config.json, plan, text)
+    inputs = [file_input(path, diagnosis.id), *(file_input(p) for p in sources)]
+    curves_id = uuid7()
+    save_curves(folder / "curves.json", curves_id, ask.curves, trials, inputs[1:])
+    _write_pages(planned, folder)
+    result = {"id": plan.id, "takes": plan.takes, "curves": curves_id}
+    write_run(folder, "plan", options.jsonable(config), inputs, result)
+    options.emit(config.json, plan, "" if config.json else _text(plan, folder))
     return 0
+
+
+def _station(config: PlanConfig) -> Station:
+    from gaploop.core.station import SIM_STATION, load_station
+
+    return load_station(config.station) if config.station else SIM_STATION
+
+
+def _trials(config: PlanConfig, station: Station) -> tuple[list[Trial], list[Path]]:
+    """Return what campaigns brought, and the files that say so."""
+    from gaploop.failure_analysis.planning.results import load_trials
+    from gaploop.scripts._plan_results import campaign_result
+
+    trials = list(load_trials(config.curves)) if config.curves else []
+    sources = [config.curves] if config.curves else []
+    for folder in config.results:
+        trial, path = campaign_result(folder, station)
+        trials.append(trial)
+        sources.append(path)
+    return trials, sources
+
+
+def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
+    from gaploop.core.costs import Costs, parse_costs
+    from gaploop.failure_analysis.planning.allocation import Budget
+    from gaploop.failure_analysis.planning.curves import learn
+    from gaploop.failure_analysis.planning.effort import effort_from
+    from gaploop.failure_analysis.planning.plan import Ask
+    from gaploop.scripts._plan_results import seen_takes
+
+    limits = asdict(config.budget)
+    if all(limit is None for limit in limits.values()):
+        limits["takes"] = 50
+    if not config.least_gain >= 0:
+        raise UnusableInputError(f"--least_gain is {config.least_gain}: give 0 or more.")
+    budget = Budget(**limits)
+    given = {name: value for name, value in asdict(config.cost).items() if value not in (None, "")}
+    stated = parse_costs({"currency": station.costs.currency or Costs.currency} | given, "--cost")
+    with options.progress("Reading takes") as advance:
+        takes = []
+        for take in seen_takes(config.takes):
+            takes.append(take)
+            advance()
+    images = config.policy_sees == "images"
+    known: dict[str, Any] = {"station": station} if config.station else {}
+    return Ask(
+        budget,
+        learn(trials, image_policy=images),
+        effort_from(takes, station.costs, stated),
+        conditions={t.info.uid: t.info.conditions for t in takes},
+        image_policy=images,
+        least_gain=config.least_gain,
+        **known,
+    )
+
+
+def _write_pages(planned: Planned, folder: Path) -> None:
+    """Write plan.md, plan.html, and the picture that both show."""
+    from gaploop.failure_analysis.planning.document import (
+        headline,
+        plan_markdown,
+        prospect_figure,
+    )
+    from gaploop.failure_analysis.report.page import page, save_figure, section
+    from gaploop.failure_analysis.report.plan_part import plan_section
+
+    plan, picture = planned.plan, ""
+    sections = [plan_section(plan)]
+    if plan.items:
+        picture = "plan.png"
+        caption = (
+            "Expected success against takes of one dimension, everything else left as it is; "
+            "95 % bands."
+        )
+        shown = save_figure(prospect_figure(planned), folder / picture, caption)
+        sections.insert(
+            0, section("What more takes are expected to bring", headline(plan), [shown])
+        )
+    write_atomically(folder / "plan.md", plan_markdown(plan, picture))
+    footer = f"Plan {plan.id} from diagnosis {plan.diagnosis}. Made by gaploop plan."
+    write_atomically(folder / "plan.html", page("Plan", sections, footer=footer))
+
+
+def _text(plan: Plan, folder: Path) -> str:
+    """Return what a person reads in the terminal."""
+    import io
+    import textwrap
+
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from gaploop.failure_analysis.planning.document import headline, summary_cells
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("dimension", "share", "do", "takes", "gain (points)", "hours"):
+        table.add_column(name, justify="left" if name in ("dimension", "do") else "right")
+    for item in plan.items:
+        table.add_row(*(escape(cell) for cell in summary_cells(item)))
+    buffer = io.StringIO()
+    if plan.items:
+        Console(file=buffer, width=100, color_system=None).print(table)
+    shown = [line.rstrip() for line in buffer.getvalue().splitlines() if line.strip()]
+    said = [item for n, item in enumerate(plan.items)
+            if item.dimension not in [other.dimension for other in plan.items[:n]]]  # fmt: skip
+    words = [
+        f"{item.dimension.value}: {item.why} {item.protocol} Test: {item.test}" for item in said
+    ]
+    words += [plan.stop, *plan.notes]
+    wrapped = [textwrap.fill(text, 100, subsequent_indent="  ") for text in words if text]
+    return "\n".join([headline(plan), *shown, *wrapped, str(folder / "plan.yaml")])

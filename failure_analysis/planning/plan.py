@@ -1,208 +1,281 @@
 """From a diagnosis to a plan: what to collect, and what to do instead of collecting.
 
-Which gaps demonstrations mend was measured by fine-tuning under each of them: camera pose and
-object respond, contact and people in part; latency, noise, light and clutter don't, because no
+Which gaps demonstrations mend was measured by fine-tuning under each of them (`responses.json`):
+camera pose and object respond, people in part; latency, noise, light and clutter don't, because no
 number of examples tells the policy what its channels no longer carry.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
 
-from gaploop.core.errors import UnusableInputError
+import numpy as np
+
 from gaploop.core.files import uuid7
-from gaploop.core.plan import Plan, PlanItem
-from gaploop.core.vocabulary import DIMENSIONS, GapDimension
-from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
-
-D = GapDimension
+from gaploop.core.plan import Estimate, Plan, PlanItem
+from gaploop.core.station import Station
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import GapDimension
+from gaploop.failure_analysis.diagnosis import Diagnosis
+from gaploop.failure_analysis.planning.allocation import (
+    LEAST_GAIN,
+    PILOT_HORIZON,
+    Budget,
+    Decision,
+    Quota,
+    affordable,
+    best_order,
+    next_gains,
+    split_takes,
+    worth_a_pilot,
+)
+from gaploop.failure_analysis.planning.curves import Curve, learn
+from gaploop.failure_analysis.planning.effort import Effort, effort_from, estimate, setup_changes
+from gaploop.failure_analysis.planning.failures import CAUSES, Failures
+from gaploop.failure_analysis.planning.outlook import DRAWS, Outlook, Prospect
+from gaploop.failure_analysis.planning.remedies import REMEDIES
+from gaploop.failure_analysis.planning.setups import Setups, setups_for
+from gaploop.failure_analysis.planning.words import notes, stop_words, verdict_words, why_words
 
 LEAST_SHARE: Final = 0.10
-"""Of the diagnosed failures: a dimension below this gets no item of its own."""
+"""Of the failures: a dimension below this gets no item of its own."""
 LEAST_TAKES: Final = 3
-"""Failures that must be diagnosed before demonstrations are paid for."""
-MINUTES_PER_TAKE: Final = 0.75
-"""A 15 s take, half a minute to reset the scene: assumed."""
+"""Failures whose cause must be named before demonstrations are paid for."""
+LEAST_RESPONSE: Final = 0.25
+"""Probability that demonstrations mend anything, below which the other remedy comes first: it
+costs an hour where a campaign costs a day. Assumed."""
 
 
 @dataclass(frozen=True)
-class Remedy:
-    """What mends a dimension.
+class Ask:
+    """What a plan is made from, besides the diagnosis.
 
     Attributes:
-        remedy: one of core.plan's REMEDIES.
-        response: how far demonstrations mend it, 0 to 1, as a share of the budget per share.
-        protocol: how to go about it.
+        budget: what may be spent.
+        curves: how each dimension responds to demonstrations.
+        effort: what recording takes.
+        station: where it is recorded; its named conditions are varied where that helps.
+        conditions: uid of a failed take to what was set up.
+        image_policy: the policy sees pictures rather than tracked poses.
+        least_gain: percentage points of success that a take must be expected to bring.
     """
 
-    remedy: str
-    response: float
-    protocol: str
+    budget: Budget
+    curves: Mapping[GapDimension, Curve] = field(default_factory=learn)
+    effort: Effort = field(default_factory=effort_from)
+    station: Station = field(default_factory=lambda: Station("any"))
+    conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    image_policy: bool = False
+    least_gain: float = LEAST_GAIN
 
 
-REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
-    D.SPATIAL_GEOMETRY: Remedy(
-        "demonstrate", 1.0,
-        "First recalibrate camera and joint zeros. If the station has to stay as it is, record "
-        "successful demonstrations on it as it stands, spread evenly over the workspace grid.",
-    ),
-    D.OBJECT_PROPERTY: Remedy(
-        "demonstrate", 1.0,
-        "Record successful demonstrations with the real objects, sizes and weights in turn, "
-        "spread evenly over the workspace grid.",
-    ),
-    D.CONTACT_DYNAMICS: Remedy(
-        "demonstrate", 0.5,
-        "First clean or change the finger pads and grip harder. Then record slow, firm grasps on "
-        "the real surfaces, with current telemetry on.",
-    ),
-    D.HUMAN_BEHAVIOR: Remedy(
-        "demonstrate", 0.5,
-        "Agree on when people may reach in. Record takes with consenting participants in which "
-        "the arm waits, then goes on from where the object lies.",
-    ),
-    D.ACTUATOR_RESPONSE: Remedy(
-        "identify", 0.0,
-        "Log fast and reversing motions, identify delay, play and gain, compensate them in the "
-        "controller or service the drive; then evaluate again.",
-    ),
-    D.SENSOR_NOISE: Remedy(
-        "recalibrate", 0.0,
-        "Check cables, bus and camera link, recalibrate zeros, filter what remains; log scripted "
-        "motions to characterise it; then evaluate again.",
-    ),
-    D.VISUAL_DOMAIN: Remedy(
-        "perception", 0.0,
-        "Fix exposure and white balance, focus the lens, add light, set the colour segmentation "
-        "anew; then evaluate again.",
-    ),
-    D.ENVIRONMENTAL_COMPLEXITY: Remedy(
-        "perception", 0.0,
-        "Clear the cell, or make perception tell the object from what looks like it; keep "
-        "obstacles out of the arm's way; then evaluate again.",
-    ),
-    D.TASK_SPECIFICATION: Remedy(
-        "restate", 0.0,
-        "Look at these takes together with whoever judges them, agree on criterion and tolerance, "
-        "write them down, and evaluate again.",
-    ),
-}  # fmt: skip
+@dataclass(frozen=True)
+class Planned:
+    """A plan, and what it rests on."""
+
+    plan: Plan
+    outlook: Outlook
+
+    def prospects(self) -> tuple[Prospect, ...]:
+        """Return what to expect of more takes, for each dimension in the plan's order."""
+        planned: dict[GapDimension, int] = {}
+        for item in self.plan.items:
+            total = planned.get(item.dimension, 0) + item.takes + item.may_follow
+            planned[item.dimension] = total
+        return tuple(self.outlook.prospect(d, n) for d, n in planned.items())
 
 
 def make_plan(diagnosis: Diagnosis, budget_takes: int) -> Plan:
-    """Turn a diagnosis into a plan.
-
-    A dimension gets an item if it has a fair share of the failures that could be attributed.
-    Takes are shared out among the dimensions that demonstrations mend, by share and response;
-    the others say what to do instead and ask for no takes. Conditions stay empty: the gap is in
-    the station as it stands, which is where the takes are to be recorded.
-
-    Args:
-        diagnosis: what went wrong.
-        budget_takes: how many takes may be recorded at most, 0 or more.
+    """Turn a diagnosis into a plan within a number of takes; see `plan_for`.
 
     Raises:
         UnusableInputError: a negative budget.
     """
-    if budget_takes < 0:
-        raise UnusableInputError(f"--budget.takes is {budget_takes}: give 0 or more.")
-    attributed = [t for t in diagnosis.takes if not t.abstained]
-    shares = _shares(attributed)
-    wanted = {d: s for d, s in shares.items() if s >= LEAST_SHARE}
-    enough = len(attributed) >= LEAST_TAKES
-    takes = _allot(wanted, budget_takes if enough else 0)
-    plan = uuid7()
-    items = tuple(
-        _item(plan, dimension, share, takes[dimension], diagnosis.takes, attributed, enough)
-        for dimension, share in sorted(wanted.items(), key=lambda pair: -pair[1])
+    return plan_for(diagnosis, Ask(Budget(takes=budget_takes))).plan
+
+
+def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
+    """Turn a diagnosis into a plan.
+
+    A dimension gets an item if it has a fair share of the failures. Takes go where the next one is
+    expected to bring most for its price, until the budget or the gain is used up. Where it is open
+    whether demonstrations help, a few are recorded first. What demonstrations don't mend is done
+    instead, and asks for no takes.
+    """
+    failures = Failures.of(diagnosis)
+    shares = _shares(failures)
+    quotas = _quotas(failures, list(shares), ask)
+    outlook = Outlook(failures, ask.curves)
+    plan_id = uuid7()
+    items = [
+        item
+        for dimension, share in shares.items()
+        for item in _items(plan_id, dimension, share, quotas[dimension], failures, outlook, ask)
+    ]
+    gain = sum((outlook.gain(d, quota.takes) for d, quota in quotas.items()), np.zeros(DRAWS))
+    hours = _hours(quotas, failures, ask)
+    now_h = sum(item.hours.mean * item.takes / (item.takes + item.may_follow)
+                for item in items if item.hours)  # fmt: skip
+    known, rate = failures.rate_known, ask.effort.rate_per_hour
+    plan = Plan(
+        plan_id,
+        diagnosis.id,
+        tuple(items),
+        round(60 * now_h, 1),
+        gain_points=_points(gain),
+        gain_of="all rollouts" if known else "the failures",
+        success_now=estimate(1 - outlook.rate, 4) if known else None,
+        success_then=estimate(1 - outlook.rate + gain / 100, 4) if known else None,
+        hours=estimate(hours),
+        cost=None if rate is None else estimate(rate * hours),
+        currency="" if rate is None else ask.effort.currency,
+        stop=stop_words(quotas, ask.least_gain),
+        notes=notes(failures, diagnosis.summary, ask.effort, LEAST_TAKES),
     )
-    total = sum(item.takes for item in items)
-    return Plan(plan, diagnosis.id, items, round(MINUTES_PER_TAKE * total, 1))
+    return Planned(plan, outlook)
 
 
-def _shares(takes: Sequence[TakeDiagnosis]) -> dict[GapDimension, float]:
-    """Mean posterior of each dimension over the attributed failures, without `none`."""
-    sums = {d: sum(t.dimensions[d.value] for t in takes) for d in GapDimension}
-    total = sum(sums.values())
-    return {d: value / total if total > 0 else 0.0 for d, value in sums.items()}
+def _shares(failures: Failures) -> dict[GapDimension, float]:
+    """Return the share of the failures of each dimension that gets an item, largest first."""
+    if not failures.takes:
+        return {}
+    means = failures.posteriors.mean(axis=0)
+    found = {d: float(means[CAUSES.index(d)]) for d in GapDimension}
+    wanted = [(d, share) for d, share in found.items() if share >= LEAST_SHARE]
+    return dict(sorted(wanted, key=lambda pair: -pair[1]))
 
 
-def _allot(shares: Mapping[GapDimension, float], budget: int) -> dict[GapDimension, int]:
-    """Share out takes by largest remainder; never more than the budget."""
-    weights = {d: share * REMEDIES[d].response for d, share in shares.items()}
-    total = sum(weights.values())
-    if total <= 0:
-        return dict.fromkeys(shares, 0)
-    exact = {d: budget * weight / total for d, weight in weights.items()}
-    takes = {d: int(value) for d, value in exact.items()}
-    left = budget - sum(takes.values())
-    for d in sorted(exact, key=lambda d: takes[d] - exact[d])[:left]:
-        takes[d] += 1
-    return takes
+def _quotas(
+    failures: Failures, wanted: Sequence[GapDimension], ask: Ask
+) -> dict[GapDimension, Quota]:
+    """Return what becomes of every wanted dimension."""
+    if len(failures.named) < LEAST_TAKES:
+        return {d: _without_takes(d, ask, Decision.UNCLEAR) for d in wanted}
+    points = {
+        d: 100.0 * failures.rate * float(failures.shares[CAUSES.index(d)])
+        for d in wanted
+        if ask.curves[d].responds >= LEAST_RESPONSE
+    }
+    gains = next_gains(ask.curves, points)
+    price = {d: ask.effort.hours_per_take(d) if ask.budget.by_the_hour else 1.0 for d in points}
+    takes = affordable(
+        best_order(gains, price, ask.least_gain),
+        ask.budget,
+        partial(_expected_hours, failures=failures, ask=ask),
+        ask.effort.rate_per_hour,
+    )
+    return {d: _quota(d, takes.get(d, 0), gains, points, ask) for d in wanted}
 
 
-def _item(
+def _without_takes(dimension: GapDimension, ask: Ask, decision: Decision) -> Quota:
+    mends = ask.curves[dimension].responds >= LEAST_RESPONSE
+    return Quota(decision if mends else Decision.NOT_MENDED)
+
+
+def _quota(
+    dimension: GapDimension,
+    takes: int,
+    gains: Mapping[GapDimension, FloatArray],
+    points: Mapping[GapDimension, float],
+    ask: Ask,
+) -> Quota:
+    """Return what becomes of a dimension that was allotted so many takes."""
+    if dimension not in gains:
+        return Quota(Decision.NOT_MENDED)
+    line = gains[dimension]
+    left = float(line[takes]) if takes < len(line) else 0.0
+    if not takes:
+        worth = left >= ask.least_gain and left > 0
+        return Quota(Decision.NO_BUDGET if worth else Decision.NOT_WORTH, next_gain=left)
+    most = max(takes, min(ask.budget.takes or PILOT_HORIZON, PILOT_HORIZON))
+    curve, worth_points = ask.curves[dimension], points[dimension]
+    first = worth_a_pilot(curve, worth_points, takes, most, ask.least_gain)
+    return Quota(Decision.PILOT if first else Decision.RECORD, takes, first or takes, left)
+
+
+def _changes(dimension: GapDimension, takes: int, failures: Failures, ask: Ask) -> float:
+    found = setups_for(dimension, failures, ask.conditions, ask.station)
+    return setup_changes(takes, found.every())
+
+
+def _expected_hours(takes: Mapping[GapDimension, int], *, failures: Failures, ask: Ask) -> float:
+    return sum(
+        n * ask.effort.hours_per_take(d) + ask.effort.setup_hours(_changes(d, n, failures, ask))
+        for d, n in takes.items()
+    )
+
+
+def _hours(quotas: Mapping[GapDimension, Quota], failures: Failures, ask: Ask) -> FloatArray:
+    takes = {d: quota.takes for d, quota in quotas.items()}
+    changes = sum(_changes(d, n, failures, ask) for d, n in takes.items())
+    return ask.effort.draw_hours(takes, changes, np.random.default_rng(3), DRAWS)
+
+
+def _points(draws: FloatArray) -> Estimate:
+    return estimate(draws, 1)
+
+
+def _items(
     plan: str,
     dimension: GapDimension,
     share: float,
-    takes: int,
-    diagnosed: Sequence[TakeDiagnosis],
-    attributed: Sequence[TakeDiagnosis],
-    enough: bool,
-) -> PlanItem:
-    remedy = REMEDIES[dimension]
-    return PlanItem(
+    quota: Quota,
+    failures: Failures,
+    outlook: Outlook,
+    ask: Ask,
+) -> list[PlanItem]:
+    """Return a dimension's items: one, or one for each condition that its takes are split by."""
+    curve, remedy = ask.curves[dimension], REMEDIES[dimension]
+    mended = estimate(outlook.mended(dimension, quota.takes), 3)
+    verdict = verdict_words(dimension, quota, curve, mended, ask.image_policy)
+    demonstrate = quota.decision.demonstrate
+    base = PlanItem(
         id=f"{plan}:{dimension.value}",  # takes carry it, and it leads them back to the plan
         dimension=dimension,
-        takes=takes,
-        remedy=remedy.remedy,
-        why=_why(dimension, share, diagnosed, attributed, enough),
-        protocol=remedy.protocol,
-        conditions={},
+        takes=0,
+        remedy="demonstrate" if demonstrate else remedy.instead,
+        why=f"{why_words(dimension, share, failures)} {verdict}",
+        protocol=remedy.protocol if demonstrate else remedy.steps,
         share=round(share, 4),
+        sensors=remedy.sensors,
+        test=remedy.test,
     )
+    if not quota.takes:
+        return [base]
+    setups = setups_for(dimension, failures, ask.conditions, ask.station)
+    return _split(base, quota, setups, outlook, ask)
 
 
-def _why(
-    dimension: GapDimension,
-    share: float,
-    diagnosed: Sequence[TakeDiagnosis],
-    attributed: Sequence[TakeDiagnosis],
-    enough: bool,
-) -> str:
-    mine = [t for t in attributed if t.top == dimension.value]
-    text = (
-        f"{share:.0%} of {len(attributed)} attributed failures ({len(mine)} takes mainly; "
-        f"{len(diagnosed) - len(attributed)} of {len(diagnosed)} failures abstained)."
-    )
-    modes = Counter(t.mode for t in mine).most_common(2)
-    if modes:
-        text += " Seen as " + ", ".join(f"{mode} ({n})" for mode, n in modes) + "."
-    says = _typical(dimension, mine)
-    if says:
-        text += f" Typical: {says}."
-    remedy = REMEDIES[dimension]
-    if remedy.remedy != "demonstrate":
-        text += f" Demonstrations don't mend this: {DIMENSIONS[dimension].remedy}"
-    elif not enough:
-        text += f" Too few failures to pay for demonstrations yet: diagnose at least {LEAST_TAKES}."
-    return text
-
-
-def _typical(dimension: GapDimension, takes: Sequence[TakeDiagnosis]) -> str:
-    """Return the evidence that most often stands first for this dimension."""
-    from gaploop.failure_analysis.attribution.rules import DIRECT, INDIRECT
-
-    signals = {r.signal for r in (*DIRECT, *INDIRECT) if r.dimension is dimension}
-    if dimension is D.TASK_SPECIFICATION:
-        signals = {"end_distance_m"}
-    firsts = [next((e for e in t.evidence if e.signal in signals), None) for t in takes]
-    found = [e for e in firsts if e is not None]
-    if not found:
-        return ""
-    name = Counter(e.signal for e in found).most_common(1)[0][0]
-    chosen = sorted((e for e in found if e.signal == name), key=lambda e: e.value)
-    return chosen[len(chosen) // 2].says
+def _split(
+    base: PlanItem, quota: Quota, setups: Setups, outlook: Outlook, ask: Ask
+) -> list[PlanItem]:
+    """Return an item for each part of the set-ups, with its takes, gain and hours."""
+    curve = ask.curves[base.dimension]
+    masses = [part.mass for part in setups.parts]
+    all_takes = split_takes(quota.takes, masses, curve)
+    first = split_takes(quota.first, masses, curve)
+    gain = outlook.gain(base.dimension, quota.takes)
+    found = []
+    for part, total, now in zip(setups.parts, all_takes, first, strict=True):
+        if not total:
+            continue
+        changes = setup_changes(total, part.every())
+        hours = ask.effort.draw_hours(
+            {base.dimension: total}, changes, np.random.default_rng(4), DRAWS
+        )
+        found.append(
+            replace(
+                base,
+                id=base.id + part.suffix,
+                takes=now,
+                may_follow=total - now,
+                conditions=part.conditions,
+                vary=part.vary,
+                gain_points=_points(part.mass * gain),
+                hours=estimate(hours),
+            )
+        )
+    return found

@@ -1,0 +1,236 @@
+"""Which takes to record with a budget, and when to stop.
+
+The expected gain of a plan is the sum over dimensions of (failure rate x share x mended share),
+each concave in its takes. So taking the best next take until the budget is spent is the best plan
+for that budget (Fox, Operations Research 14, 1966). Where the next take brings less than is worth
+it, the plan stops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import GapDimension
+from gaploop.failure_analysis.planning.curves import MOST_TAKES, Curve, shares_mended
+
+LEAST_GAIN: Final = 0.1
+"""Percentage points of success that a take must be expected to bring: assumed. Fifty takes for
+five points are hardly worth an afternoon."""
+PILOT_TAKES: Final = (5, 10)
+"""Takes that may be recorded first, to find out."""
+PILOT_ROLLOUTS: Final = 10
+"""Rollouts that then say whether they helped."""
+ROLLOUT_PRICE: Final = 0.2
+"""Of a take: nobody demonstrates, nobody tries again. Assumed."""
+OPEN_RESPONSE: Final = 0.8
+"""Probability that demonstrations help, from which on there is nothing to find out first."""
+PILOT_HORIZON: Final = 200
+"""Takes that a pilot that helps may lead to."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent; every limit that is given holds.
+
+    Attributes:
+        takes: demonstrations.
+        hours: expected time to record them [h].
+        money: the same times the hourly rate.
+    """
+
+    takes: int | None = None
+    hours: float | None = None
+    money: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("takes", "hours", "money"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise UnusableInputError(f"--budget.{name} is {value}: give 0 or more.")
+
+    @property
+    def by_the_hour(self) -> bool:
+        """Whether time is what runs out."""
+        return self.hours is not None or self.money is not None
+
+
+class Decision(StrEnum):
+    """What becomes of a dimension."""
+
+    RECORD = "record"
+    """Its takes are worth their time."""
+    PILOT = "pilot"
+    """It is open whether demonstrations help: a few are recorded first."""
+    UNCLEAR = "unclear"
+    """Too few failures have a named cause."""
+    NO_BUDGET = "no_budget"
+    """Takes would be worth their time; the budget goes elsewhere."""
+    NOT_WORTH = "not_worth"
+    """The first take brings too little."""
+    NOT_MENDED = "not_mended"
+    """Demonstrations hardly ever mend it."""
+
+    @property
+    def demonstrate(self) -> bool:
+        """Whether demonstrations are the remedy, now or later."""
+        return self not in (Decision.NOT_WORTH, Decision.NOT_MENDED)
+
+
+@dataclass(frozen=True)
+class Quota:
+    """Takes of one dimension.
+
+    Attributes:
+        takes: all of them.
+        first: those to record before looking; all, but for a pilot.
+        next_gain: what one more is expected to bring [points].
+    """
+
+    decision: Decision
+    takes: int = 0
+    first: int = 0
+    next_gain: float = 0.0
+
+
+def next_gains(curves: Mapping[GapDimension, Curve], points: Mapping[GapDimension, float]) -> dict[
+    GapDimension, FloatArray
+]:  # fmt: skip
+    """Return what each next take of a dimension is expected to bring [points].
+
+    Args:
+        curves: how each dimension responds.
+        points: dimension to the percentage points of success that its failures cost.
+
+    Returns:
+        Dimension to the gain of its 1st, 2nd, … take, shape (MOST_TAKES,).
+    """
+    takes = np.arange(MOST_TAKES + 1, dtype=float)
+    return {d: np.diff(worth * curves[d].mended(takes)) for d, worth in points.items()}
+
+
+def best_order(
+    gains: Mapping[GapDimension, FloatArray],
+    price: Mapping[GapDimension, float],
+    least_gain: float,
+) -> list[GapDimension]:
+    """Return takes in the order in which to buy them: most gain for its price first.
+
+    Args:
+        gains: what `next_gains` returns, possibly of other things than dimensions.
+        price: of one take.
+        least_gain: takes that bring less are left out [points].
+    """
+    offers = [
+        (-gain / price[d], place, list(GapDimension).index(d))
+        for d, line in gains.items()
+        for place, gain in enumerate(line)
+        if gain > 0 and gain >= least_gain
+    ]
+    names = list(GapDimension)
+    return [names[index] for _, _, index in sorted(offers)]
+
+
+def affordable(
+    order: Sequence[GapDimension],
+    budget: Budget,
+    hours: Callable[[Mapping[GapDimension, int]], float],
+    rate_per_hour: float | None,
+) -> dict[GapDimension, int]:
+    """Return how many takes of each dimension the budget pays for: the longest part of `order`.
+
+    Args:
+        order: what `best_order` returns.
+        hours: the expected hours of an allocation; grows with it.
+        rate_per_hour: for a budget in money.
+
+    Raises:
+        UnusableInputError: a budget in money without a rate.
+    """
+    limit_h = math.inf if budget.hours is None else budget.hours
+    if budget.money is not None:
+        if not rate_per_hour:
+            raise UnusableInputError(
+                "--budget.money needs an hourly rate: give --cost.rate_per_hour, or costs: "
+                "rate_per_hour in the station file."
+            )
+        limit_h = min(limit_h, budget.money / rate_per_hour)
+    most = len(order) if budget.takes is None else min(len(order), budget.takes)
+    low, high = 0, most
+    while low < high:  # the first `low` takes can be paid for, the first `high + 1` can't
+        middle = (low + high + 1) // 2
+        if hours(_counts(order[:middle])) <= limit_h:
+            low = middle
+        else:
+            high = middle - 1
+    return _counts(order[:low])
+
+
+def _counts(order: Sequence[GapDimension]) -> dict[GapDimension, int]:
+    return {d: order.count(d) for d in GapDimension if d in order}
+
+
+def split_takes(takes: int, masses: Sequence[float], curve: Curve) -> list[int]:
+    """Share a dimension's takes out among conditions so that most failures are mended.
+
+    Takes under one condition are assumed to mend failures under that condition. An even split
+    among C equal conditions mends what the dimension's own curve says: n takes under one of them
+    count as C n.
+
+    Args:
+        takes: of the dimension.
+        masses: share of its failures under each condition.
+    """
+    each = np.minimum(np.arange(takes + 1) * len(masses), MOST_TAKES).astype(float)
+    gains = np.diff(curve.mended(each))
+    got = [0] * len(masses)
+    for _ in range(takes):
+        best = max(range(len(masses)), key=lambda c: (masses[c] * gains[got[c]], -c))
+        got[best] += 1
+    return got
+
+
+def worth_a_pilot(curve: Curve, points: float, takes: int, most: int, least_gain: float) -> int:
+    """Return how many takes to record first to find out whether the rest is worth it; 0 for none.
+
+    Value of information (Raiffa and Schlaifer 1961): going on as far as the pilot's rollouts say
+    that it pays is compared with recording everything at once, at `least_gain` points a take.
+
+    Args:
+        points: percentage points of success that the dimension's failures cost.
+        takes: what would be recorded at once.
+        most: how many may be recorded in the end.
+    """
+    if curve.responds >= OPEN_RESPONSE:
+        return 0
+    steps = np.arange(most + 1, dtype=float)
+    mended = shares_mended(steps) * points  # (most + 1, grid)
+    belief = curve.probability.ravel()
+    best, chosen = float(mended[takes] @ belief - least_gain * takes), 0
+    for pilot in (n for n in PILOT_TAKES if n < takes):
+        value = _with_pilot(mended, belief, pilot, points / 100.0, least_gain)
+        if value > best:
+            best, chosen = value, pilot
+    return chosen
+
+
+def _with_pilot(
+    mended: FloatArray, belief: FloatArray, pilot: int, failing: float, least_gain: float
+) -> float:
+    """Return the value [points] of recording `pilot` takes, looking, and then choosing freely."""
+    from scipy.stats import binom  # here: `--help` needs no statistics
+
+    seen = np.arange(PILOT_ROLLOUTS + 1)
+    rate = np.clip(1.0 - failing + mended[pilot] / 100.0, 0.0, 1.0)
+    joint = binom.pmf(seen[:, None], PILOT_ROLLOUTS, rate[None, :]) * belief  # (seen, grid)
+    going_on = joint @ mended[pilot:].T  # (seen, further takes), weighted by P(seen)
+    spent = joint.sum(axis=1)[:, None] * least_gain * np.arange(pilot, mended.shape[0])
+    looking = least_gain * ROLLOUT_PRICE * PILOT_ROLLOUTS
+    return float((going_on - spent).max(axis=1).sum() - looking)

@@ -1,0 +1,153 @@
+"""A plan for people: `plan.md`, and a picture of what more takes are expected to bring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gaploop.core.plan import Estimate, Plan, PlanItem
+from gaploop.failure_analysis.planning.outlook import Prospect
+from gaploop.failure_analysis.planning.plan import Planned
+from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, STYLE, words
+
+
+def figures(value: Estimate | None, unit: str = "", digits: int = 0) -> str:
+    """Return an estimate as people read it: mean and 95 % interval."""
+    if value is None:
+        return ""
+    mean, low, high = (f"{v:.{digits}f}" for v in (value.mean, value.low, value.high))
+    return f"{mean} [{low}, {high}]{unit}"
+
+
+def percent(value: Estimate) -> str:
+    """Return a share as people read it."""
+    return f"{value.mean:.0%} [{value.low:.0%}, {value.high:.0%}]"
+
+
+def takes_words(item: PlanItem) -> str:
+    """Return how many takes an item asks for."""
+    if item.may_follow:
+        return f"{item.takes} first, then up to {item.may_follow}"
+    return str(item.takes) if item.takes else "none"
+
+
+def doing(item: PlanItem) -> str:
+    """Return what an item asks for, in a word or two."""
+    if item.takes:
+        return "find out" if item.may_follow else "record"
+    return "not now" if item.remedy == "demonstrate" else item.remedy
+
+
+def headline(plan: Plan) -> str:
+    """Return what a plan asks for and what it is expected to bring, in a sentence or two."""
+    if not plan.takes:
+        return "Don't collect now."
+    text = f"Record {plan.takes} takes, about {plan.minutes:.0f} min."
+    if plan.success_now and plan.success_then:
+        now, then = percent(plan.success_now), percent(plan.success_then)
+        text += f" Success now {now}, then {then} expected"
+    else:
+        text += f" Expected to mend {figures(plan.gain_points, ' %')} of the failures"
+    following = any(item.may_follow for item in plan.items)
+    text += ", with all that may follow." if following else "."
+    text += f" Hours: {figures(plan.hours, digits=1)}."
+    return text + (f" Cost: {figures(plan.cost, f' {plan.currency}')}." if plan.cost else "")
+
+
+def plan_markdown(plan: Plan, picture: str = "") -> str:
+    """Return `plan.md`.
+
+    Args:
+        picture: file name of the picture beside it, or "".
+    """
+    lines = ["# Plan", "", headline(plan), ""]
+    if plan.items:
+        head = ("dimension", "share", "do", "takes", "gain [points]", "hours")
+        lines += [_row(head), _row(["---"] * len(head))]
+        lines += [_row(summary_cells(item)) for item in plan.items] + [""]
+    lines += [f"![Expected success]({picture})", ""] if picture else []
+    lines += [plan.stop, ""] if plan.stop else []
+    lines += [f"- {note}" for note in plan.notes] + [""]
+    for item in plan.items:
+        lines += _section(item)
+    lines += [
+        f"Points are of {plan.gain_of}; brackets are 95 % intervals. Plan {plan.id} from diagnosis "
+        f"{plan.diagnosis}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def summary_cells(item: PlanItem) -> tuple[str, ...]:
+    """Return an item's row: dimension, share, what to do, takes, gain, hours."""
+    suffix = item.id.partition(f":{item.dimension.value}:")[2]
+    return (
+        words(item.dimension.value) + (f" ({suffix})" if suffix else ""),
+        f"{item.share:.0%}",
+        doing(item),
+        takes_words(item),
+        figures(item.gain_points, digits=1),
+        figures(item.hours, digits=1),
+    )
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _section(item: PlanItem) -> list[str]:
+    title, _, do, takes, *_ = summary_cells(item)
+    setups = ", ".join(f"{name}: {_values(values)}" for name, values in item.vary.items())
+    fixed = ", ".join(f"{name}: {value}" for name, value in item.conditions.items())
+    facts = [
+        ("Why", item.why),
+        ("How", item.protocol),
+        ("Takes", takes if item.takes else ""),
+        ("Set up", fixed if item.takes else ""),
+        ("Spread over", setups),
+        ("Record with", ", ".join(item.sensors) if item.takes else ""),
+        ("Cheap test", item.test),
+    ]
+    lines = [f"**{name}.** {text}" for name, text in facts if text]
+    return [f"## {title}: {do}", "", "  \n".join(lines), ""]
+
+
+def _values(values: Sequence[Any]) -> str:
+    shown = [f"{v[0]}-{v[1]}" if isinstance(v, list) and len(v) == 2 else str(v) for v in values]
+    return ", ".join(shown)
+
+
+def prospect_figure(planned: Planned) -> Any:
+    """Draw expected success against takes with its band, a panel for each dimension."""
+    import matplotlib as mpl  # here: reports only
+    from matplotlib.figure import Figure
+
+    plan, prospects = planned.plan, planned.prospects()
+    now = 100 * plan.success_now.mean if plan.success_now else 0.0
+    top = max((float(p.gain[:, 2].max()) for p in prospects), default=0.0)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(2.9 * max(len(prospects), 1) + 0.6, 3.0), layout="constrained")
+        every = figure.subplots(1, max(len(prospects), 1), sharey=True, squeeze=False)[0]
+        for axes, prospect in zip(every, prospects, strict=False):
+            _panel(axes, prospect, now, plan)
+            axes.set_ylim(0, min(102.0, max(now + 1.1 * top, 20.0)))
+        known = plan.success_now is not None
+        every[0].set_ylabel("success [%]" if known else "failures mended [%]")
+        return figure
+
+
+def _panel(axes: Any, prospect: Prospect, now: float, plan: Plan) -> None:
+    mean, low, high = (now + prospect.gain[:, k] for k in range(3))
+    collected = prospect.planned > 0
+    axes.fill_between(prospect.takes, low, high, color=PALE, alpha=0.7, linewidth=0)
+    axes.plot(prospect.takes, mean, color=ACCENT if collected else SOFT)
+    axes.axhline(now, color=SOFT, linewidth=0.8, linestyle=":")
+    item = next(i for i in plan.items if i.dimension is prospect.dimension)
+    axes.set_title(f"{words(prospect.dimension.value)}\n{item.share:.0%} of failures", fontsize=10)
+    at, said = 0.03 * float(prospect.takes[-1]), f"don't collect:\n{doing(item)}"
+    if collected:
+        at, said = float(prospect.planned), f" {prospect.planned} takes"
+        axes.axvline(at, color=INK, linewidth=0.8)
+    axes.text(at, 0.02, said, transform=axes.get_xaxis_transform(), fontsize=9, color=INK)
+    axes.set_xlabel("takes")
+    axes.yaxis.label.set_color(SOFT)

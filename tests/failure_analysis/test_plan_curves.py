@@ -1,0 +1,181 @@
+"""Laws of learning curves: results move them the right way and make them surer."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.plan import Plan, PlanItem
+from gaploop.core.vocabulary import GapDimension
+from gaploop.failure_analysis.planning.curves import (
+    RECOVERABLE,
+    Curve,
+    Trial,
+    flat_curve,
+    learn,
+    measured_trials,
+    mended_share,
+    updated,
+)
+from gaploop.failure_analysis.planning.results import (
+    Counts,
+    campaign_trial,
+    load_trials,
+    save_curves,
+)
+
+D = GapDimension
+OBJECT, POSE = D.OBJECT_PROPERTY, D.SPATIAL_GEOMETRY
+AT_20 = np.array([20.0])
+
+
+def trial(after: int, *, n: int = 50, name: str = "c", takes: int = 20) -> Trial:
+    return Trial(name, {OBJECT: takes}, {OBJECT: 1.0}, (5, n), (after, n))
+
+
+def mean_and_sd(curve: Curve) -> tuple[float, float]:
+    a = curve.probability.sum(axis=1)
+    mean = float(a @ RECOVERABLE)
+    return mean, float(np.sqrt(a @ (RECOVERABLE - mean) ** 2))
+
+
+def test_the_prior_says_what_was_measured() -> None:
+    curves = learn()
+    mended = {d: float(c.mended(AT_20)[0]) for d, c in curves.items()}
+    assert min(mended[OBJECT], mended[POSE]) > 0.4
+    assert mended[OBJECT] > mended[D.HUMAN_BEHAVIOR] > mended[D.CONTACT_DYNAMICS]
+    for hopeless in (D.ACTUATOR_RESPONSE, D.SENSOR_NOISE, D.VISUAL_DOMAIN, D.TASK_SPECIFICATION):
+        assert curves[hopeless].responds < 0.25
+        assert mended[hopeless] < 0.1
+
+
+@pytest.mark.parametrize("takes", [5, 20, 50])
+def test_more_success_afterwards_means_more_is_mended(takes: int) -> None:
+    start = {OBJECT: flat_curve(0.2)}
+    seen = [updated(start, trial(k, takes=takes))[OBJECT] for k in range(0, 51, 5)]
+    mended = [float(c.mended(AT_20)[0]) for c in seen]
+    assert mended == sorted(mended)
+    responds = [c.responds for c in seen]
+    assert responds == sorted(responds)
+
+
+def test_results_make_surer() -> None:
+    curve, widths = flat_curve(0.2), []
+    for k in range(5):
+        low, high = curve.interval(20)
+        widths.append(high - low)
+        curve = updated({OBJECT: curve}, trial(35, name=str(k)))[OBJECT]
+    assert widths[-1] < widths[0]
+    assert sorted(widths, reverse=True) == widths
+    assert mean_and_sd(curve)[1] < mean_and_sd(flat_curve(0.2))[1]
+
+
+def test_results_take_back_what_was_hoped() -> None:
+    before = learn()[OBJECT]
+    after = learn([trial(5, name=str(k), n=100) for k in range(3)])[OBJECT]
+    assert after.responds < before.responds
+    assert after.mended(AT_20)[0] < 0.5 * before.mended(AT_20)[0]
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=4), st.randoms(use_true_random=False))
+def test_neither_order_nor_repetition_matters(counts: list[int], shuffle: random.Random) -> None:
+    both = {OBJECT: 10, POSE: 10}
+    trials = [Trial(str(k), both, {OBJECT: 0.5, POSE: 0.4}, (5, 50), (c, 50))
+              for k, c in enumerate(counts)]  # fmt: skip
+    once = learn(trials)
+    again = [*trials, trials[0]]
+    shuffle.shuffle(again)
+    for d, curve in learn(again).items():
+        np.testing.assert_array_equal(curve.probability, once[d].probability)
+
+
+def test_a_campaign_for_one_dimension_says_nothing_about_another() -> None:
+    before, after = learn(), learn([trial(40)])
+    for d in GapDimension:
+        same = np.array_equal(before[d].probability, after[d].probability)
+        assert same == (d is not OBJECT)
+
+
+def test_curves_grow_and_flatten() -> None:
+    line = learn()[POSE].mended(np.arange(200, dtype=float))
+    steps = np.diff(line)
+    assert line[0] == 0.0
+    assert (steps >= 0).all()
+    assert (np.diff(steps) <= 1e-12).all()
+    assert line[-1] <= 1.0
+
+
+def test_intervals_cover_under_the_model() -> None:
+    """Stations are drawn from the prior, a campaign is rolled out in each: 95 % means 95 %."""
+    rng, inside, n = np.random.default_rng(3), 0, 150
+    start = flat_curve(0.2)
+    a, tau = start.draw(rng, n)
+    for k in range(n):
+        truth = float(mended_share(a[k], tau[k], np.asarray(20.0)))
+        before = rng.binomial(50, 0.2)
+        noise = rng.beta(*_around(0.2 + 0.8 * truth))
+        seen = Trial("t", {OBJECT: 20}, {OBJECT: 1.0}, (before, 50), (rng.binomial(50, noise), 50))
+        low, high = updated({OBJECT: start}, seen)[OBJECT].interval(20)
+        inside += low - 1e-9 <= truth <= high + 1e-9
+    assert inside / n >= 0.90  # of 95 %, less three standard errors
+
+
+def _around(rate: float) -> tuple[float, float]:
+    """Beta distribution of a retrained policy's rate: its rollouts correlate by 0.02."""
+    rate = min(max(rate, 0.01), 0.99)
+    return rate * 49.0, (1.0 - rate) * 49.0
+
+
+def test_trials_are_kept_and_read_back(tmp_path: Path) -> None:
+    path, kept = tmp_path / "curves.json", [trial(30, name="b"), trial(20, name="a")]
+    save_curves(path, "id", learn(kept), kept, [])
+    assert sorted(load_trials(path), key=lambda t: t.id) == [kept[1], kept[0]]
+    again = learn(load_trials(path))
+    assert again[OBJECT].responds == learn(kept)[OBJECT].responds
+
+
+def test_a_campaign_becomes_a_trial() -> None:
+    items = (
+        PlanItem("p:a", OBJECT, 12, "demonstrate", "", share=0.6),
+        PlanItem("p:a:object=mug", OBJECT, 3, "demonstrate", "", share=0.6),
+        PlanItem("p:b", D.ACTUATOR_RESPONSE, 0, "identify", "", share=0.3),
+    )
+    plan = Plan("p", "d", items)
+    found = campaign_trial(plan, Counts(5, 50), Counts(30, 50, "policy"))
+    assert (found.takes, found.shares) == ({OBJECT: 15}, {OBJECT: 0.6})
+    stopped = campaign_trial(plan, Counts(5, 50), Counts(30, 50), {"p:a": 4})
+    assert stopped.takes == {OBJECT: 4}
+    with pytest.raises(UnusableInputError, match="no takes were recorded"):
+        campaign_trial(plan, Counts(5, 50), Counts(30, 50), {})
+    with pytest.raises(UnusableInputError, match="no judged rollouts"):
+        campaign_trial(plan, Counts(0, 0), Counts(30, 50))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{}", "gaploop.curves.v1"),
+        ('{"schema": "gaploop.curves.v1", "trials": 3}', "damaged"),
+        ('{"schema": "gaploop.curves.v1", "trials": [{"id": "a"}]}', "damaged"),
+        ('{"schema": "gaploop.curves.v1", "trials": [{"id": "a", "takes": {}, "shares": {}, '
+         '"before": [9, 3], "after": [1, 2], "weight": 1}]}', "more successes"),
+    ],
+)  # fmt: skip
+def test_damaged_curves_are_one_line(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "c.json").write_text(text)
+    with pytest.raises(UnusableInputError, match=says) as caught:
+        load_trials(tmp_path / "c.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_every_trial_of_the_prior_counts_less_than_a_campaign() -> None:
+    trials = measured_trials()
+    assert len({t.id for t in trials}) == len(trials)
+    assert all(0 < t.weight < 1 for t in trials)
