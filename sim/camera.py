@@ -56,6 +56,7 @@ class OverheadCamera:
     def reset(self, noise_seed: Sequence[int], data: mujoco.MjData) -> None:
         """Start a take with a capture of `data`; `noise_seed` seeds the pictures' noise."""
         self._noise_seed = list(noise_seed)
+        self._images.reset(np.random.default_rng(self._noise_seed))
         self._frame: tuple[int, CameraFrame] | None = None
         self._snapshots.clear()
         self._snapshots.append(_snapshot(0, 0.0, data))
@@ -75,7 +76,7 @@ class OverheadCamera:
             picture = self._render(self._own_renderer(), snapshot, scene.CAMERA_NAME)
             if self._images.active:
                 rng = np.random.default_rng([*self._noise_seed, snapshot.index])
-                picture = self._images.apply(picture, rng)
+                picture = self._images.apply(picture, rng, snapshot.t_s)
             self._frame = (snapshot.index, CameraFrame(picture, snapshot.t_s))
         return self._frame[1]
 

@@ -165,7 +165,7 @@ class Cell:
         self._goal = q_home.copy()
         self._temperature_c = np.full(6, units.AMBIENT_TEMPERATURE_C)
         self._temperature_t_s = 0.0
-        self._commands.reset(q_home)
+        self._commands.reset(q_home, np.random.default_rng([self._gap_seed, seed, 24]))
         self._sensors.reset(np.random.default_rng([self._gap_seed, seed, 21]))
         if self._hand is not None:
             rng = np.random.default_rng([self._gap_seed, seed, 22])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,12 +30,16 @@ class Criterion:
         tolerance_m: largest distance of the object from the goal.
         goal_offset_m: where the goal lies, relative to the visible target, shape (2,).
         yaw_tolerance_rad: largest angle between the object's faces and the cell's axes.
+        deadline_s: latest time of the take at which it counts.
+        clearance_m: smallest distance of the tool from the object.
     """
 
     task: str = "pick_place"
     tolerance_m: float = GOAL_TOLERANCE_M
     goal_offset_m: tuple[float, float] = (0.0, 0.0)
     yaw_tolerance_rad: float = FULL_SQUARE_RAD
+    deadline_s: float = math.inf
+    clearance_m: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class TaskState:
         turn_rad_s: its angular speed.
         target_pos_m: position of the visible target, shape (3,).
         held: both jaws press on it.
+        t_s: time since the take began.
+        tool_distance_m: distance of the tool from the object's centre.
     """
 
     object_pos_m: NDArray[np.float64]
@@ -60,10 +67,14 @@ class TaskState:
     turn_rad_s: float
     target_pos_m: NDArray[np.float64]
     held: bool
+    t_s: float
+    tool_distance_m: float
 
 
 def is_success(criterion: Criterion, state: TaskState) -> bool:
     """Judge the state against the criterion."""
+    if state.t_s > criterion.deadline_s:
+        return False
     if criterion.task == "pick_lift":
         lifted = state.object_pos_m[2] - state.object_rest_z_m >= LIFT_HEIGHT_M
         return bool(lifted and state.held)
@@ -71,7 +82,8 @@ def is_success(criterion: Criterion, state: TaskState) -> bool:
     near = float(np.linalg.norm(state.object_pos_m[:2] - goal)) <= criterion.tolerance_m
     still = state.speed_m_s < STATIC_SPEED_M_S and state.turn_rad_s < STATIC_TURN_RAD_S
     aligned = abs(state.object_yaw_rad) <= criterion.yaw_tolerance_rad + 1e-9
-    return bool(near and _at_rest_height(criterion, state) and still and aligned and not state.held)
+    done = near and _at_rest_height(criterion, state) and still and aligned and not state.held
+    return bool(done and state.tool_distance_m >= criterion.clearance_m)
 
 
 def _at_rest_height(criterion: Criterion, state: TaskState) -> bool:

@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 
 from gaploop.sim.gaps.scene_effects import FINGER_BODIES
-from gaploop.sim.kinematics import fold_square
+from gaploop.sim.kinematics import TCP_SITE, fold_square
 from gaploop.sim.tasks import TaskState
 
 HELD_FORCE_N = 0.2  # a jaw that presses less is only touching
@@ -29,8 +29,9 @@ class Watch:
     def state(self, table_z_m: float) -> TaskState:
         """The state now, with the table top at `table_z_m` [m]."""
         velocity = self._data.qvel[self._dof : self._dof + 6]
+        position = self._data.qpos[self._qpos : self._qpos + 3].copy()
         return TaskState(
-            object_pos_m=self._data.qpos[self._qpos : self._qpos + 3].copy(),
+            object_pos_m=position,
             object_yaw_rad=fold_square(self.object_yaw_rad()),
             object_rest_z_m=table_z_m + self._half_height_m,
             object_half_height_m=self._half_height_m,
@@ -38,6 +39,8 @@ class Watch:
             turn_rad_s=float(np.linalg.norm(velocity[3:])),
             target_pos_m=self._data.xpos[self._target].copy(),
             held=self._held(),
+            t_s=float(self._data.time),
+            tool_distance_m=float(np.linalg.norm(position - self._data.site(TCP_SITE).xpos)),
         )
 
     def object_yaw_rad(self) -> float:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from gaploop.sim.gaps.catalog import InjectedGap
 from gaploop.sim.scene import JOINT_NAMES, TIMESTEP_S
 
+_COMMAND_KEYS = {"latency_s", "backlash_rad", "speed_limit_rad_s", "deaf_fraction"}
+
 
 class CommandPath:
     """Turns the stream of goals into the stream of servo set points.
@@ -30,12 +32,17 @@ class CommandPath:
         self._goal: NDArray[np.float64] = np.zeros(6)
         self._slewed: NDArray[np.float64] = np.zeros(6)
         self._out: NDArray[np.float64] = np.zeros(6)
-        self.active = bool({"latency_s", "backlash_rad", "speed_limit_rad_s"} & merged.keys())
+        self._deaf_joint = int(merged.get("deaf_joint", 0))
+        self._deaf_fraction = merged.get("deaf_fraction", 0.0)
+        self._deaf_s = merged.get("deaf_s", 0.0)
+        self.active = bool(_COMMAND_KEYS & merged.keys())
 
-    def reset(self, q_rad: NDArray[np.float64]) -> None:
-        """Start at rest at `q_rad` [rad], shape (6,)."""
+    def reset(self, q_rad: NDArray[np.float64], rng: np.random.Generator) -> None:
+        """Start a take at rest at `q_rad` [rad], shape (6,); `rng` draws which goals are missed."""
         self._pending.clear()
         self._goal, self._slewed, self._out = q_rad.copy(), q_rad.copy(), q_rad.copy()
+        self._rng = rng
+        self._deaf, self._deaf_until_s = bool(rng.random() < 0.5), 0.0
 
     def push(self, t_s: float, q_rad: NDArray[np.float64]) -> None:
         """Take note of a goal [rad], shape (6,), given at `t_s` [s]."""
@@ -44,21 +51,35 @@ class CommandPath:
     def set_point(self, t_s: float) -> NDArray[np.float64]:
         """Set point [rad], shape (6,), at `t_s` [s]; to be called once per physics step."""
         while self._pending and self._pending[0][0] <= t_s - self._latency_s + 1e-9:
-            self._goal = self._pending.popleft()[1]
+            goal = self._pending.popleft()[1].copy()
+            if self._is_deaf(t_s):
+                goal[self._deaf_joint] = self._goal[self._deaf_joint]
+            self._goal = goal
         self._slewed += np.clip(self._goal - self._slewed, -self._step_rad, self._step_rad)
         half = 0.5 * self._play_rad
         self._out = np.clip(self._out, self._slewed - half, self._slewed + half)
         return self._out
 
+    def _is_deaf(self, t_s: float) -> bool:
+        """Say whether a joint misses its goals at `t_s` [s]: a loose plug, time and again."""
+        if not self._deaf_fraction:
+            return False
+        while t_s >= self._deaf_until_s:
+            self._deaf = not self._deaf
+            heard_s = self._deaf_s * (1.0 / self._deaf_fraction - 1.0)
+            typical_s = self._deaf_s if self._deaf else heard_s
+            self._deaf_until_s += typical_s * float(self._rng.uniform(0.5, 1.5))
+        return self._deaf
+
 
 def weaken_servos(model: mujoco.MjModel, gaps: Sequence[InjectedGap]) -> None:
-    """Lower the servo gain and raise joint friction of `model` where a gap says so."""
+    """Lower the servos' gain or torque and raise joint friction where a gap says so."""
     for gap in gaps:
-        if "gain_factor" not in gap.parameters:
-            continue
+        p = gap.parameters
         for name in JOINT_NAMES[:5]:  # the gripper keeps its strength
             servo = model.actuator(name).id
-            factor = gap.parameters["gain_factor"]
-            model.actuator_gainprm[servo, 0] *= factor
-            model.actuator_biasprm[servo, 1] *= factor
-            model.dof_frictionloss[model.joint(name).dofadr[0]] += gap.parameters["friction_nm"]
+            model.actuator_forcerange[servo] *= p.get("torque_factor", 1.0)
+            if "gain_factor" in p:
+                model.actuator_gainprm[servo, 0] *= p["gain_factor"]
+                model.actuator_biasprm[servo, 1] *= p["gain_factor"]
+                model.dof_frictionloss[model.joint(name).dofadr[0]] += p["friction_nm"]

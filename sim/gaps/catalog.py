@@ -15,9 +15,10 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import GapDimension, dimension
+from gaploop.sim.gaps.blind import BLIND_MECHANISMS
 from gaploop.sim.gaps.mechanisms import MECHANISMS, Mechanism
 
-HeldOut = Literal["any", "never", "only"]
+HeldOut = Literal["any", "never", "only", "blind"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class InjectedGap:
         severity: 0 (nominal) to 1.
         parameters: physical quantities, named with their units.
         held_out: whether the mechanism is kept out of training.
+        blind: whether, moreover, nobody who diagnoses was told of it.
     """
 
     dimension: str
@@ -37,15 +39,21 @@ class InjectedGap:
     severity: float
     parameters: Mapping[str, float]
     held_out: bool
+    blind: bool = False
 
 
 def mechanisms_of(name: str, held_out: HeldOut = "any") -> tuple[Mechanism, ...]:
     """Mechanisms of a dimension, optionally without, or only, those kept out of training.
 
+    Blind ones come only by `held_out="blind"`, and then alone: what is drawn for a seed must not
+    change when one is added.
+
     Raises:
         UnknownChoiceError: for an unknown dimension.
     """
     wanted = dimension(name, "gaps")
+    if held_out == "blind":
+        return tuple(m for m in BLIND_MECHANISMS if m.dimension == wanted)
     keep = {"any": (False, True), "never": (False,), "only": (True,)}[held_out]
     return tuple(m for m in MECHANISMS if m.dimension == wanted and m.held_out in keep)
 
@@ -60,7 +68,7 @@ def draw_gaps(
         seed: draws mechanism and direction; each dimension has its own stream, so adding a
             gap does not change another.
         held_out: whether mechanisms that are kept out of training may, may not, or must be
-            drawn. A mechanism given by name is always taken.
+            drawn, or blind ones must. A mechanism given by name is always taken.
 
     Returns:
         One gap per entry, in the order of `gaps`.
@@ -81,7 +89,7 @@ def _draw(key: str, severity: float, seed: int, held_out: HeldOut) -> InjectedGa
     rng = np.random.default_rng([seed, 1000 + index])
     mechanism = choices[int(rng.integers(len(choices)))]
     if wanted:
-        by_name = {m.name: m for m in choices}
+        by_name = {m.name: m for m in (*choices, *mechanisms_of(name, "blind"))}
         if wanted not in by_name:
             raise unknown_choice(f"mechanism of {name}", wanted, by_name, "gaps")
         mechanism = by_name[wanted]
@@ -92,4 +100,5 @@ def _draw(key: str, severity: float, seed: int, held_out: HeldOut) -> InjectedGa
         float(severity),
         {k: float(v) for k, v in parameters.items()},
         mechanism.held_out,
+        mechanism.blind,
     )

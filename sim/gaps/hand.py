@@ -19,6 +19,8 @@ HAND = "hand"
 AWAY_M = 0.42  # distance at which the hand is out of the picture
 PARKED_M = (0.0, 0.0, -1.0)
 PUSH_HEIGHT_M = 0.010
+LYING_HEIGHT_M = 0.004
+ARM_HEIGHT_M = 0.075  # of the gripper's body while it grasps or carries
 HOVER_HEIGHT_M = 0.085
 FINGER_REACH_M = 0.055  # from the hand's origin to the finger tips
 SPEED_M_S = 0.55  # a calm reach; people reach at 0.5 to 1 m/s
@@ -72,6 +74,7 @@ class Hand:
         joint = model.joint("object")
         self._qpos = int(joint.qposadr[0])
         self._dof = int(joint.dofadr[0])
+        self._target = int(model.body("target").id)
         self.away = True
 
     def reset(self, rng: np.random.Generator, data: mujoco.MjData, table_z_m: float) -> None:
@@ -118,12 +121,14 @@ class Hand:
         data.mocap_quat[self._mocap] = [np.cos(yaw / 2.0), 0.0, 0.0, np.sin(yaw / 2.0)]
 
     def _plan(self, t_s: float, data: mujoco.MjData) -> None:
-        target = data.qpos[self._qpos : self._qpos + 2].copy()
+        target = self._place(data)
         inward = -np.array([np.cos(self._side_rad), np.sin(self._side_rad)])
         start = target - inward * AWAY_M
-        knots = {"nudge": self._nudge, "reach_in": self._reach, "take": self._take}[
-            self._gap.mechanism
-        ](target, inward)
+        knots_of = {
+            "nudge": self._nudge, "reach_in": self._reach, "take": self._take,
+            "cover_target": self._cover, "bump_arm": self._bump,
+        }  # fmt: skip
+        knots = knots_of[self._gap.mechanism](target, inward)
         self._path = [(t_s, self._point(start, knots[0][2]))]
         at = start
         for xy, speed_m_s, height_m in knots:
@@ -131,7 +136,7 @@ class Hand:
             far = float(np.linalg.norm(knot - before[1]))
             self._path.append((before[0] + far / speed_m_s, knot))
             at = xy
-        if self._gap.mechanism == "reach_in":
+        if self._gap.mechanism in ("reach_in", "cover_target"):
             last = self._path[-1]
             self._path.append((last[0] + self._gap.parameters["stay_s"], last[1]))
         if self._gap.mechanism == "take":
@@ -139,6 +144,13 @@ class Hand:
             self._grip = (self._path[2][0], self._path[4][0], np.array([*-reach, -0.016]))
         leave = self._point(at - inward * AWAY_M, HOVER_HEIGHT_M)
         self._path.append((self._path[-1][0] + AWAY_M / SPEED_M_S, leave))
+
+    def _place(self, data: mujoco.MjData) -> NDArray[np.float64]:
+        """What a visit is for: the object, or the target where the arm will be by then."""
+        first = self._visit == 0 and self._gap.mechanism == "bump_arm"
+        if first or self._gap.mechanism not in ("cover_target", "bump_arm"):
+            return np.asarray(data.qpos[self._qpos : self._qpos + 2].copy())
+        return np.asarray(data.xpos[self._target, :2].copy())
 
     def _point(self, xy: NDArray[np.float64], height_m: float) -> NDArray[np.float64]:
         return np.array([xy[0], xy[1], self._table_z + height_m])
@@ -153,6 +165,15 @@ class Hand:
     def _reach(self, target: NDArray[np.float64], inward: NDArray[np.float64]) -> Knots:
         height_m = self._gap.parameters.get("hover_m", HOVER_HEIGHT_M)
         return [(target - inward * 0.01, SPEED_M_S, height_m)]
+
+    def _cover(self, target: NDArray[np.float64], inward: NDArray[np.float64]) -> Knots:
+        at = target - inward * (FINGER_REACH_M - self._gap.parameters["cover_m"])
+        return [(at, SPEED_M_S, HOVER_HEIGHT_M), (at, PUSH_SPEED_M_S, LYING_HEIGHT_M)]
+
+    def _bump(self, place: NDArray[np.float64], inward: NDArray[np.float64]) -> Knots:
+        contact = place - inward * (FINGER_REACH_M + 0.03)
+        end = contact + inward * (self._gap.parameters["bump_m"] + 0.03)
+        return [(contact, SPEED_M_S, ARM_HEIGHT_M), (end, SPEED_M_S, ARM_HEIGHT_M)]
 
     def _take(self, target: NDArray[np.float64], inward: NDArray[np.float64]) -> Knots:
         grasp = target - inward * FINGER_REACH_M * 0.6

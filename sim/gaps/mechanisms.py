@@ -26,6 +26,7 @@ class Mechanism:
         held_out: kept out of everything that is trained, for honest tests.
         says: what severity 1 means, with units.
         draw: severity in (0, 1] and a generator to parameters.
+        blind: held out, and nobody who diagnoses was told of it.
     """
 
     dimension: GapDimension
@@ -33,13 +34,15 @@ class Mechanism:
     held_out: bool
     says: str
     draw: Draw
+    blind: bool = False
 
 
-def _sign(rng: np.random.Generator) -> float:
+def sign(rng: np.random.Generator) -> float:
+    """Draw one of two opposite directions: -1 or 1."""
     return -1.0 if rng.random() < 0.5 else 1.0
 
 
-def _spread(rng: np.random.Generator) -> float:
+def spread(rng: np.random.Generator) -> float:
     """A factor that makes stations of equal severity differ a little."""
     return float(rng.uniform(0.9, 1.1))
 
@@ -47,172 +50,176 @@ def _spread(rng: np.random.Generator) -> float:
 def _slippery(s: float, rng: np.random.Generator) -> Parameters:
     # The cube weighs 0.1 N and the jaws press with 16 N, so it slips only when friction is far
     # lower than that of any real pad; the factor stands for poor pads on a heavier object.
-    return {"friction_factor": float(0.004 ** (s * _spread(rng)))}
+    return {"friction_factor": float(0.004 ** (s * spread(rng)))}
 
 
 def _soft(s: float, rng: np.random.Generator) -> Parameters:
-    return {"time_constant_factor": 1.0 + 2.0 * s * _spread(rng), "slip_creep": 0.8 * s**2}
+    return {"time_constant_factor": 1.0 + 2.0 * s * spread(rng), "slip_creep": 0.8 * s**2}
 
 
 def _sticky(s: float, rng: np.random.Generator) -> Parameters:
-    return {"adhesion_n": 4.0 * s * _spread(rng)}
+    return {"adhesion_n": 4.0 * s * spread(rng)}
 
 
 def _exposure(s: float, rng: np.random.Generator) -> Parameters:
     dark = rng.random() < 0.5
     stops = -1.95 * s if dark else 1.8 * s
     gamma = 1.0 + (0.2 if dark else -0.15) * s
-    return {"gain": float(2.0 ** (stops * _spread(rng))), "gamma": gamma}
+    return {"gain": float(2.0 ** (stops * spread(rng))), "gamma": gamma}
 
 
 def _cast(s: float, rng: np.random.Generator) -> Parameters:
     # Directions on the colour circle: tungsten, old fluorescent tubes, blue daylight.
     angle = float(rng.choice([0.5, 2.1, 3.9]) + rng.normal(0.0, 0.2))
-    return {"cast_hue_rad": angle, "cast_strength": 0.45 * s * _spread(rng), "veil": 0.25 * s}
+    return {"cast_hue_rad": angle, "cast_strength": 0.45 * s * spread(rng), "veil": 0.25 * s}
 
 
 def _blur(s: float, rng: np.random.Generator) -> Parameters:
-    return {"defocus_fraction": 0.055 * s * _spread(rng)}
+    return {"defocus_fraction": 0.055 * s * spread(rng)}
 
 
 def _vignette(s: float, rng: np.random.Generator) -> Parameters:
     return {
         "vignette": 0.75 * s,
-        "distortion": _sign(rng) * 0.45 * s * _spread(rng),
+        "distortion": sign(rng) * 0.45 * s * spread(rng),
     }
 
 
 def _encoder_drift(s: float, rng: np.random.Generator) -> Parameters:
-    return {"drift_rad": np.radians(3.0) * s * _spread(rng), "noise_rad": np.radians(0.5) * s}
+    return {"drift_rad": np.radians(3.0) * s * spread(rng), "noise_rad": np.radians(0.5) * s}
 
 
 def _stale_reads(s: float, rng: np.random.Generator) -> Parameters:
-    return {"stale_fraction": min(0.8 * s * _spread(rng), 0.9), "burst_s": 0.02 + 0.58 * s}
+    return {"stale_fraction": min(0.8 * s * spread(rng), 0.9), "burst_s": 0.02 + 0.58 * s}
 
 
 def _torn_frames(s: float, rng: np.random.Generator) -> Parameters:
     return {
-        "torn_fraction": min(0.7 * s * _spread(rng), 0.9),
+        "torn_fraction": min(0.7 * s * spread(rng), 0.9),
         "tear_fraction": 0.05 + 0.15 * s,
         "pixel_noise": 30.0 * s,
     }
 
 
 def _coarse_encoder(s: float, rng: np.random.Generator) -> Parameters:
-    return {"step_rad": float(np.radians(3.2) * s * _spread(rng))}
+    return {"step_rad": float(np.radians(3.2) * s * spread(rng))}
 
 
 def _size(s: float, rng: np.random.Generator) -> Parameters:
     larger = rng.random() < 0.7
-    factor = 1.0 + 0.70 * s * _spread(rng) if larger else 1.0 - 0.50 * s * _spread(rng)
+    factor = 1.0 + 0.70 * s * spread(rng) if larger else 1.0 - 0.50 * s * spread(rng)
     return {"size_factor": float(factor)}
 
 
 def _elongated(s: float, rng: np.random.Generator) -> Parameters:
-    return {"length_factor": 1.0 + 0.85 * s * _spread(rng), "width_factor": 1.0 + 0.25 * s}
+    return {"length_factor": 1.0 + 0.85 * s * spread(rng), "width_factor": 1.0 + 0.25 * s}
 
 
 def _tall(s: float, rng: np.random.Generator) -> Parameters:
     return {
-        "height_factor": 1.0 + 2.2 * s * _spread(rng),
-        "com_x_fraction": _sign(rng) * 0.4 * s,
-        "com_y_fraction": _sign(rng) * 0.4 * s,
+        "height_factor": 1.0 + 2.2 * s * spread(rng),
+        "com_x_fraction": sign(rng) * 0.4 * s,
+        "com_y_fraction": sign(rng) * 0.4 * s,
     }
 
 
 def _round(s: float, rng: np.random.Generator) -> Parameters:
-    return {"cylinder": 1.0, "size_factor": 1.0 + 0.65 * s * _spread(rng)}
+    return {"cylinder": 1.0, "size_factor": 1.0 + 0.65 * s * spread(rng)}
 
 
 def _similar(s: float, rng: np.random.Generator) -> Parameters:
     return {
         "count": float(1 + round(3.0 * s)),
-        "hue_deg": 32.0 * (1.0 - s) * _spread(rng),
+        "hue_deg": 32.0 * (1.0 - s) * spread(rng),
         "size_factor": 0.8 + 0.45 * s,
     }
 
 
 def _occluder(s: float, rng: np.random.Generator) -> Parameters:
     return {
-        "radius_m": 0.052 * s * _spread(rng),
+        "radius_m": 0.052 * s * spread(rng),
         "azimuth_rad": float(rng.uniform(-0.5, 0.5)),
         "radius_from_axis_m": float(rng.uniform(0.15, 0.20)),
     }
 
 
 def _clutter(s: float, rng: np.random.Generator) -> Parameters:
-    return {"count": float(1 + round(6.0 * s)), "height_m": 0.025 + 0.03 * s * _spread(rng)}
+    return {"count": float(1 + round(6.0 * s)), "height_m": 0.025 + 0.03 * s * spread(rng)}
 
 
 def _reach_in(s: float, rng: np.random.Generator) -> Parameters:
     return {
-        "side_rad": _side(rng),
-        "stay_s": 2.2 * s * _spread(rng),
+        "side_rad": person_side(rng),
+        "stay_s": 2.2 * s * spread(rng),
         "hover_m": 0.085 + 0.09 * (1.0 - s),  # lower is more in the way
         "start_s": 0.25,
     }
 
 
 def _nudge(s: float, rng: np.random.Generator) -> Parameters:
-    return {"side_rad": _side(rng), "push_m": 0.065 * s * _spread(rng), "pushes": 1.0 + round(s)}
+    return {
+        "side_rad": person_side(rng),
+        "push_m": 0.065 * s * spread(rng),
+        "pushes": 1.0 + round(s),
+    }
 
 
 def _take(s: float, rng: np.random.Generator) -> Parameters:
-    return {"side_rad": _side(rng), "carry_m": 0.14 * s * _spread(rng)}
+    return {"side_rad": person_side(rng), "carry_m": 0.14 * s * spread(rng)}
 
 
-def _side(rng: np.random.Generator) -> float:
+def person_side(rng: np.random.Generator) -> float:
     """Where the person stands [rad]: in front of the arm or to either side."""
     return float(rng.choice([-1.2, -0.6, 0.0, 0.6, 1.2]) + rng.normal(0.0, 0.15))
 
 
 def _latency(s: float, rng: np.random.Generator) -> Parameters:
-    return {"latency_s": 0.26 * s * _spread(rng)}
+    return {"latency_s": 0.26 * s * spread(rng)}
 
 
 def _backlash(s: float, rng: np.random.Generator) -> Parameters:
-    return {"backlash_rad": np.radians(5.0) * s * _spread(rng)}
+    return {"backlash_rad": np.radians(5.0) * s * spread(rng)}
 
 
 def _weak(s: float, rng: np.random.Generator) -> Parameters:
     return {
-        "gain_factor": float(0.015 ** (s * _spread(rng))),
-        "friction_nm": 0.35 * s * _spread(rng),
+        "gain_factor": float(0.015 ** (s * spread(rng))),
+        "friction_nm": 0.35 * s * spread(rng),
     }
 
 
 def _slow(s: float, rng: np.random.Generator) -> Parameters:
-    return {"speed_limit_rad_s": float(4.0 * (0.11 ** (s * _spread(rng))))}
+    return {"speed_limit_rad_s": float(4.0 * (0.11 ** (s * spread(rng))))}
 
 
 def _camera_pose(s: float, rng: np.random.Generator) -> Parameters:
     angle = float(rng.uniform(0.0, 2.0 * np.pi))
-    shift_m = 0.022 * s * _spread(rng)
+    shift_m = 0.022 * s * spread(rng)
     return {
         "dx_m": float(shift_m * np.cos(angle)),
         "dy_m": float(shift_m * np.sin(angle)),
-        "dz_m": _sign(rng) * 0.015 * s,
-        "dyaw_rad": _sign(rng) * np.radians(4.0) * s * _spread(rng),
+        "dz_m": sign(rng) * 0.015 * s,
+        "dyaw_rad": sign(rng) * np.radians(4.0) * s * spread(rng),
     }
 
 
 def _table_height(s: float, rng: np.random.Generator) -> Parameters:
     higher = rng.random() < 0.5
-    return {"table_m": (0.016 if higher else -0.020) * s * _spread(rng)}
+    return {"table_m": (0.016 if higher else -0.020) * s * spread(rng)}
 
 
 def _zero_offset(s: float, rng: np.random.Generator) -> Parameters:
     degrees = {"pan_rad": 5.0, "lift_rad": 2.5, "elbow_rad": 2.5, "wrist_rad": 3.0, "roll_rad": 5.0}
-    return {k: _sign(rng) * np.radians(v) * s * _spread(rng) for k, v in degrees.items()}
+    return {k: sign(rng) * np.radians(v) * s * spread(rng) for k, v in degrees.items()}
 
 
 def _tolerance(s: float, rng: np.random.Generator) -> Parameters:
-    return {"tolerance_factor": float(0.14 ** (s * _spread(rng)))}
+    return {"tolerance_factor": float(0.14 ** (s * spread(rng)))}
 
 
 def _goal_offset(s: float, rng: np.random.Generator) -> Parameters:
     angle = float(rng.uniform(0.0, 2.0 * np.pi))
-    offset_m = 0.026 * s * _spread(rng)
+    offset_m = 0.026 * s * spread(rng)
     return {
         "goal_dx_m": float(offset_m * np.cos(angle)),
         "goal_dy_m": float(offset_m * np.sin(angle)),
@@ -220,7 +227,7 @@ def _goal_offset(s: float, rng: np.random.Generator) -> Parameters:
 
 
 def _alignment(s: float, rng: np.random.Generator) -> Parameters:
-    return {"yaw_tolerance_rad": float(np.radians(45.0) * 0.13 ** (s * _spread(rng)))}
+    return {"yaw_tolerance_rad": float(np.radians(45.0) * 0.13 ** (s * spread(rng)))}
 
 
 G = GapDimension

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.sim import look
-from gaploop.sim.conditions import OBJECTS, Conditions
+from gaploop.sim.conditions import OBJECTS, Conditions, ObjectKind
 from gaploop.sim.gaps.catalog import InjectedGap
 from gaploop.sim.kinematics import from_polar
 from gaploop.sim.scene import (
@@ -26,6 +26,8 @@ from gaploop.sim.tasks import Criterion
 
 FINGER_BODIES = ("gripper", "moving_jaw_so101_v1")
 DISTRACTOR_PREFIX = "distractor"
+POST_RADIUS_M = 0.010
+POST_RGBA: look.Rgba = (0.30, 0.31, 0.33, 1.0)
 # Colours of set-up distractors: none near the hues of object and target.
 DISTRACTOR_RGBA: tuple[look.Rgba, ...] = (
     (0.15, 0.55, 0.22, 1.0),
@@ -89,6 +91,10 @@ def scene_edits(
             edits.append(_lamp_head(gap))
         elif gap.mechanism == "sticky":
             edits.append(_sticky_pads)
+        elif gap.mechanism == "posts":
+            edits.append(_posts(gap))
+        elif gap.mechanism == "l_shaped":
+            edits.append(_leg(gap, OBJECTS[conditions.object]))
     return tuple(edits)
 
 
@@ -131,6 +137,36 @@ def _lamp_head(gap: InjectedGap) -> SpecEdit:
     return edit
 
 
+def _posts(gap: InjectedGap) -> SpecEdit:
+    """Fixed posts where nothing starts: inside the ring of places, and beside it."""
+    p = gap.parameters
+    half_m = 0.5 * p["post_height_m"]
+
+    def edit(spec: mujoco.MjSpec) -> None:
+        for x, y in ((0.15 + p["post_shift_m"], 0.0), (0.12, p["post_side"] * 0.105)):
+            spec.body("table").add_geom(
+                type=mujoco.mjtGeom.mjGEOM_CYLINDER, size=[POST_RADIUS_M, half_m, 0.0],
+                pos=[x, y, half_m], rgba=POST_RGBA,
+            )  # fmt: skip
+
+    return edit
+
+
+def _leg(gap: InjectedGap, kind: ObjectKind) -> SpecEdit:
+    """A bar that makes the object an L: along its x axis, flush with one side."""
+    long_m, side = 0.5 * gap.parameters["leg_m"], gap.parameters["leg_side"]
+    x_m, y_m, z_m = kind.half_size_m
+
+    def edit(spec: mujoco.MjSpec) -> None:
+        spec.body("object").add_geom(
+            type=mujoco.mjtGeom.mjGEOM_BOX, size=[long_m, 0.5 * y_m, z_m],
+            pos=[x_m + long_m, side * 0.5 * y_m, 0.0], rgba=kind.rgba or look.OBJECT_RGBA,
+            condim=4, friction=[1.0, 0.005, 0.0001], mass=0.0,
+        )  # fmt: skip
+
+    return edit
+
+
 def _sticky_pads(spec: mujoco.MjSpec) -> None:
     for name in FINGER_BODIES:
         spec.add_actuator(
@@ -161,6 +197,10 @@ def apply_to_model(
         if gap.mechanism == "camera_pose":
             offset = [p["dx_m"], p["dy_m"], p["dz_m"], 0.0, 0.0, p["dyaw_rad"]]
             move_camera(model, np.asarray(offset))
+        if "base_pitch_rad" in p:
+            _move_base(model, gap)
+        if "bend_x_rad" in p:
+            _turn_body(model, "gripper", (p["bend_x_rad"], p["bend_y_rad"], 0.0))
         model.body("table").pos[2] += p.get("table_m", 0.0)
         if gap.dimension == "contact_dynamics":
             _change_contact(model, gap)
@@ -178,6 +218,20 @@ def move_camera(model: mujoco.MjModel, offset: NDArray[np.float64]) -> None:
     camera.quat[:] = quat
 
 
+def _move_base(model: mujoco.MjModel, gap: InjectedGap) -> None:
+    p = gap.parameters
+    model.body("base").pos[:2] += (p["base_dx_m"], p["base_dy_m"])
+    _turn_body(model, "base", (p["base_roll_rad"], p["base_pitch_rad"], 0.0))
+
+
+def _turn_body(model: mujoco.MjModel, name: str, xyz_rad: tuple[float, float, float]) -> None:
+    """Turn a body about its own axes, in place."""
+    turn, quat = np.zeros(4), np.zeros(4)
+    mujoco.mju_euler2Quat(turn, np.asarray(xyz_rad), "xyz")
+    mujoco.mju_mulQuat(quat, model.body(name).quat, turn)
+    model.body(name).quat[:] = quat
+
+
 def _change_contact(model: mujoco.MjModel, gap: InjectedGap) -> None:
     p = gap.parameters
     bodies = {model.body(name).id for name in FINGER_BODIES}
@@ -192,6 +246,11 @@ def _change_contact(model: mujoco.MjModel, gap: InjectedGap) -> None:
     if "adhesion_n" in p:
         for name in FINGER_BODIES:
             model.actuator(f"adhesion_{name}").gainprm[0] = p["adhesion_n"]
+    if "table_friction_factor" in p:
+        table = model.geom("table")
+        table.friction[:] *= p["table_friction_factor"]
+        table.condim[:] = 4
+        table.priority[:] = 1  # over the object; otherwise the rougher of two surfaces counts
 
 
 def criterion(task: str, gaps: Sequence[InjectedGap]) -> Criterion:
@@ -206,6 +265,8 @@ def criterion(task: str, gaps: Sequence[InjectedGap]) -> Criterion:
                 wanted.goal_offset_m[0] + p.get("goal_dx_m", 0.0),
                 wanted.goal_offset_m[1] + p.get("goal_dy_m", 0.0),
             ),
+            deadline_s=min(wanted.deadline_s, p.get("deadline_s", wanted.deadline_s)),
+            clearance_m=max(wanted.clearance_m, p.get("clearance_m", 0.0)),
             yaw_tolerance_rad=min(
                 wanted.yaw_tolerance_rad, p.get("yaw_tolerance_rad", wanted.yaw_tolerance_rad)
             ),

@@ -12,7 +12,8 @@ from gaploop.sim.gaps.catalog import InjectedGap
 # The gripper's angle is not offset: its zero is the closed jaw, which every calibration finds.
 _OFFSET_KEYS = ("pan_rad", "lift_rad", "elbow_rad", "wrist_rad", "roll_rad")
 DRIFT_HZ = (0.15, 0.5)  # a drift that comes and goes within a take
-OUTAGE_HORIZON_S = 30.0  # outages are drawn this far ahead; no take is longer
+HORIZON_S = 30.0  # outages and spikes are drawn this far ahead; no take is longer
+SPIKE_S = (0.03, 0.09)  # from a few wrong readings to one that a servo acts upon
 
 
 class SensorPath:
@@ -28,7 +29,11 @@ class SensorPath:
         self._stale_fraction = min(merged.get("stale_fraction", 0.0), 0.95)
         self._burst_s = merged.get("burst_s", 0.0)
         self._step_rad = merged.get("step_rad", 0.0)
-        self.offsets_active = bool(self._zero.any() or self._drift_rad or self._step_rad)
+        self._spike_hz = merged.get("spike_hz", 0.0)
+        self._spike_rad = merged.get("spike_rad", 0.0)
+        self.offsets_active = bool(
+            self._zero.any() or self._drift_rad or self._step_rad or self._spike_hz
+        )
         self.reset(np.random.default_rng(0))
 
     def reset(self, rng: np.random.Generator) -> None:
@@ -38,15 +43,26 @@ class SensorPath:
         self._hz = rng.uniform(*DRIFT_HZ, 6)
         self._held: NDArray[np.float64] | None = None
         self._outages = self._draw_outages(rng)
+        self._spikes = self._draw_spikes(rng)
 
     def _draw_outages(self, rng: np.random.Generator) -> NDArray[np.float64]:
         """Times [s] at which the bus goes down, up, down, ..., shape (n,); empty without gap."""
         if not self._stale_fraction:
             return np.empty(0)
-        count = int(OUTAGE_HORIZON_S / self._burst_s) + 1
+        count = int(HORIZON_S / self._burst_s) + 1
         down = self._burst_s * rng.uniform(0.3, 1.7, count)
         up = self._burst_s * (1.0 / self._stale_fraction - 1.0) * rng.uniform(0.3, 1.7, count)
         return np.asarray(np.cumsum(np.column_stack([up, down]).reshape(-1)))
+
+    def _draw_spikes(self, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Start, end [s], joint and jump [rad] of false readings, shape (n, 4)."""
+        if not self._spike_hz:
+            return np.empty((0, 4))
+        starts = np.cumsum(rng.exponential(1.0 / self._spike_hz, int(HORIZON_S * self._spike_hz)))
+        joints = rng.integers(0, 5, len(starts))
+        jumps = rng.choice([-1.0, 1.0], len(starts)) * rng.uniform(0.4, 1.0, len(starts))
+        ends = starts + rng.uniform(*SPIKE_S, len(starts))
+        return np.column_stack([starts, ends, joints, jumps * self._spike_rad])
 
     def bus_out(self, t_s: float) -> bool:
         """Say whether the servo bus is down: no goal arrives and readings repeat."""
@@ -59,6 +75,9 @@ class SensorPath:
         """
         drift = self._drift_rad * np.sin(2.0 * np.pi * self._hz * t_s + self._phase)
         offset = self._zero + drift
+        starts, ends = self._spikes[:, 0], self._spikes[:, 1]
+        for _, _, joint, jump_rad in self._spikes[(starts <= t_s) & (t_s < ends)]:
+            offset[int(joint)] += jump_rad
         if self._step_rad:
             read = q_rad + offset
             offset = offset + np.round(read / self._step_rad) * self._step_rad - read

@@ -9,14 +9,15 @@ import pytest
 
 from gaploop.core.vocabulary import GapDimension
 from gaploop.sim.cell import Cell
-from gaploop.sim.gaps import MECHANISMS, draw_gaps, mechanisms_of
+from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS, draw_gaps, mechanisms_of
 
-KEYS = [f"{m.dimension.value}.{m.name}" for m in MECHANISMS]
+ALL = (*MECHANISMS, *BLIND_MECHANISMS)
+KEYS = [f"{m.dimension.value}.{m.name}" for m in ALL]
 
 
 def test_severity_zero_is_the_nominal_cell_to_the_bit(nominal: Cell, sweep: Any, same: Any) -> None:
     expected = sweep(nominal, 4)
-    with Cell(gaps={d.value: 0.0 for d in GapDimension}, gap_seed=9) as cell:
+    with Cell(gaps=dict.fromkeys(KEYS, 0.0), gap_seed=9) as cell:
         assert same(expected, sweep(cell, 4))
 
 
@@ -25,6 +26,7 @@ def test_every_dimension_has_mechanisms_to_train_on_and_to_test_on(dimension: st
     assert len(mechanisms_of(dimension)) >= 2
     assert mechanisms_of(dimension, "never")
     assert mechanisms_of(dimension, "only")
+    assert mechanisms_of(dimension, "blind")
 
 
 @pytest.mark.parametrize("severity", [0.3, 1.0])
@@ -90,6 +92,24 @@ def test_directions_vary_with_the_seed(key: str, parameter: str) -> None:
     assert min(values) < 0.0 < max(values)
 
 
+def test_names_are_unique_within_a_dimension() -> None:
+    assert len(set(KEYS)) == len(KEYS)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_gap_grows_with_its_severity(key: str) -> None:
+    """Whatever a severity changes, it changes in one direction, and it changes something."""
+    severities = np.linspace(0.05, 1.0, 12)
+    changed = False
+    for seed in range(6):
+        drawn = [draw_gaps({key: float(s)}, seed)[0].parameters for s in severities]
+        for name in drawn[0]:
+            steps = np.diff([parameters[name] for parameters in drawn])
+            assert (steps >= -1e-12).all() or (steps <= 1e-12).all(), name
+            changed = changed or bool(np.abs(steps).max() > 0.0)
+    assert changed
+
+
 def test_a_gap_is_drawn_the_same_beside_others() -> None:
     alone = draw_gaps({"object_property": 0.5}, 4)[0]
     both = draw_gaps({"contact_dynamics": 0.5, "object_property": 0.5}, 4)[1]
@@ -101,6 +121,15 @@ def test_held_out_mechanisms_can_be_excluded() -> None:
     for seed in range(20):
         assert not any(gap.held_out for gap in draw_gaps(everything, seed, "never"))
         assert all(gap.held_out for gap in draw_gaps(everything, seed, "only"))
+
+
+def test_blind_mechanisms_are_drawn_on_request_only() -> None:
+    everything = {d.value: 0.5 for d in GapDimension}
+    for seed in range(20):
+        for held_out in ("any", "never", "only"):
+            assert not any(gap.blind for gap in draw_gaps(everything, seed, held_out))
+        assert all(gap.blind and gap.held_out for gap in draw_gaps(everything, seed, "blind"))
+    assert draw_gaps({KEYS[-1]: 0.5}, 0)[0].blind
 
 
 def test_truth_names_what_was_injected() -> None:
