@@ -7,8 +7,8 @@ commanded, else the object is *lost*. A closing without a hold is *missed*.
 
 **The arm.** A *contact* is a force above `CONTACT_N` between the arm (or what it holds) and anything
 but the object it grips. It counts where it reaches `COLLIDED_N`, or pushes a joint `PUSHED_RAD`
-further off what its servo is set to. It is an *obstruction* where it lasts `PRESSED_S`, else a
-*collision*. The arm *shakes* where a joint turns round `TURNS` times within `TURNS_S`, each time by
+further off what its servo is set to. It is an *obstruction* where it lasts `PRESSED_S` and
+pushes so, else a *collision*. The arm *shakes* where a joint turns round `TURNS` times within `TURNS_S`, each time by
 `SHAKE_RAD`. It *drifts* where an untouched joint stands `DRIFT_RAD` off what its servo is set to for
 `DRIFT_S`: latency and slow drives aren't drift, torque that is gone is. It is *frozen* where no joint
 moves from some time on until the end, for `FROZEN_S` at least.
@@ -45,7 +45,7 @@ DRAGGED_M: Final = 0.020
 CONTACT_N: Final = 3.0
 COLLIDED_N: Final = 15.0  # at 0.2 m about what a servo can press with
 PUSHED_RAD: Final = np.radians(2.0)
-TOUCH_S: Final = 0.20
+TOUCH_S: Final = 0.30
 """Contacts that are this near in time are one."""
 PRESSED_S: Final = 0.7
 TURNS: Final = 6
@@ -140,9 +140,9 @@ class Contact:
 
     @property
     def mode(self) -> FailureMode:
-        """Obstruction or collision, by how long it lasted."""
-        lasted_s = self.end_s - self.start_s
-        return FailureMode.OBSTRUCTION if lasted_s >= PRESSED_S else FailureMode.COLLISION
+        """Obstruction where it lasted and pushed the arm off its command, else collision."""
+        pressed = self.end_s - self.start_s >= PRESSED_S and self.pushed_rad >= PUSHED_RAD
+        return FailureMode.OBSTRUCTION if pressed else FailureMode.COLLISION
 
 
 @dataclass(frozen=True)

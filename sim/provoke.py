@@ -18,14 +18,14 @@ from gaploop.core.protocols import Leader
 from gaploop.core.types import FloatArray, LeaderSample
 from gaploop.sim.cell import Cell
 from gaploop.sim.gaps.scene_effects import DISTRACTOR_PREFIX, FINGER_BODIES
-from gaploop.sim.kinematics import from_polar, polar
-from gaploop.sim.scene import HOME_Q_RAD
+from gaploop.sim.kinematics import TCP_SITE, from_polar, polar
 
 SHUT_RAD: Final = 0.30
 WALL_HALF_M: Final = (0.050, 0.012, 0.090)
 """Radial, across, height: taller than the tool travels."""
 WALL_KG: Final = 30.0  # stays where it is
-SKITTLE_KG: Final = 0.9  # gives way, but not at once
+CLEAR_RAD: Final = 0.7  # less turns than this leave no room for an obstacle between
+SKITTLE_KG: Final = 0.5  # gives way, but not at once
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Provoked:
             model.actuator_gainprm[drives, 0] *= 1e-3
             model.actuator_biasprm[drives, 1] *= 1e-3
         elif self._way == "pull":
-            data.xfrc_applied[model.body("object").id, :3] = [0.0, 0.0, -60.0]
+            data.xfrc_applied[model.body("object").id, :3] = [0.0, 0.0, -40.0]
         elif self._way == "grease":
             bodies = [model.body(name).id for name in FINGER_BODIES]
             model.geom_friction[np.isin(model.geom_bodyid, bodies), 0] = 0.002
@@ -198,8 +198,7 @@ class Provoked:
         model.geom_aabb[geom, 3:] = half
         model.body_mass[body] = mass_kg
         model.body_inertia[body] = mass_kg / 3.0 * (half @ half - half**2)
-        azimuth, radius = polar(data.body("object").xpos[:2])
-        middle = 0.5 * (azimuth + HOME_Q_RAD[0])
+        middle, radius = self._on_the_way()
         self._obstacle_m = from_polar(middle, radius)
         before = data.qpos.copy(), data.qvel.copy()
         mujoco.mj_setConst(model, data)  # contacts are as stiff as the masses it knows
@@ -211,3 +210,11 @@ class Provoked:
         data.qpos[at + 3 : at + 7] = [np.cos(middle / 2), 0.0, 0.0, np.sin(middle / 2)]
         data.qvel[int(joint.dofadr[0]) : int(joint.dofadr[0]) + 6] = 0.0
         mujoco.mj_forward(model, data)
+
+    def _on_the_way(self) -> tuple[float, float]:
+        """Return azimuth [rad] and radius [m] of a place between the arm and where it goes."""
+        data = self._cell.data
+        places = [data.site(TCP_SITE).xpos, data.body("object").xpos, data.body("target").xpos]
+        start, item, goal = (polar(place[:2]) for place in places)
+        leg = (start, item) if abs(start[0] - item[0]) > CLEAR_RAD else (item, goal)
+        return 0.5 * (leg[0][0] + leg[1][0]), 0.5 * (leg[0][1] + leg[1][1])
