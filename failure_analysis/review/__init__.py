@@ -1,0 +1,1 @@
+"""The review page: failed takes looked at and labelled in a browser, by keyboard."""

@@ -1,0 +1,202 @@
+"""Which takes are listed, and in which order: what needs a person comes first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from gaploop.core.vocabulary import Outcome
+from gaploop.datasets.labels.query import matching
+from gaploop.datasets.labels.query_fields import Facts
+from gaploop.datasets.layout import Episode
+from gaploop.failure_analysis.diagnosis import NO_MODE, TakeDiagnosis
+from gaploop.failure_analysis.review.book import Book
+
+ANY: Final = ""
+SETTLED: Final = (Outcome.SUCCESS, Outcome.DISCARDED)
+"""Outcomes that nobody has to look into."""
+
+
+class Who(StrEnum):
+    """What has been said about a take, as a filter."""
+
+    NEEDS_YOU = "needs you"
+    UNLABELLED = "unlabelled"
+    LABELLED = "labelled by you"
+    DISAGREEMENT = "people disagree"
+    UNSURE = "no clear cause"
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which takes are listed; an empty word asks for nothing.
+
+    Attributes:
+        outcome: how they ended.
+        mode: what was seen.
+        dimension: a dimension that they are tagged with, or that is suggested first.
+        condition: what was set, as `lighting=dim`.
+        session: which session.
+        policy: which policy drove.
+        who: one of `Who`.
+        text: words that stand in uid, task, conditions, operator, session or policy; or a query,
+            such as `lighting==dim and duration_s>10`.
+    """
+
+    outcome: str = ANY
+    mode: str = ANY
+    dimension: str = ANY
+    condition: str = ANY
+    session: str = ANY
+    policy: str = ANY
+    who: str = ANY
+    text: str = ANY
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One take as the list shows it.
+
+    Attributes:
+        episode: with the labels that the labeller sees.
+        done: the labeller has labelled it.
+        differ: people disagree.
+        found: what the diagnosis says, if it has.
+    """
+
+    episode: Episode
+    done: bool
+    differ: bool
+    found: TakeDiagnosis | None
+
+    @property
+    def uid(self) -> str:
+        """Its uid."""
+        return self.episode.info.uid
+
+    @property
+    def needs(self) -> bool:
+        """Whether the labeller still has to look at it."""
+        return not self.done and self.episode.outcome not in SETTLED
+
+    @property
+    def mode(self) -> str:
+        """The mode that is labelled, or else suggested."""
+        suggested = self.found.mode if self.found and self.found.mode != NO_MODE else ""
+        return self.episode.failure_mode or suggested
+
+    @property
+    def why(self) -> str:
+        """The heaviest dimension that is labelled on a failure, or else suggested, or ""."""
+        weights = self.episode.info.dimensions
+        if weights and self.episode.outcome == Outcome.FAILURE:
+            return max(weights, key=lambda name: weights[name])
+        return self.found.top if self.found else ""
+
+
+def listed(book: Book, uid: str, found: Mapping[str, TakeDiagnosis]) -> Listed:
+    """Return a take as the list shows it."""
+    return Listed(book.episode(uid), book.done(uid), bool(book.differ(uid)), found.get(uid))
+
+
+def choose(takes: Sequence[Listed], by: Filter) -> list[Listed]:
+    """Return the takes that a filter asks for, those that need a person first.
+
+    Raises:
+        UnusableInputError: its text is a query that can't be understood.
+    """
+    texts = _text_matches(takes, by.text.strip())
+    chosen = [t for t, yes in zip(takes, texts, strict=True) if yes and _matches(t, by)]
+    return sorted(chosen, key=_urgency)
+
+
+def _urgency(take: Listed) -> tuple[int, float, int]:
+    """Return what the list is sorted by: group, how clear the suggestion is, episode.
+
+    First what people disagree on, then what the labeller hasn't seen, the least clear first; last
+    what is done, and what went well.
+    """
+    if take.differ:
+        return 0, 0.0, take.episode.index
+    if not take.needs:
+        return (3 if take.done else 4), 0.0, take.episode.index
+    if take.found is None or take.found.abstained:
+        return 1, 0.0, take.episode.index
+    return 2, max(take.found.dimensions.values()), take.episode.index
+
+
+def _matches(take: Listed, by: Filter) -> bool:
+    info = take.episode.info
+    return (
+        by.outcome in (ANY, take.episode.outcome)
+        and by.mode in (ANY, take.mode)
+        and by.session in (ANY, info.session)
+        and by.policy in (ANY, info.policy)
+        and (by.dimension in (ANY, take.why) or by.dimension in info.dimensions)
+        and (by.condition == ANY or by.condition in _conditions(info.conditions))
+        and (by.who == ANY or _WHO[Who(by.who)](take))
+    )
+
+
+_WHO: Final[Mapping[Who, Callable[[Listed], bool]]] = {
+    Who.NEEDS_YOU: lambda t: t.needs,
+    Who.UNLABELLED: lambda t: not t.episode.failure_mode and t.episode.outcome not in SETTLED,
+    Who.LABELLED: lambda t: t.done,
+    Who.DISAGREEMENT: lambda t: t.differ,
+    Who.UNSURE: lambda t: t.found is not None and t.found.abstained,
+}
+
+
+def _conditions(conditions: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={value}" for name, value in conditions.items()]
+
+
+def _text_matches(takes: Sequence[Listed], text: str) -> list[bool]:
+    if not text:
+        return [True] * len(takes)
+    if any(sign in text for sign in ("==", "!=", "<", ">", " in ")):
+        return matching(text, Facts.of_episodes([t.episode for t in takes]), "Search")
+    words = text.casefold().split()
+    return [all(word in _haystack(take.episode) for word in words) for take in takes]
+
+
+def _haystack(episode: Episode) -> str:
+    info = episode.info
+    known = (info.uid, info.task, info.operator, info.session, info.policy, info.plan)
+    return " ".join((*known, *_conditions(info.conditions), f"#{episode.index}")).casefold()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the filters offer, most frequent first."""
+
+    outcomes: tuple[str, ...]
+    modes: tuple[str, ...]
+    dimensions: tuple[str, ...]
+    conditions: tuple[str, ...]
+    sessions: tuple[str, ...]
+    policies: tuple[str, ...]
+
+
+MOST_OPTIONS: Final = 200
+"""A list that is longer is no help; the search finds the others."""
+
+
+def offered(takes: Sequence[Listed]) -> Options:
+    """Return what the filters offer for some takes."""
+
+    def common(values: list[str]) -> tuple[str, ...]:
+        return tuple(v for v, _ in Counter(v for v in values if v).most_common(MOST_OPTIONS))
+
+    infos = [t.episode.info for t in takes]
+    return Options(
+        common([t.episode.outcome.value for t in takes]),
+        common([t.mode for t in takes]),
+        common([t.why for t in takes]),
+        common([c for info in infos for c in _conditions(info.conditions)]),
+        common([info.session for info in infos]),
+        common([info.policy for info in infos]),
+    )

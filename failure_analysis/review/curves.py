@@ -1,0 +1,232 @@
+"""What is drawn under the video: a take's signals on its own clock, with phases and marks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.take import Take
+from gaploop.core.types import FloatArray, SafetyReason
+from gaploop.core.vocabulary import Phase
+from gaploop.failure_analysis.views.phases import phase_at
+from gaploop.failure_analysis.views.view import Motion, View
+
+MOST_POINTS: Final = 400
+"""Of one line: as many as a chart is pixels wide; highest and lowest of each column are kept."""
+_PHASE_STEPS: Final = 64
+_PHASE_EXACT_S: Final = 0.02
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve.
+
+    Attributes:
+        name: what it is, in words.
+        t_s: times since the take began [s], shape (n,).
+        values: in the unit of its strip, shape (n,), NaN where missing.
+    """
+
+    name: str
+    t_s: FloatArray
+    values: FloatArray
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Curves of one unit, drawn over each other.
+
+    Attributes:
+        title: what they show.
+        unit: unit of all of them.
+        lines: one or more.
+    """
+
+    title: str
+    unit: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of time that is marked.
+
+    Attributes:
+        kind: `phase`, `intervention` or `safety`.
+        start_s: since the take began [s].
+        end_s: likewise.
+        says: in words.
+    """
+
+    kind: str
+    start_s: float
+    end_s: float
+    says: str
+
+
+@dataclass(frozen=True)
+class Curves:
+    """All that is drawn under a take's video.
+
+    Attributes:
+        frame_t_s: when each frame was recorded [s], shape (n,).
+        end_s: where the time axis ends [s].
+        strips: from top to bottom.
+        spans: phases, interventions, what the safety filter did.
+    """
+
+    frame_t_s: FloatArray
+    end_s: float
+    strips: tuple[Strip, ...]
+    spans: tuple[Span, ...]
+
+
+def curves(take: Take) -> Curves:
+    """Return what is drawn under a take's video; what it has no channel for is left out."""
+    motion = View(take, images=False).motion
+    found = [make(motion) for make in _OF_MOTION] if motion is not None else []
+    found += [_forces(take), _currents(take), _loop(take), _ages(take)]
+    spans = [*_phases(motion), *_interventions(take), *_safety(take)]
+    strips = tuple(strip for strip in found if strip is not None and strip.lines)
+    return Curves(take.frames.t_s, take.duration_s, strips, tuple(spans))
+
+
+def _error(motion: Motion) -> Strip:
+    off_deg = np.degrees(np.abs(motion.position_rad - motion.sent_rad))
+    lines = [_line(motion.joints[j], motion.t_s, off_deg[:, j]) for j in motion.arm_joints]
+    lag_s = motion.lag_samples / motion.rate_hz
+    lag = "" if np.isnan(lag_s) else f", lag {lag_s * 1000:.0f} ms"
+    return Strip(f"off command{lag}", "°", tuple(lines))
+
+
+def _gripper(motion: Motion) -> Strip | None:
+    if motion.gripper is None:
+        return None
+    sent, read = (v[:, motion.gripper] for v in (motion.sent_rad, motion.position_rad))
+    lines = (("command", sent), ("reading", read))
+    return Strip("gripper", "°", tuple(_line(n, motion.t_s, np.degrees(v)) for n, v in lines))
+
+
+def _speed(motion: Motion) -> Strip:
+    arm = motion.arm_joints
+    fastest = [
+        np.degrees(np.abs(v[:, arm]).max(axis=1, initial=0.0))
+        for v in (motion.sent_velocity_rad_s, motion.velocity_rad_s)
+    ]
+    names = ("command", "reading")
+    lines = tuple(_line(n, motion.t_s, v) for n, v in zip(names, fastest, strict=True))
+    return Strip("fastest joint", "°/s", lines)
+
+
+_OF_MOTION: Final[tuple[Callable[[Motion], Strip | None], ...]] = (_error, _gripper, _speed)
+
+
+def _currents(take: Take) -> Strip | None:
+    """Return motor currents, or the drives' loads where they report those instead."""
+    record = take.telemetry
+    for quantity, title, unit in (("current_a", "current", "A"), ("load_pct", "load", "%")):
+        lines = []
+        for arm in record.arms():
+            values = record.stack(arm, quantity)
+            for joint, column in zip(record.joints(arm), values.T, strict=True):
+                if np.isfinite(column).any() and np.nanmax(np.abs(column)) > 0:
+                    name = joint if len(record.arms()) == 1 else f"{arm} {joint}"
+                    lines.append(_line(name, record.t_s, np.abs(column)))
+        if lines:
+            return Strip(title, unit, tuple(lines))
+    return None
+
+
+def _forces(take: Take) -> Strip | None:
+    wrench = View(take, images=False).wrench
+    if wrench is None:
+        return None
+    force_n = wrench[:, :3] - np.nanmedian(wrench[:5, :3], axis=0)
+    line = _line("change since the start", take.telemetry.t_s, np.linalg.norm(force_n, axis=1))
+    return Strip("force", "N", (line,))
+
+
+def _loop(take: Take) -> Strip | None:
+    late_s = take.telemetry.columns.get("loop.lateness_s")
+    if late_s is None or not np.isfinite(late_s).any():
+        return None
+    return Strip("loop late", "ms", (_line("lateness", take.telemetry.t_s, late_s * 1000),))
+
+
+def _ages(take: Take) -> Strip | None:
+    ages_s = {c: a for c, a in take.frames.camera_age_s.items() if np.isfinite(a).any()}
+    lines = (_line(camera, take.frames.t_s, a * 1000) for camera, a in ages_s.items())
+    return Strip("picture age", "ms", tuple(lines))
+
+
+def _line(name: str, t_s: FloatArray, values: FloatArray) -> Line:
+    """Return a curve thinned to `MOST_POINTS`, with the extremes of every column of pixels."""
+    count = len(t_s)
+    if count <= MOST_POINTS:
+        return Line(name.replace("_", " "), t_s, values)
+    edges = np.linspace(0, count, MOST_POINTS // 2 + 1).astype(int)
+    kept = {0, count - 1}
+    for first, last in itertools.pairwise(edges):
+        part = values[first:last]
+        if np.isfinite(part).any():
+            kept |= {first + int(np.nanargmin(part)), first + int(np.nanargmax(part))}
+        else:
+            kept.add(int(first))
+    places = np.array(sorted(kept))
+    return Line(name.replace("_", " "), t_s[places], values[places])
+
+
+def _phases(motion: Motion | None) -> Iterator[Span]:
+    """Yield the phases one after the other, each edge as exact as `_PHASE_EXACT_S`."""
+    if motion is None or motion.gripper is None:
+        return
+    times = np.linspace(motion.t_s[0], motion.t_s[-1], _PHASE_STEPS)
+    start, now = float(times[0]), phase_at(motion, float(times[0]))
+    for before, after in itertools.pairwise(times):
+        later = phase_at(motion, float(after))
+        if later != now:
+            edge = _edge(motion, float(before), float(after), now)
+            yield Span("phase", start, edge, now.value)
+            start, now = edge, later
+    yield Span("phase", start, float(times[-1]), now.value)
+
+
+def _edge(motion: Motion, before: float, after: float, now: Phase) -> float:
+    while after - before > _PHASE_EXACT_S:
+        middle = 0.5 * (before + after)
+        if phase_at(motion, middle) == now:
+            before = middle
+        else:
+            after = middle
+    return after
+
+
+def _interventions(take: Take) -> Iterator[Span]:
+    for start_s, end_s in _stretches(take.frames.t_s, take.frames.intervention):
+        yield Span("intervention", start_s, end_s, "a person drives")
+
+
+def _safety(take: Take) -> Iterator[Span]:
+    bits = take.frames.safety
+    for reason in SafetyReason:
+        if reason:
+            words = (reason.name or "").lower().replace("_", " ")
+            for start_s, end_s in _stretches(take.frames.t_s, (bits & int(reason)) != 0):
+                yield Span("safety", start_s, end_s, words)
+
+
+def _stretches(t_s: FloatArray, on: NDArray[np.bool_]) -> Iterator[tuple[float, float]]:
+    """Yield when each stretch of `on` begins and ends [s]; gaps of 0.1 s don't end one."""
+    edges = np.flatnonzero(np.diff(np.r_[0, on.astype(np.int8), 0]))
+    spans: list[tuple[float, float]] = []
+    for first, last in zip(edges[::2], edges[1::2] - 1, strict=True):
+        if spans and t_s[first] - spans[-1][1] < 0.1:
+            spans[-1] = (spans[-1][0], float(t_s[last]))
+        else:
+            spans.append((float(t_s[first]), float(t_s[last])))
+    yield from spans

@@ -1,0 +1,210 @@
+// All cameras of a take, frame by frame, with a cursor in the chart below; and every key.
+// Frame k is shown by seeking to its middle, (k + 0.5) / fps: never to an edge between two frames.
+const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4];
+
+export default {
+  template: `
+    <div class="player">
+      <div class="videos" :class="'n' + Math.min(cameras.length, 4)">
+        <figure v-for="(camera, i) in cameras" :key="camera.src">
+          <video :ref="'video' + i" :src="camera.src" muted playsinline preload="auto"
+                 disablepictureinpicture @click="toggle" @loadeddata="loaded"
+                 @error="failed(camera)"></video>
+          <figcaption>{{ camera.name }}</figcaption>
+        </figure>
+        <div v-if="words" class="words">{{ words }}</div>
+      </div>
+      <div class="transport">
+        <span class="play" @click="toggle">{{ playing ? "❚❚" : "▶" }}</span>
+        <input class="scrub" type="range" min="0" :max="Math.max(0, count - 1)" :value="frame"
+               tabindex="-1" @input="scrubbed" />
+        <span class="clock">{{ clock }}</span>
+        <span class="speed" :class="{ other: speed !== 1 }">{{ speed }}×</span>
+      </div>
+    </div>`,
+  props: {
+    uid: String,
+    cameras: Array,
+    frame_t_s: Array,
+    fps: Number,
+    message: String,
+    keys: Object,
+    chart: Number,
+    signals: String,
+  },
+  emits: ["key"],
+  data: () => ({ frame: 0, playing: false, speed: 1, trouble: "" }),
+  computed: {
+    count() {
+      return this.frame_t_s.length;
+    },
+    words() {
+      return this.trouble || this.message;
+    },
+    clock() {
+      if (this.count === 0) return "";
+      const now = this.frame_t_s[this.frame] ?? 0;
+      return `${now.toFixed(2)} s   frame ${this.frame} of ${this.count}`;
+    },
+  },
+  watch: {
+    uid() {
+      this.playing = false;
+      this.trouble = "";
+      this.frame = 0;
+      this.$nextTick(() => this.place());
+    },
+    frame_t_s() {
+      this.frame = 0;
+      this.place();
+    },
+    signals() {
+      this.draw();
+    },
+  },
+  mounted() {
+    window.addEventListener("keydown", this.pressed);
+    this.watched = new ResizeObserver(() => this.place());
+    this.turn = requestAnimationFrame(this.run);
+  },
+  unmounted() {
+    window.removeEventListener("keydown", this.pressed);
+    this.watched.disconnect();
+    cancelAnimationFrame(this.turn);
+  },
+  methods: {
+    videos() {
+      return this.cameras.flatMap((_, i) => this.$refs["video" + i] ?? []);
+    },
+    loaded(event) {
+      if (!this.playing) event.target.currentTime = (this.frame + 0.5) / this.fps;
+      event.target.playbackRate = this.speed;
+    },
+    failed(camera) {
+      fetch(camera.src)
+        .then((answer) => (answer.ok ? "this browser can't play it" : answer.text()))
+        .then((why) => (this.trouble = `${camera.name}: ${why}`))
+        .catch(() => (this.trouble = `${camera.name}: gaploop review isn't running any more`));
+    },
+    show(frame) {
+      this.stop();
+      this.frame = Math.min(Math.max(0, frame), Math.max(0, this.count - 1));
+      for (const video of this.videos()) video.currentTime = (this.frame + 0.5) / this.fps;
+      this.place();
+    },
+    stop() {
+      this.playing = false;
+      for (const video of this.videos()) video.pause();
+    },
+    toggle() {
+      if (this.playing) {
+        this.stop();
+        this.show(this.frame);
+        return;
+      }
+      if (this.count === 0) return;
+      if (this.frame >= this.count - 1) this.show(0);
+      this.playing = true;
+      this.began = { at: performance.now(), frame: this.frame };
+      for (const video of this.videos()) {
+        video.playbackRate = this.speed;
+        video.play().catch(() => {});
+      }
+    },
+    faster(step) {
+      const next = SPEEDS.indexOf(this.speed) + step;
+      this.speed = SPEEDS[Math.min(Math.max(0, next), SPEEDS.length - 1)];
+      this.began = { at: performance.now(), frame: this.frame };
+      for (const video of this.videos()) video.playbackRate = this.speed;
+    },
+    run() {
+      if (this.playing) this.follow();
+      this.turn = requestAnimationFrame(this.run);
+    },
+    follow() {
+      const [first, ...others] = this.videos();
+      let frame;
+      if (first) {
+        frame = Math.floor(first.currentTime * this.fps + 0.001);
+        for (const other of others) {
+          const apart = Math.abs(other.currentTime - first.currentTime);
+          if (apart > 1.5 / this.fps && !other.seeking) other.currentTime = first.currentTime;
+        }
+      } else {
+        const passed = (performance.now() - this.began.at) / 1000;
+        frame = this.began.frame + Math.floor(passed * this.speed * this.fps);
+      }
+      this.frame = Math.min(frame, this.count - 1);
+      this.place();
+      if (first ? first.ended : frame >= this.count) this.stop();
+    },
+    scrubbed(event) {
+      this.show(Number(event.target.value));
+    },
+    act(what) {
+      const acts = {
+        toggle: () => this.toggle(),
+        start: () => this.show(0),
+        end: () => this.show(this.count - 1),
+        slower: () => this.faster(-1),
+        faster: () => this.faster(1),
+      };
+      (acts[what] ?? (() => this.show(this.frame + Number(what))))();
+    },
+    pressed(event) {
+      if (event.ctrlKey || event.altKey || event.metaKey) return;
+      const writing = event.target.closest?.("input:not([type=range]), textarea, select");
+      if (writing) {
+        if (event.key === "Escape" || (event.key === "Enter" && writing.tagName !== "SELECT")) {
+          writing.blur();
+        }
+        return;
+      }
+      const name = event.shiftKey && event.key.length > 1 ? `Shift+${event.key}` : event.key;
+      if (event.key === "Escape") return this.$emit("key", "Escape");
+      if (!(name in this.keys)) return;
+      event.preventDefault();
+      if (this.keys[name]) this.act(this.keys[name]);
+      else this.$emit("key", name);
+    },
+    // The chart: a click goes to that time, a line shows where the video is.
+    draw() {
+      const chart = this.echart();
+      if (!chart) return setTimeout(() => this.draw(), 20);
+      chart.setOption(JSON.parse(this.signals || "{}"), { notMerge: true });
+      this.place();
+    },
+    echart() {
+      const element = this.chart ? getElement(this.chart) : undefined;
+      const chart = element?.chart;
+      if (chart && this.wired !== chart) {
+        this.wired = chart;
+        this.watched.observe(element.$el);
+        chart.getZr().on("click", (event) => this.clicked(event));
+        this.line = document.createElement("div");
+        this.line.className = "cursor";
+        element.$el.appendChild(this.line);
+        element.$el.style.position = "relative";
+      }
+      return chart;
+    },
+    clicked(event) {
+      const [t_s] = this.wired.convertFromPixel({ xAxisIndex: 0 }, [event.offsetX, 0]) ?? [];
+      if (t_s === undefined || this.count === 0) return;
+      let frame = this.frame_t_s.findIndex((t) => t > t_s);
+      frame = frame < 0 ? this.count - 1 : Math.max(0, frame - 1);
+      this.show(frame);
+    },
+    place() {
+      const chart = this.echart();
+      if (!chart || this.count === 0) return;
+      let left;
+      try {
+        left = chart.convertToPixel({ xAxisIndex: 0 }, this.frame_t_s[this.frame] ?? 0);
+      } catch {
+        return;
+      }
+      if (Number.isFinite(left)) this.line.style.left = `${left}px`;
+    },
+  },
+};

@@ -1,0 +1,148 @@
+"""The command `gaploop review`."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.scripts import options
+from gaploop.scripts._label_write import named_author
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gaploop.core.labels import LabelEvent
+    from gaploop.datasets.labels.labelled import Labelled
+    from gaploop.failure_analysis.diagnosis import TakeDiagnosis
+    from gaploop.failure_analysis.review.desk import Desk
+
+EXAMPLE: Final = """
+gaploop review rollouts --author=ana
+gaploop review rollouts --author=bo --diagnosis=rollouts_diagnosis/diagnosis.json
+gaploop review journal --browser=false --port=8500
+"""
+
+
+@dataclass
+class ReviewedFolder:
+    """What is reviewed."""
+
+    root: Path | None = None
+    """Folder of the dataset or journal (`gaploop review DIR` is short for it)."""
+
+
+@dataclass
+class ReviewConfig:
+    """Look at takes and label them in a browser, by keyboard: ? on the page shows the keys.
+
+    Shows each take's video with its signals and what the diagnosis suggests; Enter accepts it.
+    The page is served to this machine only, at an address that it prints and opens; Ctrl-C ends it.
+    What is said are label events of --author, as gaploop label writes them. Two people may review
+    the same folder, one after the other or at once: each sees what the other says once they have
+    said something themselves.
+    """
+
+    dataset: ReviewedFolder = field(default_factory=ReviewedFolder)
+    author: str = ""
+    """Who labels; your login name unless given."""
+    diagnosis: Path | None = None
+    """A diagnosis.json of gaploop diagnose; takes that aren't in it are diagnosed meanwhile."""
+    suggestions: bool = True
+    """Show what the diagnosis suggests; without, nobody is led by it."""
+    show_others: bool = False
+    """Show what others say before one has said something oneself."""
+    port: int = 8321
+    """The first port to try; 0 for any that is free."""
+    browser: bool = True
+    """Open the page in the browser."""
+    json: bool = False
+    """Print one JSON object at the end."""
+
+
+def run(config: ReviewConfig) -> int:
+    """Serve the page until Ctrl-C; exit code 0."""
+    from gaploop.datasets.labels.labelled import open_labelled
+
+    if config.dataset.root is None:
+        raise UnusableInputError("Which folder? Name it: gaploop review DIR")
+    if not 0 <= config.port <= 65535:
+        raise UnusableInputError(f"--port={config.port}: ports are numbers from 0 to 65535.")
+    author = named_author(config.author)
+    with options.progress("Reading takes"):
+        folder = open_labelled(config.dataset.root)
+    if not folder.episodes:
+        raise UnusableInputError(f"{folder.root} holds no takes. Record some first.")
+    _check_writable(folder)
+    saved, lost = _serve(config, folder, author, _found(config))
+    left = _rescued(lost)
+    text = f"{saved} {'label' if saved == 1 else 'labels'} saved by {author}."
+    options.emit(config.json, {"dataset": folder.root, "author": author, "saved": saved}, text)
+    if left:
+        raise UnusableInputError(
+            f"{len(lost)} label events could not be written to {folder.file}; they are in {left}. "
+            f"Append its lines to that file once it can be written."
+        )
+    return 0
+
+
+def _serve(
+    config: ReviewConfig, folder: Labelled, author: str, found: Sequence[TakeDiagnosis]
+) -> tuple[int, list[LabelEvent]]:
+    """Serve until stopped; return how often something was saved, and what couldn't be."""
+    from gaploop.failure_analysis.review.desk import Desk
+    from gaploop.failure_analysis.review.server import serve
+    from gaploop.failure_analysis.review.site import Site
+    from gaploop.failure_analysis.review.suggest import Suggester
+
+    desk = Desk(
+        folder,
+        author,
+        found,
+        show_others=config.show_others,
+        use_suggestions=config.suggestions,
+    )
+    with tempfile.TemporaryDirectory(prefix="gaploop_review_") as media:
+        suggester = Suggester(folder.root) if config.suggestions else None
+        try:
+            site = Site(desk, Path(media), suggester)
+            serve(site, config.port, lambda address: _say(address, desk), browser=config.browser)
+        finally:
+            if suggester is not None:
+                suggester.close()
+            lost = desk.close()
+    return desk.saver.saved, lost
+
+
+def _say(address: str, desk: Desk) -> None:
+    import sys
+
+    takes = len(desk.folder.episodes)
+    print(f"{takes} takes. Open {address}\nCtrl-C ends it.", file=sys.stderr, flush=True)
+
+
+def _found(config: ReviewConfig) -> Sequence[TakeDiagnosis]:
+    from gaploop.failure_analysis.diagnosis import load_diagnosis
+
+    return load_diagnosis(config.diagnosis).takes if config.diagnosis is not None else ()
+
+
+def _check_writable(folder: Labelled) -> None:
+    """Refuse at once what could not be labelled in the end."""
+    import os
+
+    from gaploop.core.files import writable_folder
+
+    if folder.file.exists() and not os.access(folder.file, os.W_OK):
+        raise UnusableInputError(f"{folder.file} can't be written. Change its permissions.")
+    places = [folder.root] if folder.journal else [folder.root / "meta", folder.root.parent]
+    for place in places:
+        writable_folder(place, "Labels go to a folder that can't be written:", "DIR")
+
+
+def _rescued(lost: Sequence[LabelEvent]) -> Path | None:
+    from gaploop.failure_analysis.review.saver import rescue
+
+    return rescue(lost, Path(tempfile.mkdtemp(prefix="gaploop_labels_"))) if lost else None
