@@ -1,29 +1,31 @@
 """What the failure modes and phases mean, to the letter, on simulator state.
 
-**Handling.** The gripper is *shut* while its command is below `SHUT_RAD`, for at least `SHUT_S`. The
-object is *held* while both jaws press on it, breaks up to `FLICKER_S` bridged, if meanwhile it is
-lifted by `LIFTED_M` or carried `DRAGGED_M`. A hold ends by *release* where opening had been
+**Handling.** The gripper is *shut* while its command is below `SHUT_RAD`, for at least `SHUT_S`.
+The object is *held* while both jaws press on it, breaks up to `FLICKER_S` bridged, if meanwhile
+it is lifted by `LIFTED_M` or carried `DRAGGED_M`. A hold ends by *release* where opening had been
 commanded, else the object is *lost*. A closing without a hold is *missed*.
 
-**The arm.** A *contact* is a force above `CONTACT_N` between the arm (or what it holds) and anything
-but the object it grips. It counts where it reaches `COLLIDED_N`, or pushes a joint `PUSHED_RAD`
-further off what its servo is set to. It is an *obstruction* where it lasts `PRESSED_S` and
-pushes so, else a *collision*. The arm *shakes* where a joint turns round `TURNS` times within `TURNS_S`, each time by
-`SHAKE_RAD`. It *drifts* where an untouched joint stands `DRIFT_RAD` off what its servo is set to for
-`DRIFT_S`: latency and slow drives aren't drift, torque that is gone is. It is *frozen* where no joint
-moves from some time on until the end, for `FROZEN_S` at least.
+**The arm.** A *contact* is a force above `CONTACT_N` between the arm (or what it holds) and
+anything but the object it grips. It counts where it reaches `COLLIDED_N`, or pushes a joint
+`PUSHED_RAD` further off what its servo is set to. It is an *obstruction* where it lasts
+`PRESSED_S` and pushes so, else a *collision*. The arm *shakes* where a joint turns round `TURNS`
+times within `TURNS_S`, each time by `SHAKE_RAD`. It *drifts* where an untouched joint stands
+`DRIFT_RAD` off what its servo is set to for `DRIFT_S`: latency and slow drives aren't drift,
+torque that is gone is. It is *frozen* where no joint moves from some time on until the end, for
+`FROZEN_S` at least.
 
 **Mode.** A success has none. Else it is the first thing, in time, that the attempt didn't recover
-from: whatever came before the last hold began was recovered from. Where two begin together (within
-`TOGETHER_S`) the order of `PRECEDENCE` decides. So an arm that ran into a box and then closed on
-nothing collided; one that brushed the box and gripped all the same didn't. A safety trip or e-stop is
-`operator_stop`, but a trip for stall while something presses on the arm is the obstruction that
-caused it. An object that was released and isn't judged a success is misplaced, wherever it lies.
-Where nothing of this is so, the time ran out: `timeout`.
+from: whatever came before the last hold began was recovered from. Where two begin together
+(within `TOGETHER_S`) the order of `PRECEDENCE` decides. So an arm that ran into a box and then
+closed on nothing collided; one that brushed the box and gripped all the same didn't. A safety
+trip or e-stop is `operator_stop`, but a trip for stall while something presses on the arm is the
+obstruction that caused it. An object that was released and isn't judged a success is misplaced,
+wherever it lies. Where nothing of this is so, the time ran out: `timeout`.
 
-**Phases.** Approach until the gripper is told to shut; grasp until the object is held, or it opens
-again; transport until the tool has come down to `LOWERED` of its highest lift for the last time;
-place until `RETREAT_S` after the release; retreat afterwards, until the next attempt's approach.
+**Phases.** Approach until the gripper is told to shut; grasp until the object is held, or it
+opens again; transport until the tool has come down to `LOWERED` of its highest lift for the last
+time; place until `RETREAT_S` after the release; retreat afterwards, until the next attempt's
+approach.
 """
 
 from __future__ import annotations
@@ -363,7 +365,7 @@ def contacts(record: Record) -> tuple[Contact, ...]:
 def shaking(record: Record) -> Span | None:
     """Return the first stretch in which a joint turned round and round, or None.
 
-    It begins in the middle of the first turns that count: some of those may be of the motion itself.
+    It begins in the middle of the first turns that count: some of those are the motion's own.
     """
     from scipy.signal import find_peaks  # here: whoever only imports the words needs no scipy
 
@@ -389,7 +391,7 @@ def drifting(record: Record, touched: tuple[Contact, ...]) -> float | None:
     if not len(record.t_s):
         return None
     off = (_pushed_rad(record) > DRIFT_RAD).any(axis=1)
-    for start_s, end_s in spans(record.t_s, off, least_s=DRIFT_S, bridge_s=FLICKER_S):
+    for start_s, _ in spans(record.t_s, off, least_s=DRIFT_S, bridge_s=FLICKER_S):
         if not any(c.start_s - TOUCH_S <= start_s <= c.end_s + TOUCH_S for c in touched):
             return start_s
     return None
