@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, uuid7, write_json
@@ -22,9 +24,11 @@ from gaploop.core.vocabulary import (
     TakeKind,
     dimension,
 )
+from gaploop.failure_analysis.attribution.features import features
+from gaploop.failure_analysis.attribution.fit import LEAST_LABELS, recalibrated, weighted_targets
 from gaploop.failure_analysis.attribution.model import EvidenceModel, shipped_model
 from gaploop.failure_analysis.attribution.posterior import attribute
-from gaploop.failure_analysis.modes.rules import failure_mode
+from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import Reference, choose_reference
 from gaploop.failure_analysis.seen import Seen as Evidence
 from gaploop.failure_analysis.signals.registry import Measured, measure
@@ -121,6 +125,7 @@ def diagnose(
     images: bool = True,
     on_take: Callable[[Take, View], None] | None = None,
     model: EvidenceModel | None = None,
+    causes: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Diagnosis:
     """Diagnose every failed take.
 
@@ -131,24 +136,63 @@ def diagnose(
         images: look at pictures too (one decode per take).
         on_take: called with each diagnosed take and its view, for progress and reports.
         model: weighs the evidence; the one that ships unless given.
+        causes: what engineers say of some of these takes, uid to dimension to weight (see
+            `engineers_say`); from `LEAST_LABELS` failures on, the model learns from them.
 
     Returns:
         The diagnosis. Neither injected truth nor simulator state is looked at.
     """
     every = list(takes)
     usual = choose_reference(every, reference)
-    diagnosed, unseen = [], Counter[str]()
+    looked, unseen = [], Counter[str]()
     for take in every:
         if needs_diagnosis(take):
             view = prepared(take, usual, images)
-            found = diagnose_take(view, usual, model)
-            unseen.update(found.unseen)
-            diagnosed.append(found)
+            looked.append(_look(view, usual))
             if on_take is not None:
                 on_take(take, view)
+    judge, labels = _for_station(model or shipped_model(), looked, usual, causes or {})
+    diagnosed = [_conclude(found, usual, judge) for found in looked]
+    for found in diagnosed:
+        unseen.update(found.unseen)
     summary = summarise(diagnosed, every, usual)
-    summary["unseen"] = dict(unseen)
+    summary["unseen"], summary["labels_learned_from"] = dict(unseen), labels
     return Diagnosis(uuid7(), source, tuple(diagnosed), summary)
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """A failed take, measured, with its mode."""
+
+    take: Take
+    measured: Measured
+    call: ModeCall
+
+    @property
+    def failed(self) -> bool:
+        return self.call.mode is not None or self.take.outcome == Outcome.FAILURE
+
+
+def _look(view: View, reference: Reference) -> _Looked:
+    measured = measure(view)
+    return _Looked(view.take, measured, failure_mode(view, measured, reference))
+
+
+def _for_station(
+    model: EvidenceModel | None,
+    looked: Sequence[_Looked],
+    reference: Reference,
+    causes: Mapping[str, Mapping[str, float]],
+) -> tuple[EvidenceModel | None, int]:
+    """Return the model corrected by what engineers say of these takes, and how many they are."""
+    if model is None or not reference.takes:
+        return model, 0
+    said = [(look, causes[look.take.info.uid]) for look in looked
+            if look.failed and look.take.info.uid in causes]  # fmt: skip
+    if len(said) < LEAST_LABELS:
+        return model, 0
+    rows = [features(look.measured, reference, look.call.mode).values for look, _ in said]
+    return recalibrated(model, np.array(rows), weighted_targets([c for _, c in said])), len(said)
 
 
 def prepared(take: Take, usual: Reference, images: bool = True) -> View:
@@ -161,10 +205,12 @@ def diagnose_take(
     view: View, reference: Reference, model: EvidenceModel | None = None
 ) -> TakeDiagnosis:
     """Diagnose one take; the model that ships weighs the evidence unless another is given."""
-    take, measured = view.take, measure(view)
-    call = failure_mode(view, measured, reference)
-    failed = call.mode is not None or take.outcome == Outcome.FAILURE
-    why = attribute(measured, reference, call.mode, model or shipped_model()) if failed else None
+    return _conclude(_look(view, reference), reference, model or shipped_model())
+
+
+def _conclude(look: _Looked, reference: Reference, model: EvidenceModel | None) -> TakeDiagnosis:
+    take, measured, call = look.take, look.measured, look.call
+    why = attribute(measured, reference, call.mode, model) if look.failed else None
     shares = why.dimensions if why else dict.fromkeys(GapDimension, 0.0)
     return TakeDiagnosis(
         uid=take.info.uid,

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
-from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.attribution.model import (
     CAUSES,
     NONE,
@@ -80,11 +79,18 @@ class Labelled:
 
 def targets(causes: Sequence[Sequence[str]]) -> FloatArray:
     """Return the target shares, shape (m, 10), of takes with these causes; none if empty."""
+    return weighted_targets([dict.fromkeys(found, 1.0) for found in causes])
+
+
+def weighted_targets(causes: Sequence[Mapping[str, float]]) -> FloatArray:
+    """Return the target shares, shape (m, 10), of takes with weighted causes; none if empty."""
     rows = np.zeros((len(causes), len(CAUSES)))
     for row, found in zip(rows, causes, strict=True):
-        for cause in found or (NONE,):
-            row[CAUSES.index(cause)] = 1.0 / max(len(found), 1)
-    return rows
+        for cause, weight in found.items():
+            row[CAUSES.index(cause)] = weight
+        if not row.any():
+            row[CAUSES.index(NONE)] = 1.0
+    return rows / rows.sum(axis=1, keepdims=True)
 
 
 def balanced(of: FloatArray) -> FloatArray:
@@ -273,6 +279,8 @@ def joined(first: Labelled, second: Labelled) -> Labelled:
     )
 
 
+LEAST_LABELS: Final = 12
+"""Labelled failures of a station from which on the model learns from them."""
 LABEL_STIFFNESS: Final = 3.0
 """How hard a station's labels find it to move a weight; chosen on one shifted station."""
 
@@ -302,8 +310,3 @@ def recalibrated(
     weights = _maximise(data, mean, precision, lowest)
     about = {**model.about, "labels": len(rows)}
     return replace(model, weights=weights, temperature=1.0, about=about)
-
-
-def least_labels() -> int:
-    """Return how many labels make a recalibration worth while: two for each dimension."""
-    return 2 * len(GapDimension)

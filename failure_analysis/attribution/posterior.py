@@ -90,7 +90,7 @@ def _why_rules(measured: Measured, reference: Reference, model: EvidenceModel | 
 def _by_model(judged: Judgement, rules: Rules) -> Attribution:
     order = {d: n for n, d in enumerate(sorted(GapDimension, key=lambda d: -judged.shares[d]))}
     seen = sorted(rules.seen, key=lambda pair: order[pair[0]])
-    firsts = {d: s for d, s in reversed(seen)}  # the strongest of each dimension
+    firsts = dict(reversed(seen))  # the strongest of each dimension
     rest = [s for d, s in seen if s is not firsts[d]]
     shown = [*(firsts[d] for d in order if d in firsts), *rest][:SHOWN]
     return Attribution(
