@@ -286,7 +286,7 @@ def test_planted_lessons_hold_and_others_do_not() -> None:
     assert {lesson.verdict for lesson in found.values()} == {"holds"}
     space = next(c for c in found if c.startswith("randomising space") and "TD" in c)
     assert found[space].difference.value == pytest.approx(0.305 - 0.41 / 3, abs=0.01)
-    turned = {lesson.claim: lesson.verdict for lesson in study_lessons(study(spatial=0.05))}
+    turned = {lesson.claim: lesson.verdict for lesson in study_lessons(study(spatial=0.03))}
     assert turned[space] == "contradicted"
 
 
