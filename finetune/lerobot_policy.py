@@ -101,7 +101,8 @@ class ActPolicy:
         """
         if self._ensemble is not None:
             return self.act(observation)[None]
-        return self.predict(_single(observation, self.bundle))[0]
+        self.chunk = self.predict(_single(observation, self.bundle))[0]
+        return self.chunk
 
     def predict(self, batch: Batch) -> FloatArray:
         """Return predicted chunks, shape (b, chunk, n_action), in LeRobot units."""
