@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gaploop.core.take import Take
     from gaploop.core.types import Image
+    from gaploop.failure_analysis.across.across import Across
     from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.failure_analysis.reference import Reference
     from gaploop.failure_analysis.views.view import View
@@ -26,8 +27,10 @@ EXAMPLE = "gaploop diagnose ./rollouts --output_dir=./diagnosis"
 class DiagnoseConfig:
     """Say what went wrong in each failed take, when, and why: mode, phase, gap dimensions.
 
-    Reads images, telemetry and outcomes of a journal or dataset. Successful takes in it, or those
-    of --reference, say what is usual. Writes diagnosis.json, report.html and run.json.
+    And what the takes say together: what each condition costs, changes over time, groups among the
+    failures that nothing explains. Reads images, telemetry and outcomes of a journal or dataset.
+    Successful takes in it, or those of --reference, say what is usual. Writes diagnosis.json,
+    report.html, its figures as PNG, and run.json.
     """
 
     dataset: options.DatasetEpisodes = field(default_factory=options.DatasetEpisodes)
@@ -37,6 +40,8 @@ class DiagnoseConfig:
     """Write what is usual in these takes to this file, and diagnose nothing."""
     images: bool = True
     """Look at pictures; without, only telemetry and the tracked scene."""
+    budget: int = 50
+    """Takes that the report's plan may ask for; `gaploop plan` knows more ways to say it."""
     json: bool = False
     """Print the diagnosis as one JSON object on stdout."""
     output_dir: Path | None = None
@@ -48,7 +53,6 @@ def run(config: DiagnoseConfig) -> int:
     from gaploop.datasets.sources import open_takes
     from gaploop.failure_analysis.diagnosis import save_diagnosis
     from gaploop.failure_analysis.lineage import takes_input, write_run
-    from gaploop.failure_analysis.report.report import diagnosis_report
 
     source = config.dataset.folder()
     takes = _chosen(list(open_takes(source)), config.dataset.episodes)
@@ -57,13 +61,13 @@ def run(config: DiagnoseConfig) -> int:
     reference = _reference(config.reference)
     default = source.parent / f"{source.resolve().name}_diagnosis"
     folder = writable_folder(config.output_dir or default)
-    diagnosis, pictures = _diagnose(takes, reference, source, config.images)
+    diagnosis, across = _diagnose(takes, reference, source, config.images)
     save_diagnosis(diagnosis, folder / "diagnosis.json")
-    write_atomically(folder / "report.html", diagnosis_report(diagnosis, pictures))
+    _write_report(diagnosis, across, takes, folder, config)
     result = {"id": diagnosis.id, "diagnosed": len(diagnosis.takes)}
     inputs = [takes_input(source, takes)]
     write_run(folder, "diagnose", options.jsonable(config), inputs, result)
-    options.emit(config.json, diagnosis.to_json(), _text(diagnosis, folder))
+    options.emit(config.json, diagnosis.to_json(), _text(diagnosis, across, folder))
     return 0
 
 
@@ -80,22 +84,63 @@ def _chosen(takes: list[Take], episodes: list[int] | None) -> list[Take]:
 
 def _diagnose(
     takes: Sequence[Take], reference: Reference | None, source: Path, images: bool
-) -> tuple[Diagnosis, dict[str, Sequence[Image]]]:
+) -> tuple[Diagnosis, Across]:
+    from gaploop.failure_analysis.across.across import across_takes
+    from gaploop.failure_analysis.across.unexplained import Unexplained
     from gaploop.failure_analysis.diagnosis import diagnose, needs_diagnosis
-    from gaploop.failure_analysis.views.pictures import example_pictures
+    from gaploop.failure_analysis.reference import choose_reference
+    from gaploop.failure_analysis.signals.registry import Measured, measure
 
-    pictures: dict[str, Sequence[Image]] = {}
+    signals: dict[str, Measured] = {}
     total = sum(needs_diagnosis(take) for take in takes)
+    usual = choose_reference(takes, reference)
     with options.progress("Diagnosing", total=total) as advance:
 
         def keep(take: Take, view: View) -> None:
-            pictures[take.info.uid] = example_pictures(view.pictures)
+            signals[take.info.uid] = measure(view)
             advance()
 
-        diagnosis = diagnose(
-            takes, reference, source=source.resolve().name, images=images, on_take=keep
-        )
-    return diagnosis, pictures
+        found = diagnose(takes, usual, source=source.resolve().name, images=images, on_take=keep)
+    unclear = [
+        Unexplained(t.uid, t.mode, signals[t.uid])
+        for t in found.takes
+        if t.abstained and t.uid in signals
+    ]
+    across = across_takes(takes, unclear, usual.signals)
+    return replace(found, summary={**found.summary, "across": across.to_json()}), across
+
+
+def _write_report(
+    diagnosis: Diagnosis,
+    across: Across,
+    takes: Sequence[Take],
+    folder: Path,
+    config: DiagnoseConfig,
+) -> None:
+    from gaploop.failure_analysis.planning.plan import make_plan
+    from gaploop.failure_analysis.report.report import diagnosis_report, report_pngs
+
+    plan = make_plan(diagnosis, config.budget) if diagnosis.takes else None
+    pictures = _pictures(diagnosis, across, takes) if config.images else {}
+    for name, png in report_pngs(diagnosis, across).items():
+        write_atomically(folder / name, png)
+    write_atomically(folder / "report.html", diagnosis_report(diagnosis, pictures, across, plan))
+
+
+def _pictures(
+    diagnosis: Diagnosis, across: Across, takes: Sequence[Take]
+) -> dict[str, Sequence[Image]]:
+    """Return pictures of the takes that the report shows; of thousands they would fill memory."""
+    from gaploop.failure_analysis.report.report import shown_takes
+    from gaploop.failure_analysis.views.pictures import example_pictures
+    from gaploop.failure_analysis.views.view import View
+
+    shown = {t.uid for t in shown_takes(diagnosis.takes)} | {g.uids[0] for g in across.groups}
+    return {
+        take.info.uid: example_pictures(View(take).pictures)
+        for take in takes
+        if take.info.uid in shown
+    }
 
 
 def _reference(path: Path | None) -> Reference | None:
@@ -130,7 +175,9 @@ def _save_reference(takes: Sequence[Take], path: Path, source: Path) -> int:
     return 0
 
 
-def _text(diagnosis: Diagnosis, folder: Path) -> str:
+def _text(diagnosis: Diagnosis, across: Across, folder: Path) -> str:
+    from gaploop.failure_analysis.across.words import across_lines
+
     summary = diagnosis.summary
     lines = [
         f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
@@ -145,5 +192,5 @@ def _text(diagnosis: Diagnosis, folder: Path) -> str:
         when = f" in {take.phase}" if take.phase else ""
         first = f": {take.evidence[0].says}" if take.evidence else ""
         lines.append(f"  {name}  {take.mode}{when}, {why}{share}{first}")
-    lines.append(f"{folder / 'report.html'}")
+    lines += ["", "All takes together:", *across_lines(across), f"{folder / 'report.html'}"]
     return "\n".join(lines)

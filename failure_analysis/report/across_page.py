@@ -124,7 +124,7 @@ def where_section(result: FactorTable) -> Section:
     if notes:
         blocks.append(notice("; ".join(notes) + "."))
     how = (
-        f"Intervals allow for differences between {result.clusters} sessions."
+        f"Intervals allow for differences between {result.clusters} clusters of trials (sessions)."
         if result.clusters
         else "Intervals take the trials as independent of each other."
     )

@@ -77,7 +77,7 @@ def test_from_takes_to_plan(
     assert plan.diagnosis == diagnosis.id
     assert plan.takes == 0
     assert plan.items[0].remedy == "identify"
-    assert "don't collect" in capsys.readouterr().out
+    assert "Don't collect" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,9 @@ from gaploop.failure_analysis.attribution.scoring import cross_table, mode_table
 from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose
 from gaploop.failure_analysis.planning.plan import make_plan
 from gaploop.failure_analysis.report.figures import count_grid, share_bars
-from gaploop.failure_analysis.report.report import (
-    Section,
-    diagnosis_report,
-    figure_png,
-    page,
-    plan_section,
-    save_figure,
-    table,
-)
+from gaploop.failure_analysis.report.page import Section, figure_png, page, save_figure, table
+from gaploop.failure_analysis.report.plan_part import plan_section
+from gaploop.failure_analysis.report.report import diagnosis_report
 
 
 @pytest.fixture(scope="module")
