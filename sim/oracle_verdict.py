@@ -15,12 +15,13 @@ torque that is gone is. It is *frozen* where no joint moves from some time on un
 `FROZEN_S` at least.
 
 **Mode.** A success has none. Else it is the first thing, in time, that the attempt didn't recover
-from: whatever came before the last hold began was recovered from. Where two begin together
-(within `TOGETHER_S`) the order of `PRECEDENCE` decides. So an arm that ran into a box and then
-closed on nothing collided; one that brushed the box and gripped all the same didn't. A safety
-trip or e-stop is `operator_stop`, but a trip for stall while something presses on the arm is the
-obstruction that caused it. An object that was released and isn't judged a success is misplaced,
-wherever it lies. Where nothing of this is so, the time ran out: `timeout`.
+from: whatever came before the object was last picked up was recovered from, and so was a contact
+that a hold went through. Where two begin together (within `TOGETHER_S`) the order of `PRECEDENCE`
+decides, and a collision that ended in an obstruction is that obstruction. So an arm that ran into
+a box and then closed on nothing collided; one that brushed the box and gripped all the same
+didn't. An e-stop or safety trip is `operator_stop`, but for a trip for stall: motors that pressed
+for so long are an obstruction. An object that was released and isn't judged a success is
+misplaced, wherever it lies. Where nothing of this is so, the time ran out: `timeout`.
 
 **Phases.** Approach until the gripper is told to shut; grasp until the object is held, or it
 opens again; transport until the tool has come down to `LOWERED` of its highest lift for the last
@@ -50,6 +51,8 @@ PUSHED_RAD: Final = np.radians(2.0)
 TOUCH_S: Final = 0.30
 """Contacts that are this near in time are one."""
 PRESSED_S: Final = 0.7
+STALLED_S: Final = 0.6
+"""A contact that ended no longer than this before a trip for stall led to it."""
 TURNS: Final = 6
 TURNS_S: Final = 1.5
 SHAKE_RAD: Final = np.radians(1.5)
@@ -232,7 +235,8 @@ def verdict(record: Record) -> Happened:
     reasons = SafetyReason(int(record.stops[stop[0]])) if len(stop) else SafetyReason.NONE
     stop_s = float(record.t_s[stop[0]]) if len(stop) else record.end_s
     breaks += _stopped(reasons, stop_s, touched)
-    since_s = held[-1].start_s if held else 0.0
+    carried = [h for h in held if h.carried_s < h.end_s]
+    since_s = carried[-1].start_s if carried else 0.0
     if shook is not None and shook[1] > since_s:
         breaks.append(_Break(max(shook[0], since_s), M.OSCILLATION))
     first = _first([b for b in breaks if b.at_s >= since_s])
@@ -256,13 +260,15 @@ def verdict(record: Record) -> Happened:
 def _stopped(reasons: SafetyReason, stop_s: float, touched: tuple[Contact, ...]) -> list[_Break]:
     if not reasons:
         return []
-    pressing = [c for c in touched if c.counts and c.start_s <= stop_s <= c.end_s + TOUCH_S]
-    if reasons & SafetyReason.STALL and pressing:
-        return [_Break(pressing[0].start_s, M.OBSTRUCTION)]
-    return [_Break(stop_s, M.OPERATOR_STOP)]
+    if not reasons & SafetyReason.STALL:
+        return [_Break(stop_s, M.OPERATOR_STOP)]
+    pressing = [c.start_s for c in touched if c.start_s <= stop_s <= c.end_s + STALLED_S]
+    return [_Break(min([stop_s - STALLED_S, *pressing]), M.OBSTRUCTION)]
 
 
 def _first(breaks: list[_Break]) -> _Break:
+    if any(b.mode is M.OBSTRUCTION for b in breaks):  # the first touch is a part of it
+        breaks = [b for b in breaks if b.mode is not M.COLLISION]
     earliest = min(b.at_s for b in breaks)
     together = [b for b in breaks if b.at_s <= earliest + TOGETHER_S]
     return min(together, key=lambda b: PRECEDENCE.index(b.mode))
@@ -398,15 +404,20 @@ def drifting(record: Record, touched: tuple[Contact, ...]) -> float | None:
 
 
 def standing(record: Record) -> float | None:
-    """Return since when the arm stood still until the end [s], or None."""
+    """Return since when the arm stood where it was told to, or couldn't move, to the end [s].
+
+    What an encoder's drift moves under a resting command counts as standing.
+    """
     if len(record.t_s) < 2:
         return None
     every = max(1, round(0.1 / float(np.median(np.diff(record.t_s)))))
-    t_s, q = record.t_s[::every], record.true_rad[::every]
-    if len(t_s) < 2:
-        return None
-    fast = np.abs(np.diff(q, axis=0)).max(axis=1) > STILL_RAD_S * np.diff(t_s)
-    moved = np.flatnonzero(fast)
+    t_s, most = record.t_s[::every], STILL_RAD_S * np.diff(record.t_s[::every])
+
+    def moves(q: FloatArray) -> NDArray[np.bool_]:
+        return np.asarray(np.abs(np.diff(q[::every], axis=0)).max(axis=1, initial=0.0) > most)
+
+    told = moves(record.sent_rad) | moves(record.true_rad - record.set_rad)
+    moved = np.flatnonzero(moves(record.true_rad) & told)
     since_s = float(t_s[moved[-1] + 1]) if len(moved) else float(t_s[0])
     return since_s if record.end_s - since_s >= FROZEN_S else None
 
