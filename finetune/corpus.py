@@ -44,21 +44,26 @@ SHIFTS: Final[tuple[Mapping[str, object], ...]] = (
 """Stations that differ from the reference for good, for recalibration by labels."""
 
 PARTS: Final[Mapping[str, float]] = {
-    "reference": 0.05,
-    "twin": 0.05,
-    "train": 0.29,
-    "train_mixed": 0.05,
-    "train_none": 0.03,
-    "held_task": 0.06,
-    "held_severity": 0.06,
-    "held_mechanism": 0.06,
-    "test": 0.19,
-    "test_mixed": 0.05,
-    "test_none": 0.035,
-    "shifted": 0.075,
+    "train": 0.33,
+    "train_mixed": 0.055,
+    "train_none": 0.035,
+    "held_task": 0.065,
+    "held_severity": 0.065,
+    "held_mechanism": 0.065,
+    "test": 0.21,
+    "test_mixed": 0.055,
+    "test_none": 0.04,
+    "shifted": 0.08,
 }
 """Part to its share of the takes. `test` holds out task, severities and mechanisms at once."""
 
+REFERENCE: Final = "reference"
+TWIN: Final = "twin"
+REFERENCE_TAKES: Final = 15
+"""Nominal takes of each task and controller that say what is usual."""
+TWIN_SCENES: Final = 8
+"""Scenes that gaps are tried on; a nominal take of each says that it can be done."""
+BLIND: Final = "blind"
 TAKES_PER_STATION: Final = 2
 SCENES: Final = 3_000_000
 """First scene of the twins: neither the training's nor the evaluation's."""
@@ -71,7 +76,7 @@ class Station:
 
     Attributes:
         key: its name, unique in the corpus; it doesn't tell what is injected.
-        part: one of `PARTS`.
+        part: `REFERENCE`, `TWIN`, `BLIND` or one of `PARTS`.
         task: of the cell.
         controller: `POLICY`, `SCRIPT`, or an error of `errant`.
         scenes: a take is recorded on each.
@@ -99,24 +104,23 @@ class Station:
 def draw_corpus(takes: int, seed: int, blind: bool = False) -> list[Station]:
     """Draw a corpus of about `takes` takes; equal arguments give equal stations.
 
-    The parts take turns, so that the beginning of a corpus is a small one.
+    The parts take turns, so that the beginning of a corpus is a small one, and a larger corpus of
+    the same seed holds the smaller one.
 
     Args:
-        takes: in all; parts are rounded.
+        takes: besides the nominal ones; parts are rounded.
         seed: draws combinations, directions and scenes.
         blind: only the part of the mechanisms that nobody has looked at.
     """
-    scenes = max(8, round(takes * PARTS["twin"] / len(_drivers())))
-    maker = _Maker(np.random.default_rng([seed, 91]), scenes)
     if blind:
-        every = list(_singles(CONTROLLERS, TEST_SEVERITIES + TRAIN_SEVERITIES, "blind"))
-        return [*_nominal(takes), *maker.stations("blind", every, takes)]
+        every = list(_singles(CONTROLLERS, TEST_SEVERITIES + TRAIN_SEVERITIES, BLIND))
+        return [*_nominal(), *_stations(BLIND, every, takes, seed)]
     drawn = []
     for part, combinations in _combinations().items():
-        found = maker.stations(part, combinations, round(takes * PARTS[part]))
+        found = _stations(part, combinations, round(takes * PARTS[part]), seed)
         drawn += [((n + 0.5) / len(found), station) for n, station in enumerate(found)]
     drawn.sort(key=lambda pair: pair[0])
-    return [*_nominal(takes), *(station for _, station in drawn)]
+    return [*_nominal(), *(station for _, station in drawn)]
 
 
 @dataclass(frozen=True)
@@ -127,31 +131,29 @@ class _Combination:
     conditions: Mapping[str, object] = field(default_factory=dict)
 
 
-class _Maker:
-    """Draws stations from combinations, each about equally often."""
+def _stations(
+    part: str, combinations: Sequence[_Combination], takes: int, seed: int
+) -> list[Station]:
+    """Return stations of about `takes` takes; each dimension comes equally often."""
+    mark = list(part.encode())
+    order = _balanced(combinations, np.random.default_rng([seed, 91, *mark]))
+    count = max(1, round(takes / TAKES_PER_STATION)) if combinations else 0
+    chosen = enumerate(itertools.islice(itertools.cycle(order), count))
+    return [_station(part, n, c, np.random.default_rng([seed, 92, n, *mark])) for n, c in chosen]
 
-    def __init__(self, rng: np.random.Generator, scenes: int) -> None:
-        self._rng = rng
-        self._scenes = scenes
 
-    def stations(
-        self, part: str, combinations: Sequence[_Combination], takes: int
-    ) -> list[Station]:
-        """Return stations of about `takes` takes; each dimension comes equally often."""
-        order = _balanced(combinations, self._rng)
-        count = max(1, round(takes / TAKES_PER_STATION)) if combinations else 0
-        chosen = itertools.islice(itertools.cycle(order), count)
-        return [self._station(_key(part, n), part, c) for n, c in enumerate(chosen)]
-
-    def _station(self, key: str, part: str, chosen: _Combination) -> Station:
-        size = min(TAKES_PER_STATION, self._scenes)
-        drawn = self._rng.choice(self._scenes, size, replace=False)
-        scenes = tuple(SCENES + int(k) for k in drawn)
-        gap_seed = int(self._rng.integers(1_000_000))
-        gaps = dict(chosen.gaps)
-        return Station(
-            key, part, chosen.task, chosen.controller, scenes, gaps, gap_seed, chosen.conditions
-        )
+def _station(part: str, number: int, chosen: _Combination, rng: np.random.Generator) -> Station:
+    drawn = rng.choice(TWIN_SCENES, TAKES_PER_STATION, replace=False)
+    return Station(
+        _key(part, number),
+        part,
+        chosen.task,
+        chosen.controller,
+        tuple(SCENES + int(k) for k in drawn),
+        dict(chosen.gaps),
+        int(rng.integers(1_000_000)),
+        chosen.conditions,
+    )
 
 
 def _balanced(combinations: Sequence[_Combination], rng: np.random.Generator) -> list[_Combination]:
@@ -170,11 +172,13 @@ def _drivers() -> list[tuple[str, str]]:
     return [(task, driver) for task, drivers in CONTROLLERS.items() for driver in drivers]
 
 
-def _nominal(takes: int) -> list[Station]:
+def _nominal() -> list[Station]:
     """Return gap-free stations: for the references, and a twin of every scene that gaps get."""
-    stations = []
-    for part, first in (("reference", REFERENCE_SCENES), ("twin", SCENES)):
-        count = max(8, round(takes * PARTS[part] / len(_drivers())))
+    stations: list[Station] = []
+    for part, first, count in (
+        (REFERENCE, REFERENCE_SCENES, REFERENCE_TAKES),
+        (TWIN, SCENES, TWIN_SCENES),
+    ):
         for task, driver in _drivers():
             scenes = tuple(range(first, first + count))
             key = _key(part, len(stations))
@@ -215,7 +219,7 @@ def mechanism_names(kind: str) -> list[str]:
     for dimension in GapDimension:
         for mechanism in mechanisms_of(dimension.value, "never" if kind == "train" else "only"):
             known = f"{dimension.value}.{mechanism.name}" in KNOWN_HELD_OUT
-            if kind == "train" or known == (kind == "test"):
+            if kind == "train" or known == (kind != BLIND):
                 names.append(f"{dimension.value}.{mechanism.name}")
     return names
 

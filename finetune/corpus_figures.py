@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
 from gaploop.core.journal_format import read_journal
 from gaploop.core.types import FloatArray
@@ -20,7 +21,7 @@ from gaploop.failure_analysis.attribution.model import EvidenceModel, softmax
 from gaploop.failure_analysis.diagnosis import diagnose_take, prepared
 from gaploop.failure_analysis.reference import Reference
 from gaploop.finetune import corpus_study as study
-from gaploop.finetune.corpus import SHIFTS, Station
+from gaploop.finetune.corpus import BLIND, SHIFTS, Station
 from gaploop.finetune.corpus_record import STATIONS
 from gaploop.finetune.corpus_study import Failure
 
@@ -165,7 +166,8 @@ def _gains(
     of = fit.targets([f.take.dimensions for f in here])
     rows, truth = np.array([f.row for f in here]), of.argmax(axis=1)
     stations = np.array([f.take.station for f in here])
-    before, after = [], []
+    before: list[float] = []
+    after: list[float] = []
     for _ in range(DRAWS):
         order = rng.permutation(np.unique(stations))
         rank = {name: n for n, name in enumerate(order)}
@@ -196,6 +198,32 @@ def handed_in(found: Found, path: Path) -> dict[str, Any]:
     cases = study.cases(strict, lambda f: said.get(study.case_id(f.take), silent))
     missing = sum(study.case_id(f.take) not in said for f in strict)
     return {"file": str(path), "missing": missing, **_plain(benchmark.score(cases))}
+
+
+def blind(found: Found, model: EvidenceModel | None) -> dict[str, Any]:
+    """Score the model that ships, and the rules alone, on mechanisms that nobody had seen.
+
+    Raises:
+        UnusableInputError: no model ships.
+    """
+    if model is None:
+        raise UnusableInputError("No attribution model ships. Run gaploop bench attribution first.")
+    rows = found.get(BLIND, ())
+    judges = {"ours": study.by_model(model), "rules": study.rules_alone}
+    return {
+        name: _plain(benchmark.score(study.cases(rows, predict)))
+        for name, predict in judges.items()
+    }
+
+
+def is_same(model: EvidenceModel, other: EvidenceModel | None) -> bool:
+    """Whether two models judge alike, past the rounding of their files."""
+    return (
+        other is not None
+        and model.names == other.names
+        and bool(np.allclose(model.weights, other.weights, atol=1e-3))
+        and abs(model.temperature - other.temperature) < 1e-3
+    )
 
 
 def speed(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +25,6 @@ from gaploop.core.protocols import Leader
 from gaploop.core.vocabulary import TakeKind
 from gaploop.finetune.corpus import POLICY, SCRIPT, WORDS, Station
 from gaploop.finetune.errant import ErrantLeader
-from gaploop.finetune.evaluate import MAX_S
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.expert import ScriptedLeader
@@ -34,6 +34,8 @@ from gaploop.sim.tracker import Tracker
 SCHEMA: Final = "gaploop.corpus.v1"
 INDEX: Final = "corpus.json"
 STATIONS: Final = "stations"
+TAKE_S: Final = 6.5
+"""Longest take [simulated s]; nominal ones last 2 to 4.3."""
 
 
 def record_corpus(
@@ -75,10 +77,16 @@ def record_corpus(
 
 
 def _check_same(folder: Path, index: dict[str, Any]) -> None:
+    """Refuse a folder with other takes; one that holds fewer, or more, of these is gone on with."""
     path = folder / INDEX
-    if path.exists() and read_json(path) != _as_read(index):
+    if not path.exists():
+        return
+    held, wanted = read_json(path), _as_read(index)
+    known = {s["key"]: s for s in held.get("stations", ())}
+    same = all(known.get(s["key"], s) == s for s in wanted["stations"])
+    if not same or held.get("policy") != wanted["policy"] or held.get("schema") != SCHEMA:
         raise UnusableInputError(
-            f"{folder} holds another corpus (other --n, --seed, policy or version). Name an empty "
+            f"{folder} holds another corpus (other --seed, policy or version). Name an empty "
             "--output_dir, or the one that this corpus was begun in."
         )
 
@@ -101,13 +109,17 @@ class _Job:
 
 def _record(job: _Job) -> int:
     """Record one station; return how many takes."""
-    station, part = job.station, job.folder / f".{job.station.key}"
+    station, part = job.station, job.folder / f".{job.station.key}-{os.getpid()}"
+    if (job.folder / station.key).exists():  # by another process, meanwhile
+        return len(station.scenes)
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     with contextlib.closing(_rig(station)) as rig:
         for scene in station.scenes:
             _take(job, rig, scene, part)
-    part.rename(job.folder / station.key)
+    with contextlib.suppress(OSError):  # another process was faster
+        part.rename(job.folder / station.key)
+    shutil.rmtree(part, ignore_errors=True)
     return len(station.scenes)
 
 
@@ -129,7 +141,7 @@ def _take(job: _Job, rig: EmbeddedRig, scene: int, journal: Path) -> None:
     leader = _leader(job, rig, scene)
     header = rig.header(WORDS[station.task], kind=TakeKind.ROLLOUT)
     with JournalWriter(journal, header) as writer:
-        run_take(rig, leader, seed=scene, max_s=MAX_S, writer=writer, sinks=(oracle,))
+        run_take(rig, leader, seed=scene, max_s=TAKE_S, writer=writer, sinks=(oracle,))
 
 
 def _leader(job: _Job, rig: EmbeddedRig, scene: int) -> Leader:

@@ -63,7 +63,7 @@ class ErrantLeader:
             raise unknown_choice("error", error, ERRORS + HELD_OUT_ERRORS)
         self._error = error
         self._rng = np.random.default_rng([seed, 41])
-        shifts = {"object": np.zeros(2), "target": np.zeros(2)}
+        shifts: dict[str, FloatArray] = {"object": np.zeros(2), "target": np.zeros(2)}
         if error in ("wrong_target", "grasps_beside"):
             low, high = (0.045, 0.09) if error == "wrong_target" else (0.022, 0.045)
             angle, length = self._rng.uniform(0, 2 * np.pi), self._rng.uniform(low, high)

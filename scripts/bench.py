@@ -19,7 +19,8 @@ gaploop bench loader --json
 gaploop bench faults --schedules=1000 --output_dir=outputs/faults
 gaploop bench factors --data=trials.csv --json
 gaploop bench gaps --n=30 --output_dir=outputs/gaps
-gaploop bench attribution --n=8 --output_dir=outputs/attribution
+gaploop bench attribution --output_dir=outputs/attribution
+gaploop bench attribution --output_dir=outputs/attribution --predictions=theirs.jsonl --json
 gaploop bench metadata --json
 gaploop bench journal --kills=1000 --output_dir=outputs/journal
 gaploop bench memory --n=200
@@ -30,7 +31,7 @@ gaploop bench real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/
 POSITIONAL: Final = "name"
 
 BENCHES: Final = {
-    "attribution": "injected against diagnosed dimension, over freshly drawn gaps",
+    "attribution": "causes of failures on tasks, severities and mechanisms left out of training",
     "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
     "cell": "rendering rate and the scripted expert's success in the nominal cell",
     "loader": "training samples per second, beside LeRobot's loaders; disk, memory, building",
@@ -51,7 +52,8 @@ BENCHES: Final = {
 class BenchConfig:
     """Run one of the benchmarks, each printing its figures.
 
-    attribution tabulates injected against diagnosed dimension over freshly drawn gaps; bus compares
+    attribution records labelled takes, fits the attribution model to some tasks, severities and
+    mechanisms and scores it on the others, beside baselines or somebody's predictions; bus compares
     what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell measures rendering
     and the scripted expert; factors recomputes a published study's lessons from its counts and
     measures coverage and false alarms on made-up trials; faults lets random things go wrong on
@@ -70,6 +72,12 @@ class BenchConfig:
     """factors: the study's counts, a CSV file. real_input: the folder of the recordings."""
     n: int = 0
     """Rollouts or takes per cell of the benchmark; its own default unless given."""
+    predictions: Path | None = None
+    """attribution: a file of predictions to score by the same code; see its documentation."""
+    blind: bool = False
+    """attribution: score the model that ships on mechanisms that nobody has looked at."""
+    workers: int = 1
+    """attribution: processes."""
     seconds: float = 60.0
     """loop, record: how long each program is measured [s]."""
     schedules: int = 100

@@ -90,7 +90,7 @@ def weighted_targets(causes: Sequence[Mapping[str, float]]) -> FloatArray:
             row[CAUSES.index(cause)] = weight
         if not row.any():
             row[CAUSES.index(NONE)] = 1.0
-    return rows / rows.sum(axis=1, keepdims=True)
+    return np.asarray(rows / rows.sum(axis=1, keepdims=True))
 
 
 def balanced(of: FloatArray) -> FloatArray:
