@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_atomically
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gaploop.core.take import Take
     from gaploop.core.types import Image
@@ -40,6 +40,9 @@ class DiagnoseConfig:
     """Write what is usual in these takes to this file, and diagnose nothing."""
     images: bool = True
     """Look at pictures; without, only telemetry and the tracked scene."""
+    labels: Path | None = None
+    """What engineers say of these takes, a labels.jsonl; the folder's own unless given. From 12
+    labelled failures on, the others are judged by what they teach about this station."""
     budget: int = 50
     """Takes that the report's plan may ask for; `gaploop plan` knows more ways to say it."""
     json: bool = False
@@ -61,7 +64,8 @@ def run(config: DiagnoseConfig) -> int:
     reference = _reference(config.reference)
     default = source.parent / f"{source.resolve().name}_diagnosis"
     folder = writable_folder(config.output_dir or default)
-    diagnosis, across = _diagnose(takes, reference, source, config.images)
+    causes = _causes(source, config.labels)
+    diagnosis, across = _diagnose(takes, reference, source, config.images, causes)
     save_diagnosis(diagnosis, folder / "diagnosis.json")
     _write_report(diagnosis, across, takes, folder, config)
     result = {"id": diagnosis.id, "diagnosed": len(diagnosis.takes)}
@@ -82,8 +86,25 @@ def _chosen(takes: list[Take], episodes: list[int] | None) -> list[Take]:
     return [t for t in takes if t.episode in episodes]
 
 
+def _causes(source: Path, path: Path | None) -> dict[str, dict[str, float]]:
+    """Return what engineers say caused failures, by uid."""
+    from gaploop.datasets.labels.labelled import open_labelled
+    from gaploop.failure_analysis.attribution.station_labels import engineers_say
+
+    if path is not None and not path.is_file():
+        raise UnusableInputError(
+            f"--labels={path} is no file. Name a labels.jsonl, or leave it away: the labels of "
+            f"{source} itself are read anyway."
+        )
+    return engineers_say(path or open_labelled(source).file)
+
+
 def _diagnose(
-    takes: Sequence[Take], reference: Reference | None, source: Path, images: bool
+    takes: Sequence[Take],
+    reference: Reference | None,
+    source: Path,
+    images: bool,
+    causes: Mapping[str, Mapping[str, float]],
 ) -> tuple[Diagnosis, Across]:
     from gaploop.failure_analysis.across.across import across_takes
     from gaploop.failure_analysis.across.unexplained import Unexplained
@@ -100,7 +121,14 @@ def _diagnose(
             signals[take.info.uid] = measure(view)
             advance()
 
-        found = diagnose(takes, usual, source=source.resolve().name, images=images, on_take=keep)
+        found = diagnose(
+            takes,
+            usual,
+            source=source.resolve().name,
+            images=images,
+            on_take=keep,
+            causes=causes,
+        )
     unclear = [
         Unexplained(t.uid, t.mode, signals[t.uid])
         for t in found.takes
@@ -185,12 +213,24 @@ def _text(diagnosis: Diagnosis, across: Across, folder: Path) -> str:
     ]
     if summary["sim_to_sim"]:
         lines.append("sim-to-sim: the embedded cell stands for the real one")
+    lines += _judged_by(summary)
     for take in diagnosis.takes:
         name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
-        why = take.top or "no clear cause"
-        share = f" {take.dimensions[take.top]:.0%}" if take.top else ""
+        why = " and ".join(take.named) or take.top or "no clear cause"
+        share = f" {take.dimensions[take.top]:.0%}" if take.top and len(take.named) < 2 else ""
         when = f" in {take.phase}" if take.phase else ""
         first = f": {take.evidence[0].says}" if take.evidence else ""
         lines.append(f"  {name}  {take.mode}{when}, {why}{share}{first}")
     lines += ["", "All takes together:", *across_lines(across), f"{folder / 'report.html'}"]
     return "\n".join(lines)
+
+
+def _judged_by(summary: Mapping[str, Any]) -> list[str]:
+    """Say where the learned model didn't judge, and whether it learned from labels."""
+    lines = []
+    if summary["labels_learned_from"]:
+        lines.append(f"learned from {summary['labels_learned_from']} labels of engineers")
+    for by, count in summary["attributed_by"].items():
+        if by != "model":
+            lines.append(f"{count} judged by the {by}")
+    return lines
