@@ -209,7 +209,7 @@ def _text(plan: Plan, folder: Path) -> str:
     from gaploop.failure_analysis.planning.document import headline, summary_cells
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("dimension", "share", "do", "takes", "gain (points)", "hours"):
+    for name in ("dimension", "share", "do", "takes", "gain (points)", "time"):
         table.add_column(name, justify="left" if name in ("dimension", "do") else "right")
     for item in plan.items:
         table.add_row(*(escape(cell) for cell in summary_cells(item)))

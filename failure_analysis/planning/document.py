@@ -24,11 +24,20 @@ def percent(value: Estimate) -> str:
     return f"{value.mean:.0%} [{value.low:.0%}, {value.high:.0%}]"
 
 
+def time_words(hours: Estimate | None) -> str:
+    """Return hours as people read them: minutes where they are few."""
+    if hours is None:
+        return ""
+    if hours.high >= 2.0:
+        return figures(hours, " h", digits=1)
+    return figures(Estimate(60 * hours.mean, 60 * hours.low, 60 * hours.high), " min")
+
+
 def takes_words(item: PlanItem) -> str:
     """Return how many takes an item asks for."""
     if item.may_follow:
         return f"{item.takes} first, then up to {item.may_follow}"
-    return str(item.takes) if item.takes else "none"
+    return str(item.takes) if item.takes else "don't collect"
 
 
 def doing(item: PlanItem) -> str:
@@ -42,7 +51,7 @@ def headline(plan: Plan) -> str:
     """Return what a plan asks for and what it is expected to bring, in a sentence or two."""
     if not plan.takes:
         return "Don't collect now."
-    text = f"Record {plan.takes} takes, about {plan.minutes:.0f} min."
+    text = f"Record {plan.takes} takes, about {_minutes(plan.minutes)}."
     if plan.success_now and plan.success_then:
         now, then = percent(plan.success_now), percent(plan.success_then)
         text += f" Success now {now}, then {then} expected"
@@ -50,8 +59,12 @@ def headline(plan: Plan) -> str:
         text += f" Expected to mend {figures(plan.gain_points, ' %')} of the failures"
     following = any(item.may_follow for item in plan.items)
     text += ", with all that may follow." if following else "."
-    text += f" Hours: {figures(plan.hours, digits=1)}."
+    text += f" Time: {time_words(plan.hours)}."
     return text + (f" Cost: {figures(plan.cost, f' {plan.currency}')}." if plan.cost else "")
+
+
+def _minutes(minutes: float) -> str:
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
 def plan_markdown(plan: Plan, picture: str = "") -> str:
@@ -62,7 +75,7 @@ def plan_markdown(plan: Plan, picture: str = "") -> str:
     """
     lines = ["# Plan", "", headline(plan), ""]
     if plan.items:
-        head = ("dimension", "share", "do", "takes", "gain [points]", "hours")
+        head = ("dimension", "share", "do", "takes", "gain (points)", "time")
         lines += [_row(head), _row(["---"] * len(head))]
         lines += [_row(summary_cells(item)) for item in plan.items] + [""]
     lines += [f"![Expected success]({picture})", ""] if picture else []
@@ -79,7 +92,7 @@ def plan_markdown(plan: Plan, picture: str = "") -> str:
 
 
 def summary_cells(item: PlanItem) -> tuple[str, ...]:
-    """Return an item's row: dimension, share, what to do, takes, gain, hours."""
+    """Return an item's row: dimension, share, what to do, takes, gain, time."""
     suffix = item.id.partition(f":{item.dimension.value}:")[2]
     return (
         words(item.dimension.value) + (f" ({suffix})" if suffix else ""),
@@ -87,7 +100,7 @@ def summary_cells(item: PlanItem) -> tuple[str, ...]:
         doing(item),
         takes_words(item),
         figures(item.gain_points, digits=1),
-        figures(item.hours, digits=1),
+        time_words(item.hours),
     )
 
 

@@ -129,7 +129,7 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
         gain_of="all rollouts" if known else "the failures",
         success_now=estimate(1 - outlook.rate, 4) if known else None,
         success_then=estimate(1 - outlook.rate + gain / 100, 4) if known else None,
-        hours=estimate(hours),
+        hours=estimate(hours, 3),
         cost=None if rate is None else estimate(rate * hours),
         currency="" if rate is None else ask.effort.currency,
         stop=stop_words(quotas, ask.least_gain),
@@ -275,7 +275,7 @@ def _split(
                 conditions=part.conditions,
                 vary=part.vary,
                 gain_points=_points(part.mass * gain),
-                hours=estimate(hours),
+                hours=estimate(hours, 3),
             )
         )
     return found

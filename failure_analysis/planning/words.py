@@ -87,8 +87,8 @@ def notes(
     found = [
         *_find_out(failures, summary, least_takes),
         *([] if failures.rate_known else [
-            "No successful rollout is among what was diagnosed, so gains are of the failures: "
-            "diagnose all rollouts to get points of success."
+            "No rollout that was diagnosed succeeded: points are of success if these were all the "
+            "rollouts there were, else of the failures alone."
         ]),
         *([] if effort.measured else [
             f"Times are {effort.take.basis} ({effort.take.mean_s:.0f} s a take, "

@@ -285,7 +285,7 @@ def test_points_of_success_need_successes() -> None:
     unknown = make_plan(diagnosed({"object_property": 0.9}), 20)
     assert unknown.success_now is None
     assert unknown.gain_of == "the failures"
-    assert any("No successful rollout" in note for note in unknown.notes)
+    assert any("No rollout that was diagnosed" in note for note in unknown.notes)
 
 
 def test_a_plan_reads_back_and_names_its_diagnosis(tmp_path: Path) -> None:

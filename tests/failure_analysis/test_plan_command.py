@@ -1,0 +1,192 @@
+"""`gaploop plan` as its user meets it, and a plan recorded in the embedded cell (sim-to-sim)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gaploop.collect.campaign import campaign
+from gaploop.collect.rig import Rig, embedded_rig
+from gaploop.collect.session import SessionSpec, record_takes
+from gaploop.core.journal_format import read_journal
+from gaploop.core.plan import load_plan, save_plan
+from gaploop.core.protocols import Leader
+from gaploop.core.types import LeaderSample
+from gaploop.core.vocabulary import GapDimension, TakeKind
+from gaploop.failure_analysis.diagnosis import (
+    Diagnosis,
+    TakeDiagnosis,
+    load_diagnosis,
+    save_diagnosis,
+)
+from gaploop.failure_analysis.planning.plan import make_plan
+from gaploop.finetune.evaluation import Rollout, summarise
+from gaploop.scripts.cli import main
+
+
+def a_diagnosis(folder: Path, shares: Mapping[str, float], count: int = 8) -> Path:
+    every = {d.value: shares.get(d.value, 0.0) for d in GapDimension}
+    takes = tuple(
+        TakeDiagnosis(
+            f"t{k}", None, "timeout", "approach", every, 1 - sum(every.values()), False, ()
+        )
+        for k in range(count)
+    )
+    outcomes = {"outcomes": {"failure": count, "success": 4}}
+    folder.mkdir(parents=True, exist_ok=True)
+    save_diagnosis(Diagnosis("diag", "", takes, outcomes), folder / "diagnosis.json")
+    return folder
+
+
+def an_evaluation(path: Path, done: int, n: int = 40, seed: int = 0, policy: str = "p") -> None:
+    rollouts = [Rollout(k, "nominal", k < done) for k in range(n)]
+    found = summarise(rollouts, policy=policy, gap_seed=seed)
+    path.write_text(json.dumps(found.to_json(), default=str))
+
+
+def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["plan", *arguments, "--json"]) == 0
+    value: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return value
+
+
+def test_a_plan_is_written_for_people_and_for_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = a_diagnosis(tmp_path / "d", {"object_property": 0.6, "actuator_response": 0.3})
+    options = ["--budget.takes=20", "--cost.rate_per_hour=40", f"--output_dir={tmp_path / 'p'}"]
+    assert main(["plan", str(folder), *options]) == 0
+    said = capsys.readouterr().out
+    assert "object property" in said
+    assert "don't collect" in said
+    assert "EUR" in said
+    names = {p.name for p in (tmp_path / "p").iterdir()}
+    assert {"plan.yaml", "plan.md", "plan.png", "plan.html", "curves.json", "run.json"} <= names
+    plan = load_plan(tmp_path / "p" / "plan.yaml")
+    assert 0 < plan.takes <= 20
+    assert plan.cost is not None
+    text = (tmp_path / "p" / "plan.md").read_text()
+    assert "Cheap test" in text
+    assert plan.stop in text
+    record = json.loads((tmp_path / "p" / "run.json").read_text())
+    assert (record["result"]["id"], record["inputs"][0]["id"]) == (plan.id, "diag")
+
+
+def test_hours_are_a_budget_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = a_diagnosis(tmp_path / "d", {"object_property": 0.9})
+    quick, slow = (
+        run([str(folder), "--budget.hours=0.2", f"--cost.take_s={s}"], capsys) for s in (10, 100)
+    )
+    assert quick["items"][0]["takes"] > slow["items"][0]["takes"] > 0
+    assert quick["hours"]["mean"] < 0.25
+
+
+def test_results_of_a_campaign_change_the_next_plan_and_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = a_diagnosis(tmp_path / "d", {"object_property": 0.9})
+    first = run([str(folder), "--budget.takes=20", f"--output_dir={tmp_path / 'c1'}"], capsys)
+    an_evaluation(tmp_path / "c1" / "before.json", 4)
+    an_evaluation(tmp_path / "c1" / "after.json", 4, policy="adapted")
+    out = f"--output_dir={tmp_path / 'p2'}"
+    again = ["--budget.takes=20", f"--results=[{tmp_path / 'c1'}]"]
+    second = run([str(folder), *again, out], capsys)
+    assert second["gain_points"]["mean"] < first["gain_points"]["mean"]
+    kept = f"--curves={tmp_path / 'p2' / 'curves.json'}"
+    third = run([str(folder), "--budget.takes=20", kept, f"--output_dir={tmp_path / 'p3'}"], capsys)
+    assert third["gain_points"] == second["gain_points"]
+    twice = run([str(folder), *again, kept, f"--output_dir={tmp_path / 'p4'}"], capsys)
+    assert twice["gain_points"] == second["gain_points"]  # a campaign counts once
+    record = json.loads((tmp_path / "p4" / "run.json").read_text())
+    assert len(record["inputs"]) == 3
+
+
+def test_a_station_file_brings_costs_and_what_to_vary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = a_diagnosis(tmp_path / "d", {"object_property": 0.9})
+    station = tmp_path / "bench.yaml"
+    station.write_text(
+        "name: bench\ngrid: [1, 2]\nconditions: {object: [mug, box]}\n"
+        "costs: {take_s: 20, reset_s: 10, rate_per_hour: 30, currency: USD}\n"
+    )
+    found = run([str(folder), f"--station={station}"], capsys)
+    assert found["currency"] == "USD"
+    assert found["items"][0]["vary"] == {"object": ["mug", "box"], "grid_cell": [[0, 0], [0, 1]]}
+
+
+class Idle:
+    def reset(self) -> None:
+        """Nothing to reset."""
+
+    def read(self, t_s: float) -> LeaderSample:
+        return LeaderSample(t_s, np.zeros(6))
+
+    def done(self) -> bool:
+        return False
+
+
+def idle(_rig: Rig, _seed: int) -> Leader:
+    return Idle()
+
+
+def test_the_embedded_cell_records_what_the_plan_asks_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = a_diagnosis(tmp_path / "d", {"object_property": 0.5, "spatial_geometry": 0.4})
+    run([str(folder), "--budget.takes=6", f"--output_dir={tmp_path / 'p'}"], capsys)
+    plan = load_plan(tmp_path / "p" / "plan.yaml")
+    end = record_takes(
+        SessionSpec(tmp_path / "j", "t", TakeKind.ROLLOUT, max_s=0.06),
+        campaign(plan),
+        lambda conditions: embedded_rig(conditions=conditions),
+        idle,
+    )
+    assert (end.counted, end.wanted, plan.takes) == (6, 6, 6)
+    takes = list(read_journal(tmp_path / "j"))
+    for item in plan.items:
+        mine = [t for t in takes if t.info.plan == item.id]
+        assert len(mine) == item.takes
+        cells = {tuple(t.info.conditions["grid_cell"]) for t in mine}
+        assert len(cells) == item.takes  # fewer takes than cells: each somewhere else
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--budget.takes=-1"], "--budget.takes"),
+        (["--budget.money=50"], "--cost.rate_per_hour"),
+        (["--cost.take_s=0"], "take_s"),
+        (["--least_gain=-1"], "--least_gain"),
+        (["--results=[{tmp}/none]"], "none"),
+        (["--results=[{tmp}/empty]"], "plan.yaml"),
+        (["--results=[{tmp}/half]"], "no after.json"),
+        (["--results=[{tmp}/mixed]"], "same cell"),
+        (["--curves={tmp}/d/diagnosis.json"], "gaploop.curves.v1"),
+        (["--takes=[{tmp}/empty]"], "empty"),
+        (["--station={tmp}/bad.yaml"], "Did you mean 'take_s'"),
+        (["--policy_sees=sound"], "poses"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = a_diagnosis(tmp_path / "d", {"object_property": 0.9})
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad.yaml").write_text("name: b\ncosts: {takes_s: 3}\n")
+    plan = make_plan(load_diagnosis(folder / "diagnosis.json"), 20)
+    for name in ("half", "mixed"):
+        (tmp_path / name).mkdir()
+        save_plan(plan, tmp_path / name / "plan.yaml")
+        an_evaluation(tmp_path / name / "before.json", 4)
+    an_evaluation(tmp_path / "mixed" / "after.json", 9, seed=7)
+    assert main(["plan", str(folder), *(a.format(tmp=tmp_path) for a in arguments)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert says in said.err
+    assert len(said.err.strip().splitlines()) == 1
