@@ -99,7 +99,8 @@ class DiffusionNet(torch.nn.Module):
         given = self.condition(torch.from_numpy(batch.state), torch.from_numpy(batch.environment))
         error = (self.unet(noisy, level, global_cond=given) - clean) ** 2
         used = torch.from_numpy(~batch.is_pad)[..., None]
-        return (error * used).sum() / (used.sum() * clean.shape[-1])
+        loss: torch.Tensor = (error * used).sum() / (used.sum() * clean.shape[-1])
+        return loss
 
     def sample(self, given: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """Return actions in LeRobot units, shape (b, horizon, n_action), by DDIM from `noise`."""

@@ -119,7 +119,7 @@ def probe(policy: ActPolicy) -> LeRobotProbe:
 
 
 def _encoder(policy: PreTrainedPolicy, name: str | None) -> torch.nn.Module:
-    modules = dict(policy.named_modules())
+    modules: dict[str, torch.nn.Module] = dict(policy.named_modules())
     for candidate in (name,) if name else ENCODERS:
         if candidate in modules:
             return modules[candidate]

@@ -29,6 +29,9 @@ SCENES: Final = 3_000_000
 SEVERITIES: Final = (0.3, 1.0)
 NOMINAL: Final = "nominal"
 CHUNK: Final = 10
+"""Trials in a block, and in a file."""
+GAPS: Final = 5
+"""Trials with a gap in a block."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +68,21 @@ class Rolled:
 
 
 def trials(seed: int, n: int) -> list[Trial]:
-    """Draw `n` nominal trials to fit on, `n` with gaps and a fifth of it without to test on."""
+    """Draw `n` trials with gaps to test on, with four nominal to fit on and one to test per five.
+
+    They come in blocks of ten, so that more trials of the same seed go on where fewer ended.
+    """
     rng = np.random.default_rng([seed, 41])
     dimensions = [d.value for d in GapDimension]
-    drawn = [Trial(k, NOMINAL, 0.0, 0, "fit") for k in range(n)]
-    for k in range(n):
-        severity = round(float(rng.uniform(*SEVERITIES)), 2)
-        place = dimensions[k % len(dimensions)]
-        drawn.append(Trial(n + k, place, severity, int(rng.integers(1_000_000)), "test"))
-    drawn += [Trial(2 * n + k, NOMINAL, 0.0, 0, "test") for k in range(max(n // 5, 1))]
+    drawn: list[Trial] = []
+    for block in range(max(n // GAPS, 1)):
+        first = block * CHUNK
+        drawn += [Trial(first + k, NOMINAL, 0.0, 0, "fit") for k in range(CHUNK - GAPS - 1)]
+        drawn.append(Trial(first + CHUNK - GAPS - 1, NOMINAL, 0.0, 0, "test"))
+        for k in range(CHUNK - GAPS, CHUNK):
+            place = dimensions[(block * GAPS + k) % len(dimensions)]
+            severity = round(float(rng.uniform(*SEVERITIES)), 2)
+            drawn.append(Trial(first + k, place, severity, int(rng.integers(1_000_000)), "test"))
     return drawn
 
 

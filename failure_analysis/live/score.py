@@ -102,7 +102,8 @@ class Usual:
         """
         place = np.clip((t_s / BIN_S).astype(int), 0, len(self.mean) - 1)
         z = np.nan_to_num((values - self.mean[place]) / self.spread[place])
-        return np.log1p(np.concatenate((np.maximum(z, 0.0), np.maximum(-z, 0.0)), axis=1))
+        sides = np.concatenate((np.maximum(z, 0.0), np.maximum(-z, 0.0)), axis=1)
+        return np.asarray(np.log1p(sides))
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ class FailureScore:
         level: usual score by bin, shape (bins,).
         spread: its spread by bin, shape (bins,).
         peaks: highest score of each successful take, ascending, shape (n,).
+        policy: id of the policy that drove, or "" where that isn't known.
     """
 
     name: str
@@ -124,6 +126,7 @@ class FailureScore:
     level: FloatArray
     spread: FloatArray
     peaks: FloatArray
+    policy: str = ""
 
     def along(self, track: Track) -> FloatArray:
         """Return the score along a take, shape (m,)."""
@@ -155,7 +158,8 @@ class FailureScore:
             "level": self.level, "score_spread": self.spread, "peaks": self.peaks,
         }  # fmt: skip
         data = {k: _plain(v) for k, v in arrays.items()}
-        write_json(path, {"schema": SCHEMA, "name": self.name, "features": FEATURES, **data})
+        notes = {"schema": SCHEMA, "name": self.name, "policy": self.policy, "features": FEATURES}
+        write_json(path, {**notes, **data})
 
     @classmethod
     def load(cls, path: Path) -> FailureScore:
@@ -171,8 +175,15 @@ class FailureScore:
             if tuple(value["features"]) != FEATURES:
                 raise UnusableInputError(f"{path} is of other signals. Fit it again.")
             usual = Usual(_array(value["mean"]), _array(value["spread"]))
-            rest = (_array(value[k]) for k in ("weights", "level", "score_spread", "peaks"))
-            return cls(str(value["name"]), usual, *rest)
+            return cls(
+                str(value["name"]),
+                usual,
+                _array(value["weights"]),
+                _array(value["level"]),
+                _array(value["score_spread"]),
+                _array(value["peaks"]),
+                str(value["policy"]),
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise UnusableInputError(f"{path} is damaged ({error}). Fit it again.") from None
 
@@ -205,7 +216,8 @@ def _levelled(tracks: Sequence[Track], weights: FloatArray, name: str) -> Failur
     bins = len(usual.mean)
     raw = FailureScore(name, usual, weights, np.zeros(bins), np.ones(bins), np.empty(0))
     scores = [raw.along(t) for t in tracks]
-    level, spread = np.zeros(bins), np.ones(bins)
+    level: FloatArray = np.zeros(bins)
+    spread: FloatArray = np.ones(bins)
     for b in range(bins):
         rows = np.concatenate([s[_bin(t.t_s, b)] for s, t in zip(scores, tracks, strict=True)])
         level[b], spread[b] = float(rows.mean()), float(rows.std())
@@ -256,8 +268,9 @@ def _bin(t_s: FloatArray, b: int) -> slice:
 
 
 def _plain(values: FloatArray) -> Any:
-    rounded = np.round(values, 6)
-    return np.where(np.isnan(rounded), None, rounded.astype(object)).tolist()
+    if values.ndim > 1:
+        return [_plain(row) for row in values]
+    return [None if math.isnan(v) else round(v, 6) for v in values.tolist()]
 
 
 def _array(values: Any) -> FloatArray:

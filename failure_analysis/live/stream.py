@@ -224,7 +224,7 @@ class _Speeds:
         self._rows: deque[FloatArray] = deque(maxlen=2 * self._half + 1)
         self._marks: deque[tuple[float, bool]] = deque(maxlen=self._half + 1)
         self._width = width
-        self._signs = np.zeros((2, len(arm)))
+        self._signs: FloatArray = np.zeros((2, len(arm)))
         self._turns = np.zeros((2, len(arm)), dtype=np.int64)
         self._still = _Runs()
         self._first_s = self._moved_s = NAN

@@ -145,8 +145,15 @@ class FailureWatch(Tracker):
         super().__init__(joints, control_hz, fps, planned)
         self._model, self._threshold = score, score.threshold(false_alarms)
         self._on_alarm = on_alarm
+        self._over = False
         self.score = self.peak = 0.0
         self.alarm: Alarm | None = None
+
+    def tick(self, tick: Tick) -> None:
+        """Take note of one turn; once a person has taken over, the policy's failing is known."""
+        if not self._over:
+            self._over = tick.leader.intervention
+            super().tick(tick)
 
     def sampled(self, t_s: float) -> None:
         """Score the take so far."""

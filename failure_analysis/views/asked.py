@@ -198,4 +198,4 @@ def _disagreement_rad(take: Take, t_s: FloatArray, plans: list[FloatArray]) -> F
     steps = np.rint(np.diff(t_s) * take.info.fps).astype(int)
     pairs = zip(plans[1:], plans[:-1], steps, strict=True)
     rms = [overlap_rms(now[:, arm], before[:, arm], int(step)) for now, before, step in pairs]
-    return np.deg2rad(np.array([np.nan, *rms]))
+    return np.asarray(np.deg2rad([np.nan, *rms]))

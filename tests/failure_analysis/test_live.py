@@ -11,9 +11,13 @@ from failure_analysis_makers import JOINTS, RATE_HZ, commands, take
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gaploop.collect.journal import JournalWriter
+from gaploop.collect.rig import embedded_rig
+from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.take import Take
-from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafeCommand, Tick
+from gaploop.core.journal_format import read_journal
+from gaploop.core.types import FloatArray
+from gaploop.failure_analysis.live.replay import track_of, turns
 from gaploop.failure_analysis.live.score import (
     BIN_S,
     FEATURES,
@@ -29,28 +33,6 @@ from gaploop.failure_analysis.signals.registry import measure, registry
 from gaploop.failure_analysis.views.view import View
 
 FPS = 50.0
-
-
-def ticks(made: Take) -> list[Tick]:
-    """Return the loop's turns that would have recorded a take."""
-    record, scene = made.telemetry, made.frames.environment_state
-    sent, read = record.stack("follower", "sent_rad"), record.stack("follower", "position_rad")
-    current, load = record.stack("follower", "current_a"), record.stack("follower", "load_pct")
-    nothing = np.full(len(JOINTS), np.nan)
-    turns = []
-    for k, t_s in enumerate(record.t_s):
-        state = FollowerState(
-            float(t_s), read[k], nothing, current[k], load[k], nothing, nothing,
-            np.zeros(len(JOINTS), dtype=np.int64),
-        )  # fmt: skip
-        tracked = scene[k // 2] if k % 2 == 0 and scene.shape[1] else None
-        turns.append(
-            Tick(
-                k, float(t_s), 1 / RATE_HZ, 0.0, LeaderSample(float(t_s), sent[k]),
-                SafeCommand(sent[k], sent[k]), state, {}, tracked, k % 2 == 0,
-            )
-        )  # fmt: skip
-    return turns
 
 
 def scene_of(n: int, rng: np.random.Generator) -> FloatArray:
@@ -85,12 +67,35 @@ def test_a_watched_take_has_the_numbers_of_the_recorded_one(
         scene=scene_of((n + 1) // 2, rng),
     )  # fmt: skip
     live = LiveSignals(JOINTS, RATE_HZ, FPS)
-    for tick in ticks(made):
+    for tick in turns(made):
         live.tick(tick)
     live.finish()
     recorded, watched = measure(View(made)), live.values()
     for name in STREAMED:
         assert watched[name] == pytest.approx(recorded[name], rel=1e-6, abs=1e-9, nan_ok=True), name
+
+
+def test_a_rollout_watched_in_the_cell_has_the_numbers_that_were_recorded(tmp_path: Path) -> None:
+    rig = embedded_rig()
+    live = LiveSignals(rig.follower.joint_names, rig.control_hz, rig.fps)
+    watched = Tracker(rig.follower.joint_names, rig.control_hz, rig.fps)
+    rig.reset(7)
+    try:
+        with JournalWriter(tmp_path, rig.header("pick")) as writer:
+            leader = rig.scripted_leader(7)
+            run_take(rig, leader, seed=7, max_s=6.0, writer=writer, sinks=(live, watched))
+    finally:
+        rig.close()
+    live.finish()
+    made = next(iter(read_journal(tmp_path)))
+    recorded, values = measure(View(made, images=False)), live.values()
+    for name in STREAMED:
+        assert values[name] == pytest.approx(recorded[name], rel=1e-6, abs=1e-9, nan_ok=True), name
+    again = track_of(made)
+    np.testing.assert_allclose(again.t_s, watched.track(failed=False).t_s, atol=1e-6)
+    np.testing.assert_allclose(
+        again.values, watched.track(failed=False).values, rtol=1e-6, atol=1e-9
+    )
 
 
 def test_windows_of_half_a_sample_do_not_hang_on_rounding() -> None:
@@ -107,7 +112,7 @@ def test_windows_of_half_a_sample_do_not_hang_on_rounding() -> None:
 def test_what_a_robot_lacks_stays_unknown() -> None:
     made = take()
     live = LiveSignals(JOINTS, RATE_HZ, FPS)
-    for tick in ticks(made):
+    for tick in turns(made):
         live.tick(tick)
     values = live.values()
     assert np.isnan(
@@ -192,25 +197,20 @@ def test_weights_learn_what_is_odd_and_not_how_long_a_take_was() -> None:
 
 def test_a_failing_take_alarms_once_and_says_why() -> None:
     made = take(sent=commands(4.0), lag_s=0.2)
-    calm = [_watched(take(sent=commands(4.0, seed=k), seed=k)) for k in range(30)]
+    calm = [
+        replace(track_of(take(sent=commands(4.0, seed=k), seed=k)), failed=False) for k in range(30)
+    ]
     weights = even() * 0.0
     weights[FEATURES.index("tracking_rms_rad")] = 1.0
     score = fit_score(calm, weights, "calm takes")
     told: list[Alarm] = []
     watch = FailureWatch(score, JOINTS, RATE_HZ, FPS, on_alarm=told.append)
-    for tick in ticks(made):
+    for tick in turns(made):
         watch.tick(tick)
     assert len(told) == 1
     assert told[0] == watch.alarm
     assert "miss their command" in told[0].why
     assert told[0].p_value == pytest.approx(1 / 31)
-
-
-def _watched(made: Take) -> Track:
-    tracker = Tracker(JOINTS, RATE_HZ, FPS)
-    for tick in ticks(made):
-        tracker.tick(tick)
-    return tracker.track(failed=False)
 
 
 def test_a_score_survives_its_file(tmp_path: Path) -> None:
