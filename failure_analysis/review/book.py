@@ -48,6 +48,8 @@ class Book:
         self._unsaved: dict[str, LabelEvent] = {}
         self._of: dict[str, list[LabelEvent]] = {}
         self.refresh()
+        self._shown_then = set() if folder.journal else {e.key for e in self._saved.values()}
+        """Fields whose recorded value is somebody's word already."""
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._recorded
@@ -152,9 +154,8 @@ class Book:
             "phase": known.phase,
             "dimensions": known.info.dimensions,
         }
-        if self._folder.journal:
-            return recorded
-        return recorded | {e.field: labels.NOTHING_SAID[e.field] for e in self.about(uid)}
+        said = (name for name in recorded if (uid, name) in self._shown_then)
+        return recorded | {name: labels.NOTHING_SAID[name] for name in said}
 
     def _shown(self, uid: str) -> dict[str, Any]:
         if self.revealed(uid):

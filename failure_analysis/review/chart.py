@@ -9,10 +9,6 @@ from typing import Any, Final
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.review.curves import Curves, Line, Span, Strip
 
-BAND_PX: Final = 20
-"""Height of the band with the phases."""
-LEFT_PX: Final = 44
-RIGHT_PX: Final = 10
 COLOURS: Final = ("#2563eb", "#ea7317", "#16924e", "#a33ea1", "#8a6d3b", "#0e8fa8")
 PHASE_COLOURS: Final = {
     "approach": "#dbe7fb",
@@ -26,18 +22,8 @@ _TEXT: Final = "#4b5563"
 
 
 def options(curves: Curves) -> dict[str, Any]:
-    """Return ECharts options; heights in per cent, so that they fill whatever room there is."""
+    """Return ECharts options, but for where the strips stand: the player knows how much room is."""
     strips = curves.strips
-    grids: list[dict[str, Any]] = [
-        {"left": LEFT_PX, "right": RIGHT_PX, "top": 2, "height": BAND_PX}
-    ]
-    share = 100 / max(len(strips), 1)
-    room = 90.0  # per cent left below the band
-    for n in range(len(strips)):
-        top, height = 9.5 + n * room / 100 * share, room / 100 * share - 6.2
-        grids.append(
-            {"left": LEFT_PX, "right": RIGHT_PX, "top": f"{top:.1f}%", "height": f"{height:.1f}%"}
-        )
     axes = [_x_axis(n, curves.end_s, last=n == len(strips)) for n in range(len(strips) + 1)]
     scales = [{"gridIndex": 0, "show": False, "min": 0, "max": 1, "type": "value"}]
     scales += [_y_axis(n, strip) for n, strip in enumerate(strips, 1)]
@@ -48,7 +34,7 @@ def options(curves: Curves) -> dict[str, Any]:
             series.append(_series(n, k, line, strip.unit, marks if k == 0 else ()))
     return {
         "animation": False,
-        "grid": grids,
+        "grid": [{} for _ in axes],
         "xAxis": axes,
         "yAxis": scales,
         "series": series,

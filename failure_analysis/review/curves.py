@@ -90,7 +90,7 @@ def curves(take: Take) -> Curves:
     """Return what is drawn under a take's video; what it has no channel for is left out."""
     motion = View(take, images=False).motion
     found = [make(motion) for make in _OF_MOTION] if motion is not None else []
-    found += [_forces(take), _currents(take), _loop(take), _ages(take)]
+    found += [_forces(take), _currents(take), _lateness(take)]
     spans = [*_phases(motion), *_interventions(take), *_safety(take)]
     strips = tuple(strip for strip in found if strip is not None and strip.lines)
     return Curves(take.frames.t_s, take.duration_s, strips, tuple(spans))
@@ -151,17 +151,14 @@ def _forces(take: Take) -> Strip | None:
     return Strip("force", "N", (line,))
 
 
-def _loop(take: Take) -> Strip | None:
-    late_s = take.telemetry.columns.get("loop.lateness_s")
-    if late_s is None or not np.isfinite(late_s).any():
-        return None
-    return Strip("loop late", "ms", (_line("lateness", take.telemetry.t_s, late_s * 1000),))
-
-
-def _ages(take: Take) -> Strip | None:
-    ages_s = {c: a for c, a in take.frames.camera_age_s.items() if np.isfinite(a).any()}
-    lines = (_line(camera, take.frames.t_s, a * 1000) for camera, a in ages_s.items())
-    return Strip("picture age", "ms", tuple(lines))
+def _lateness(take: Take) -> Strip:
+    """Return how late the control loop was, and how old each camera's picture."""
+    late_s = take.telemetry.columns.get("loop.lateness_s", np.empty(0))
+    found = {"loop": (take.telemetry.t_s, late_s)}
+    ages_s = take.frames.camera_age_s.items()
+    found |= {f"picture of {camera}": (take.frames.t_s, age_s) for camera, age_s in ages_s}
+    lines = [_line(n, t_s, v * 1000) for n, (t_s, v) in found.items() if np.isfinite(v).any()]
+    return Strip("late", "ms", tuple(lines))
 
 
 def _line(name: str, t_s: FloatArray, values: FloatArray) -> Line:

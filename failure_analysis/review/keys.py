@@ -29,7 +29,8 @@ class Key:
     @property
     def cap(self) -> str:
         """What is printed on the key."""
-        return _CAPS.get(self.key, self.key)
+        shifted = len(self.key) == 1 and self.key.isupper()
+        return f"⇧{self.key}" if shifted else _CAPS.get(self.key, self.key)
 
 
 PLAYER: Final = "player"
@@ -39,18 +40,10 @@ _CAPS: Final = {
     "ArrowRight": "→",
     "ArrowUp": "↑",
     "ArrowDown": "↓",
-    "Shift+ArrowLeft": "Shift ←",
-    "Shift+ArrowRight": "Shift →",
+    "Shift+ArrowLeft": "⇧←",
+    "Shift+ArrowRight": "⇧→",
     "Backspace": "⌫",
     "Escape": "Esc",
-    "U": "Shift U",
-    "F": "Shift F",
-    "D": "Shift D",
-    "A": "Shift A",
-    "G": "Shift G",
-    "T": "Shift T",
-    "P": "Shift P",
-    "R": "Shift R",
 }
 
 _MODES: Final = {

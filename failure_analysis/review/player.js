@@ -1,6 +1,9 @@
 // All cameras of a take, frame by frame, with a cursor in the chart below; and every key.
 // Frame k is shown by seeking to its middle, (k + 0.5) / fps: never to an edge between two frames.
 const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4];
+const BAND_PX = 20; // the phases, above the strips
+const TITLE_PX = 17; // above every strip
+const AXIS_PX = 22; // below the last one
 
 export default {
   template: `
@@ -64,7 +67,7 @@ export default {
   },
   mounted() {
     window.addEventListener("keydown", this.pressed);
-    this.watched = new ResizeObserver(() => this.place());
+    this.watched = new ResizeObserver(() => this.resized());
     this.turn = requestAnimationFrame(this.run);
   },
   unmounted() {
@@ -171,7 +174,26 @@ export default {
     draw() {
       const chart = this.echart();
       if (!chart) return setTimeout(() => this.draw(), 20);
-      chart.setOption(JSON.parse(this.signals || "{}"), { notMerge: true });
+      this.options = JSON.parse(this.signals || "{}");
+      chart.setOption({ ...this.options, grid: this.grids(chart) }, { notMerge: true });
+      this.place();
+    },
+    grids(chart) {
+      const count = (this.options.grid ?? []).length;
+      const room = (chart.getHeight() - BAND_PX - AXIS_PX) / Math.max(1, count - 1);
+      return Array.from({ length: count }, (_, n) => ({
+        outerBoundsMode: "none", // otherwise the strip with the labels is a little narrower
+        left: 42,
+        right: 18,
+        top: n === 0 ? 2 : BAND_PX + (n - 1) * room + TITLE_PX,
+        height: n === 0 ? BAND_PX - 2 : Math.max(8, room - TITLE_PX - 3),
+      }));
+    },
+    resized() {
+      const chart = this.echart();
+      if (!chart || !this.options) return;
+      chart.resize();
+      chart.setOption({ grid: this.grids(chart) });
       this.place();
     },
     echart() {

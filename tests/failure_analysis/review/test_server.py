@@ -1,0 +1,147 @@
+"""Who is let in, and what happens where the page can't be served."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.types import Message
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.failure_analysis.review.gate import TokenGate
+from gaploop.failure_analysis.review.server import HOST, PORTS, free_socket
+
+HERE = "http://127.0.0.1:8321"
+COOKIE = "gaploop_review_8321"
+
+GATED = TokenGate(Starlette(routes=[Route("/", lambda _: PlainTextResponse("the page"))]), "secret")
+
+
+def ask(address: str, method: str = "GET", **headers: str) -> httpx.Response:
+    async def answer() -> httpx.Response:
+        transport = httpx.ASGITransport(GATED)
+        async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
+            return await client.request(method, address, headers=headers)
+
+    return asyncio.run(answer())
+
+
+def test_the_token_lets_in_once_and_the_cookie_from_then_on() -> None:
+    first = ask("/?token=secret")
+    assert first.status_code == 303
+    assert first.headers["location"] == "/", "a token that stays in the address is copied along"
+    assert "HttpOnly" in first.headers["set-cookie"]
+    assert "SameSite=strict" in first.headers["set-cookie"]
+    assert ask("/", cookie=first.headers["set-cookie"].partition(";")[0]).text == "the page"
+
+
+@pytest.mark.parametrize(
+    "address", ["/", "/?token=", "/?token=wrong", "/?token=secre", "/?token=é"]
+)
+def test_nobody_else_is_let_in(address: str) -> None:
+    assert ask(address).status_code == 403
+    assert ask(address, cookie=f"{COOKIE}=wrong").status_code == 403
+    assert ask("/?token=secret", "POST").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers", [{"host": "evil.example:8321"}, {"origin": "http://127.0.0.1:9000"}]
+)
+def test_another_page_in_the_same_browser_is_not_let_in(headers: dict[str, str]) -> None:
+    """Its requests carry the cookie: other ports of one host are the same site to a browser."""
+    cookie = {"cookie": f"{COOKIE}=secret"}
+    assert ask("/", **cookie).status_code == 200
+    assert ask("/", **cookie, **headers).status_code == 403
+
+
+def test_a_web_socket_needs_the_cookie_too() -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    scope = {
+        "type": "websocket",
+        "path": "/",
+        "query_string": b"token=secret",
+        "headers": [(b"host", b"127.0.0.1:8321")],
+    }
+    asyncio.run(GATED(scope, receive, send))
+    assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+def test_what_is_no_request_passes() -> None:
+    seen: list[str] = []
+
+    async def app(scope: Message, *_: object) -> None:
+        seen.append(scope["type"])
+
+    asyncio.run(TokenGate(app, "secret")({"type": "lifespan"}, None, None))  # type: ignore[arg-type]
+    assert seen == ["lifespan"]
+
+
+def test_a_busy_port_gives_way_to_the_next_free_one() -> None:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with free_socket(port) as found:
+            assert port < found.getsockname()[1] < port + PORTS
+
+
+def test_where_no_port_is_free_it_says_so() -> None:
+    with pytest.raises(UnusableInputError, match="--port"):
+        free_socket(65536)
+
+
+def review(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gaploop.scripts.cli", "review", "--browser=false"]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("what", ["missing", "empty", "file"])
+def test_what_cannot_be_reviewed_is_one_line(tmp_path: Path, what: str) -> None:
+    path = tmp_path / what
+    if what == "empty":
+        path.mkdir()
+    elif what == "file":
+        path.write_text("x")
+    done = review(str(path))
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert str(path) in done.stderr
+
+
+def test_labels_that_could_not_be_written_are_refused_at_the_start(dataset: Path) -> None:
+    """Somebody who labels for an hour must not learn at the end that nothing could be saved."""
+    (dataset / "meta" / "gap").mkdir(exist_ok=True)
+    labels = dataset / "meta" / "gap" / "labels.jsonl"
+    labels.unlink(missing_ok=True)
+    labels.mkdir()  # as unwritable as it gets, also for root
+    done = review(str(dataset))
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert str(labels) in done.stderr
+
+
+def test_nothing_heavy_is_imported_for_help() -> None:
+    code = (
+        "import sys; from gaploop.scripts.cli import main; main(['review', '--help']); "
+        "print([m for m in ('nicegui', 'torch', 'lerobot', 'cv2') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert done.stdout.strip().endswith("[]")
