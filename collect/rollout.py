@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gaploop.collect.intervention import SharedLeader
+from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import Pace
 from gaploop.collect.rig import Rig
 from gaploop.collect.speed_ramp import SpeedRamp
 from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, overcome, run_take
 from gaploop.core.errors import DeviceError
-from gaploop.core.protocols import Leader
+from gaploop.core.protocols import Leader, TakeSink
 from gaploop.core.types import Tick
 from gaploop.core.vocabulary import Outcome
 
@@ -20,6 +21,8 @@ FAULTS_IN_A_ROW: Final = 3
 """A session that nobody watches ends after this many takes in a row in which the policy failed."""
 WAITED_S: Final = 0.2
 """A policy that let the arm wait this long in an attempt is told of [s]."""
+
+type Watched = Callable[[Rig, JournalWriter], Sequence[TakeSink]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,9 @@ class RolloutNote:
 
     def words(self, result: TakeResult) -> str:
         """Say in a line what the rollout was like."""
-        words = [f"{result.outcome.value} after {result.duration_s:.1f} s ({result.reason})"]
+        words = [f"{result.duration_s:.1f} s ({result.reason})"]
+        if result.outcome is not Outcome.UNLABELLED:  # else a person is about to say
+            words[0] = f"{result.outcome.value} after {words[0]}"
         if self.interventions:
             words.append(f"taken over {self.interventions}x, {self.person_s:.1f} s")
         if self.speed_scale < 1:
@@ -85,14 +90,17 @@ class Attempts:
     Args:
         speed: how fast the policy may drive.
         on_note: called after every take.
+        watched: returns what watches an attempt that begins, given its rig and writer; asked only
+            where the policy drives at full speed.
     """
 
     def __init__(
         self,
         speed: SpeedRamp,
         on_note: Callable[[RolloutNote, TakeResult], None] = lambda _note, _result: None,
+        watched: Watched = lambda _rig, _writer: (),
     ) -> None:
-        self.speed, self.on_note = speed, on_note
+        self.speed, self.on_note, self.watched = speed, on_note, watched
         self.notes: dict[str, RolloutNote] = {}
         """Take to what it was like."""
         self.running = False
@@ -118,6 +126,7 @@ class Attempts:
         watch = self._watch = _Watch()
         given["writer"].event(0.0, "speed", scale=scale)
         given["max_s"] /= scale
+        watchers = self.watched(rig, given["writer"]) if scale == 1.0 else ()
         self.running = True
         shared.begin(scale)
         try:
@@ -125,7 +134,7 @@ class Attempts:
                 rig,
                 shared,
                 on_frame=(shared.observe,),
-                sinks=(watch, *given.pop("sinks", ())),
+                sinks=(watch, *watchers, *given.pop("sinks", ())),
                 until_success=True,
                 ended=lambda: _failed(shared) or str(over()),
                 **given,

@@ -93,7 +93,7 @@ class _Line:
         self._options = options
         self._kept: _Kept | None = None
         self.rates = Rates.near(options.fps)
-        self._lost = ""
+        self._lost, self._is_found = "", False
         self._agreed = threading.Event()
         with contextlib.ExitStack() as undo:
             undo.callback(self._end)
@@ -181,7 +181,7 @@ class _Line:
     def loop(self) -> Loop:
         """Return how the control loop does, or what is lost."""
         if self._lost:
-            return Loop(lost=self._lost, limp=True)
+            return Loop(lost=self._lost, limp=True, found=self._is_found)
         snapshot = self.now.rig.control.snapshot()
         return self.now.eyes.loop(snapshot.tripped, snapshot)
 
@@ -192,27 +192,27 @@ class _Line:
             LostError: what was found doesn't drive.
             DeviceError: nobody watches, and it doesn't answer in time.
         """
-        self._lost = lost
+        self._lost, self._is_found = lost, False
         log.warning("%s", lost)
         self.now.rig.close()
-        if stop() or not self._found(lost, stop):
+        if stop() or not self._found(stop):
             return False
         try:
             self.start()
         except DeviceError as error:
-            self._lost = str(error)
+            self._lost, self._is_found = str(error), False
             raise LostError(str(error)) from error
-        self._lost = ""
+        self._lost, self._is_found = "", False
         return True
 
-    def _found(self, lost: str, stop: Callable[[], bool]) -> bool:
+    def _found(self, stop: Callable[[], bool]) -> bool:
         """Wait until everything answers and may move."""
         o = self._options
         found = find_again(
             self._connect,
             stop=stop,
             patience_s=math.inf if o.is_watched else o.patience_s,
-            tell=lambda why: self._tell(f"{lost} Now: {why}"),
+            tell=self._tell,
         )
         if found is None:
             return False
@@ -227,6 +227,7 @@ class _Line:
         """Wait for the operator's word, where there is an operator."""
         o = self._options
         self._agreed.clear()
+        self._is_found = o.is_watched
         ask = f" Make sure that the arm may move, then press {o.clear_key} twice."
         self._tell(IS_BACK + (ask if o.is_watched else ""))
         while o.is_watched and not self._agreed.wait(LOOK_S):

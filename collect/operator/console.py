@@ -30,6 +30,8 @@ LOOK_S: Final = 0.05
 NOTE_S: Final = 6.0
 """A note is shown this long [s]."""
 CLEAR_AGAIN: Final = "Press it again: the arm holds where it is and comes slowly to the leader."
+HOLD_AGAIN: Final = "Press it again: the arm takes torque and holds where it is."
+"""Where a policy drives: it waits for the next attempt."""
 
 
 @dataclass(frozen=True)
@@ -370,7 +372,7 @@ class Console:
         if not self._tripped:
             return
         if now_s - was_s > AGAIN_S:
-            self.note(CLEAR_AGAIN)
+            self.note(CLEAR_AGAIN if self.driving.seen() is None else HOLD_AGAIN)
             return
         self._cleared_s, self._note = -AGAIN_S, ""
         self.safety.clear()

@@ -30,10 +30,11 @@ def hints(seen: Seen) -> tuple[Hint, ...]:
 
 
 def _hints(seen: Seen) -> Iterator[Hint]:
-    if seen.loop.trip:
+    if seen.loop.trip or seen.loop.found:
         clear = seen.keys.name(Command.CLEAR)
-        yield Hint(f"{clear} {clear}" if clear else "Enter Enter", "clear the trip")
-    if seen.driven is not None and seen.driven.can_switch:
+        does = "let the arm move" if seen.loop.found else "clear the trip"
+        yield Hint(f"{clear} {clear}" if clear else "Enter Enter", does)
+    if seen.driven is not None and seen.driven.can_switch and not seen.loop.lost:
         yield from _switch(seen, seen.driven)
     for command, does in _do(seen.state):
         if command is Command.NEXT and seen.state.blocked and seen.state.inquiry is None:

@@ -78,6 +78,13 @@ def lines(words: str, height_px: float, room_px: float, most: int) -> list[str]:
     return found
 
 
+def fits(words: str, height_px: float, room_px: float, most: int) -> bool:
+    """Say whether words go into `most` lines of `room_px` at their full size."""
+    font = _font_for(words, max(8, round(height_px)))
+    broken = lines(words, height_px, room_px, most)
+    return all(font.size(line)[0] <= room_px for line in broken)
+
+
 def panel(surface: Any, box: Box, colour: Colour = PANEL, radius: int = 8) -> None:
     """Fill a rectangle with round corners."""
     pygame.draw.rect(surface, colour, pygame.Rect(*map(round, box)), border_radius=radius)

@@ -46,6 +46,7 @@ class Loop:
         trip: why it has tripped now and what to do, in words, or "".
         limp: torque is off.
         lost: which device is gone, in words, or "".
+        found: what was lost answers again, and the operator says when the arm may move.
         faults: what else went wrong, newest last.
     """
 
@@ -57,6 +58,7 @@ class Loop:
     trip: str = ""
     limp: bool = False
     lost: str = ""
+    found: bool = False
     faults: tuple[str, ...] = ()
 
 

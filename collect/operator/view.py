@@ -106,7 +106,7 @@ def look(seen: Seen) -> Shown:
     """Return what to show."""
     state = seen.state
     word, tone, below = _sign(seen)
-    left_s = state.left_s(seen.now_s)
+    left_s = None if seen.loop.lost else state.left_s(seen.now_s)
     limit_s = state.timing.episode_s if state.stage is Stage.RECORDING else state.timing.reset_s
     asked = state.inquiry
     return Shown(
@@ -159,6 +159,8 @@ _QUESTIONS: Final = {
 def _sign(seen: Seen) -> tuple[str, Tone, str]:
     """Return the word, its colour and the line below."""
     state, loop = seen.state, seen.loop
+    if loop.found:
+        return "FOUND AGAIN", Tone.WAIT, loop.lost
     if loop.lost:
         return "DEVICE LOST", Tone.ALARM, loop.lost
     if loop.trip:
@@ -222,6 +224,8 @@ def _count(seen: Seen) -> str:
 
 
 def _loop(loop: Loop) -> str:
+    if loop.lost:
+        return "nothing is driven"
     parts = []
     if math.isfinite(loop.control_hz):
         parts.append(f"{loop.control_hz:.0f} Hz")
@@ -245,6 +249,8 @@ def _driving(seen: Seen) -> str:
         parts.append(f"taken over {driven.interventions}x{helped}")
     elif driven.driver is Driver.PERSON:
         parts.append("you drive")
+    elif driven.driver is Driver.ALIGNING:
+        parts.append("hold the leader, it is coming")
     return " · ".join(parts)
 
 

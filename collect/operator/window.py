@@ -118,7 +118,7 @@ class Window:
         scale, surface = self._scale, self._surface
         edge = 36 * scale
         paint.panel(surface, (0, 0, width, BAND_PX * scale), _TONES[shown.tone], 0)
-        room = width - 2 * edge
+        room = room_all = width - 2 * edge
         if shown.clock:
             clock_wide = 330 * scale
             self._text(
@@ -128,8 +128,9 @@ class Window:
         self._text(shown.word, STATE_PX, INK, (edge, 26 * scale), room)
         top = 158 * scale
         words = shown.below if not leader else f"{shown.below}  [{leader}]"
-        for n, line in enumerate(paint.lines(words, WORDS_PX * scale, width - 2 * edge, 2)):
-            self._text(line, WORDS_PX, INK, (edge, top + 44 * n * scale), width - 2 * edge)
+        size, most = (WORDS_PX, 2) if paint.fits(words, WORDS_PX * scale, room_all, 2) else (34, 3)
+        for n, line in enumerate(paint.lines(words, size * scale, room_all, most)):
+            self._text(line, size, INK, (edge, top + 0.96 * size * n * scale), room_all)
         if shown.share == shown.share:
             box = (0.0, (BAND_PX - 12) * scale, float(width), 12 * scale)
             paint.bar(surface, box, shown.share, INK, _dark(_TONES[shown.tone]))
