@@ -6,13 +6,13 @@ it is lifted by `LIFTED_M` or carried `DRAGGED_M`. A hold ends by *release* wher
 commanded, else the object is *lost*. A closing without a hold is *missed*.
 
 **The arm.** A *contact* is a force above `CONTACT_N` between the arm (or what it holds) and
-anything but the object it grips. It counts where it reaches `COLLIDED_N`, or pushes a joint
-`PUSHED_RAD` further off what its servo is set to. It is an *obstruction* where it lasts
+anything but the object it grips. It counts where it takes `COLLIDED_NS` of momentum, or pushes a
+joint `PUSHED_RAD` further off what its servo is set to. It is an *obstruction* where it lasts
 `PRESSED_S` and pushes so, else a *collision*. The arm *shakes* where a joint turns round `TURNS`
-times within `TURNS_S`, each time by `SHAKE_RAD`. It *drifts* where an untouched joint stands
-`DRIFT_RAD` off what its servo is set to for `DRIFT_S`: latency and slow drives aren't drift,
-torque that is gone is. It is *frozen* where no joint moves from some time on until the end, for
-`FROZEN_S` at least.
+times by `SHAKE_RAD`, with no more than `TURN_S` between turns. It *drifts* where an untouched
+joint stands `DRIFT_RAD` off what its servo is set to for `DRIFT_S`: latency and slow drives
+aren't drift, torque that is gone is. It is *frozen* where no joint moves from some time on until
+the end, for `FROZEN_S` at least.
 
 **Mode.** A success has none. Else it is the first thing, in time, that the attempt didn't recover
 from: whatever came before the object was last picked up was recovered from, and so was a contact
@@ -46,7 +46,8 @@ FLICKER_S: Final = 0.15
 LIFTED_M: Final = 0.008
 DRAGGED_M: Final = 0.020
 CONTACT_N: Final = 3.0
-COLLIDED_N: Final = 15.0  # at 0.2 m about what a servo can press with
+COLLIDED_NS: Final = 1.5
+"""Momentum: a tenth of a second of what a servo can press with at 0.2 m."""
 PUSHED_RAD: Final = np.radians(2.0)
 TOUCH_S: Final = 0.30
 """Contacts that are this near in time are one."""
@@ -54,7 +55,7 @@ PRESSED_S: Final = 0.7
 STALLED_S: Final = 0.6
 """A contact that ended no longer than this before a trip for stall led to it."""
 TURNS: Final = 6
-TURNS_S: Final = 1.5
+TURN_S: Final = 0.35
 SHAKE_RAD: Final = np.radians(1.5)
 DRIFT_RAD: Final = np.radians(6.0)
 DRIFT_S: Final = 0.7
@@ -129,6 +130,7 @@ class Contact:
         start_s: first touch [s].
         end_s: last touch [s].
         peak_n: largest force [N].
+        impulse_ns: force over time [N s].
         pushed_rad: how far a joint was pushed off its command [rad].
     """
 
@@ -136,12 +138,13 @@ class Contact:
     start_s: float
     end_s: float
     peak_n: float
+    impulse_ns: float
     pushed_rad: float
 
     @property
     def counts(self) -> bool:
         """Whether it was hard, or pushed the arm off its command."""
-        return self.peak_n >= COLLIDED_N or self.pushed_rad >= PUSHED_RAD
+        return self.impulse_ns >= COLLIDED_NS or self.pushed_rad >= PUSHED_RAD
 
     @property
     def mode(self) -> FailureMode:
@@ -354,6 +357,7 @@ def contacts(record: Record) -> tuple[Contact, ...]:
         return ()
     gripped = np.array([name == "object" for name in record.contact_with]) & record.shut
     touching, pushed = (record.contact_n > CONTACT_N) & ~gripped, _pushed_rad(record)
+    turn_s = record.end_s / max(len(record.t_s) - 1, 1)
     found = []
     for start_s, end_s in spans(record.t_s, touching, bridge_s=TOUCH_S):
         rows = _rows(record, (start_s, end_s))
@@ -362,6 +366,7 @@ def contacts(record: Record) -> tuple[Contact, ...]:
         found.append(
             Contact(
                 record.contact_with[peak], start_s, end_s, float(record.contact_n[peak]),
+                float(np.where(touching[rows], record.contact_n[rows], 0.0).sum()) * turn_s,
                 max(float(more.max()), 0.0),
             )
         )  # fmt: skip
@@ -371,7 +376,7 @@ def contacts(record: Record) -> tuple[Contact, ...]:
 def shaking(record: Record) -> Span | None:
     """Return the first stretch in which a joint turned round and round, or None.
 
-    It begins in the middle of the first turns that count: some of those are the motion's own.
+    It begins at the second turn: the first may be the motion's own.
     """
     from scipy.signal import find_peaks  # here: whoever only imports the words needs no scipy
 
@@ -381,9 +386,9 @@ def shaking(record: Record) -> Span | None:
             np.concatenate([find_peaks(side, prominence=SHAKE_RAD)[0] for side in (q, -q)])
         )
         t_s = record.t_s[turns]
-        runs = t_s[TURNS - 1 :] - t_s[: max(len(t_s) - TURNS + 1, 0)] <= TURNS_S
-        for k in np.flatnonzero(runs):
-            found.append((float(t_s[k + TURNS // 2 - 1]), float(t_s[k + TURNS - 1])))
+        for k in range(len(t_s) - TURNS + 1):
+            if np.diff(t_s[k : k + TURNS]).max() <= TURN_S:
+                found.append((float(t_s[k + 1]), float(t_s[k + TURNS - 1])))
     if not found:
         return None
     start_s, end_s = min(found)

@@ -25,7 +25,7 @@ WALL_HALF_M: Final = (0.050, 0.012, 0.090)
 """Radial, across, height: taller than the tool travels."""
 WALL_KG: Final = 30.0  # stays where it is
 CLEAR_RAD: Final = 0.7  # less turns than this leave no room for an obstacle between
-SKITTLE_KG: Final = 0.5  # gives way, but not at once
+SKITTLE_KG: Final = 1.0  # gives way, but not at once
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Provoked:
         """Say whether the skittle has been pushed."""
         data, joint = self._cell.data, self._cell.model.joint(f"{DISTRACTOR_PREFIX}0")
         at = data.qpos[int(joint.qposadr[0]) : int(joint.qposadr[0]) + 2]
-        return bool(np.linalg.norm(at - self._obstacle_m) > 0.006) or self._held is not None
+        return bool(np.linalg.norm(at - self._obstacle_m) > 0.030) or self._held is not None
 
     def _place_obstacle(self) -> None:
         """Put the distractor between the arm's start and the object, as wall or skittle."""

@@ -1,33 +1,49 @@
 """Which failure was seen, and when, by rules on whatever channels a take has.
 
-Handling rules need joints and a gripper; a force window or motor currents alone still tell a
-collision from an obstruction. Thresholds are lengths and angles of a tabletop arm, or multiples
-of the set's own noise.
+Everything that may have ended the attempt is found with its time: `arm_events` in commands,
+readings and motor loads, `handling` in the jaws and the tracked object. The mode is the first of
+them, in time, that the attempt didn't recover from; the definitions are in docs/diagnosis.md. A
+force window or motor currents alone still tell a collision from an obstruction.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from gaploop.core.types import SafetyReason
 from gaploop.core.vocabulary import FailureMode, Outcome, Phase
+from gaploop.failure_analysis.modes.arm_events import (
+    Event,
+    contacts,
+    drifting,
+    moves,
+    shaking,
+    standing,
+)
+from gaploop.failure_analysis.modes.arms import arms, load_share
 from gaploop.failure_analysis.modes.foreign import current_mode, force_mode
+from gaploop.failure_analysis.modes.handling import Handling, handled
 from gaploop.failure_analysis.reference import Reference
 from gaploop.failure_analysis.seen import Seen
 from gaploop.failure_analysis.signals.registry import Measured
-from gaploop.failure_analysis.views.phases import GRASP_S, grasps, main_grasp, phase_at
+from gaploop.failure_analysis.views.phases import phase_at
 from gaploop.failure_analysis.views.view import Motion, View
 
-TOLERANCE_M: Final = 0.020
-"""An object nearer its target than this counts as placed (success tolerance and tracking error)."""
-SHAKES_RAD: Final = math.radians(2.0)
-FROZEN_S: Final = 2.0
-MOVED_M: Final = 0.025
+M = FailureMode
+PRECEDENCE: Final = (
+    M.OPERATOR_STOP, M.OBSTRUCTION, M.COLLISION, M.OSCILLATION, M.DRIFT, M.MISSED_GRASP, M.SLIP,
+    M.MISPLACEMENT, M.FROZEN, M.TIMEOUT,
+)  # fmt: skip
+"""Which counts where two begin together."""
+TOGETHER_S: Final = 0.10
+STALLED_S: Final = 0.6
+"""A trip for stall comes this long after the motors began to press."""
+SETTLE_S: Final = 0.3
+"""A hold that went on for so long after a contact went through it."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +61,6 @@ class ModeCall:
     seen: tuple[Seen, ...] = ()
 
 
-Rule = Callable[[View, Motion, Measured], ModeCall | None]
-
-
 def failure_mode(view: View, measured: Measured, reference: Reference) -> ModeCall:
     """Return the failure mode of a take that failed, or may have.
 
@@ -56,13 +69,9 @@ def failure_mode(view: View, measured: Measured, reference: Reference) -> ModeCa
         measured: its signals.
         reference: what is usual, for force and current sets.
     """
-    motion = view.motion
-    if motion is not None and np.ptp(motion.sent_rad, axis=0).max() > 0.02:
-        for rule in (_stopped, _shook, _missed, _lost, _misplaced, _stood, _timeout):
-            call = rule(view, motion, measured)
-            if call is not None:
-                return call
-        return ModeCall(FailureMode.TIMEOUT, phase_at(motion, float(motion.t_s[-1])))
+    motions = tuple(m for m in arms(view) if moves(m))
+    if motions:
+        return _first_of(view, motions, measured)
     if view.wrench is not None:
         return _foreign(force_mode(view, reference))
     if view.currents_a is not None:
@@ -74,114 +83,82 @@ def _foreign(found: tuple[FailureMode | None, tuple[Seen, ...]]) -> ModeCall:
     return ModeCall(found[0], None, found[1])
 
 
-def _stopped(view: View, motion: Motion, _: Measured) -> ModeCall | None:
+def _first_of(view: View, motions: tuple[Motion, ...], measured: Measured) -> ModeCall:
+    """Return the first event of any arm that the attempt didn't recover from."""
+    candidates, unseen = list[tuple[Event, Motion]](), list[str]()
+    for motion in motions:
+        found, why = _events(view, motion, measured)
+        candidates += [(event, motion) for event in found]
+        unseen += [why] if why else []
+    candidates += [(event, motions[0]) for event in _ends(view, motions)]
+    event, motion = _first(candidates)
+    seen = [event.seen, *(Seen("grip", math.nan, "", f"can't be seen: {why}") for why in unseen)]
+    if event.mode is M.TIMEOUT and unseen:
+        return ModeCall(None, None, tuple(seen))
+    return ModeCall(event.mode, _phase(view, motion, event), tuple(seen))
+
+
+def _events(view: View, motion: Motion, measured: Measured) -> tuple[list[Event], str]:
+    """Return what one arm didn't recover from, and why its handling couldn't be seen, or ""."""
+    held = handled(view, motion, measured)
+    since_s = -math.inf if held.picked_up_s is None else held.picked_up_s
+    touched, shook = contacts(motion, load_share(view, motion)), shaking(motion)
+    found = [*held.events, *(c for c in touched if not _outlived(c, held, motion))]
+    drifted = drifting(motion, touched)
+    found += [drifted] if drifted is not None else []
+    found = [event for event in found if event.at_s >= since_s]
+    if shook is not None and shook.end_s > since_s:
+        found.append(replace(shook, at_s=max(shook.at_s, since_s)))
+    return found, held.unseen
+
+
+def _outlived(contact: Event, held: Handling, motion: Motion) -> bool:
+    """Say whether a hold went on through the contact, to an end of its own."""
+    if held.picked_up_s is None or contact.at_s < held.picked_up_s:
+        return False
+    ends = [e.at_s for e in held.events if e.mode in (M.SLIP, M.MISPLACEMENT)]
+    ends = [end for end in ends if end >= held.picked_up_s and end < float(motion.t_s[-1])]
+    return any(contact.end_s + SETTLE_S < end for end in ends)
+
+
+def _ends(view: View, motions: tuple[Motion, ...]) -> list[Event]:
+    """Return how the take ended: stopped from outside, at a standstill, or out of time."""
+    end_s = max(float(m.t_s[-1]) for m in motions)
+    says = f"after {view.take.duration_s:.1f} s the arm was still at it"
+    late = Seen("duration_s", view.take.duration_s, "s", says)
+    found = [Event(M.TIMEOUT, end_s, end_s, late), *_stops(view, motions)]
+    stood = standing(motions)
+    return [*found, stood] if stood is not None else found
+
+
+def _stops(view: View, motions: tuple[Motion, ...]) -> list[Event]:
     stops = SafetyReason.ESTOP | SafetyReason.TRIPPED
     flags = view.take.frames.safety
     hit = np.flatnonzero(flags & int(stops)) if len(flags) else np.empty(0, dtype=np.int64)
     if not len(hit) and view.take.outcome != Outcome.INTERRUPTED:
-        return None
+        return []
     when = float(view.take.frames.t_s[hit[0]]) if len(hit) else view.take.duration_s
     cause = SafetyReason(int(flags[hit[0]])) if len(hit) else SafetyReason.NONE
     names = (cause & ~SafetyReason.TRIPPED).name or cause.name or ""
     tripped = f"the safety filter tripped ({names.lower().replace('|', ', ')})"
     why = f"{tripped} at {when:.1f} s" if len(hit) else "the take was cut off"
-    return ModeCall(
-        FailureMode.OPERATOR_STOP, phase_at(motion, when), (Seen("stopped_at_s", when, "s", why),)
-    )
+    seen = Seen("stopped_at_s", when, "s", why)
+    if cause & SafetyReason.STALL:
+        pressed = [c.at_s for m in motions for c in contacts(m, load_share(view, m))
+                   if c.at_s <= when <= c.end_s + STALLED_S]  # fmt: skip
+        return [Event(M.OBSTRUCTION, min([when - STALLED_S, *pressed]), when, seen)]
+    return [Event(M.OPERATOR_STOP, when, when, seen)]
 
 
-def _shook(_: View, motion: Motion, measured: Measured) -> ModeCall | None:
-    shake = measured["oscillation_rad"]
-    if not shake > SHAKES_RAD or measured["reversals_hz"] < 2.0:
-        return None
-    velocity = np.abs(motion.velocity_rad_s[:, motion.arm_joints]).max(axis=1)
-    when = float(motion.t_s[int(np.argmax(velocity))])
-    says = f"the arm shakes by {math.degrees(shake):.1f}° rms"
-    return ModeCall(
-        FailureMode.OSCILLATION,
-        phase_at(motion, when),
-        (Seen("oscillation_rad", shake, "rad", says),),
-    )
+def _first(candidates: list[tuple[Event, Motion]]) -> tuple[Event, Motion]:
+    if any(event.mode is M.OBSTRUCTION for event, _ in candidates):
+        candidates = [c for c in candidates if c[0].mode is not M.COLLISION]
+    earliest = min(event.at_s for event, _ in candidates)
+    together = [c for c in candidates if c[0].at_s <= earliest + TOGETHER_S]
+    return min(together, key=lambda c: PRECEDENCE.index(c[0].mode))
 
 
-def _missed(_: View, motion: Motion, measured: Measured) -> ModeCall | None:
-    closings = grasps(motion)
-    if not closings:
-        return None
-    carried = max(measured["transported_m"], measured["carried_m"]) > MOVED_M and (
-        measured["held_share"] > 0.3
-    )
-    grasp = main_grasp(motion)
-    if grasp is None or carried or (grasp.held and np.isnan(grasp.lost_s)):
-        return None
-    brief = grasp.held and grasp.lost_s - grasp.close_s < GRASP_S + 0.2
-    if grasp.held and not brief:
-        return None
-    times = "once" if len(closings) == 1 else f"{len(closings)} times"
-    says = (
-        f"the gripper closed {times} and its jaws met "
-        f"(they stop {abs(math.degrees(grasp.short_rad)):.1f}° from the command)"
-    )
-    return ModeCall(
-        FailureMode.MISSED_GRASP, Phase.GRASP,
-        (Seen("grip_short_rad", grasp.short_rad, "rad", says),),
-    )  # fmt: skip
-
-
-def _lost(_: View, motion: Motion, measured: Measured) -> ModeCall | None:
-    grasp = main_grasp(motion)
-    if grasp is None or not grasp.held:
-        return None
-    if not np.isnan(grasp.lost_s):
-        says = f"the jaws closed on nothing {grasp.lost_s - grasp.close_s:.1f} s after the grasp"
-        seen = Seen("held_s", grasp.lost_s - grasp.close_s, "s", says)
-        return ModeCall(FailureMode.SLIP, phase_at(motion, grasp.lost_s), (seen,))
-    moved = measured["transported_m"]
-    if grasp.released and moved < MOVED_M and measured["end_distance_m"] > TOLERANCE_M:
-        says = f"the jaws held something, yet the object ended {moved * 1000:.0f} mm from its start"
-        return ModeCall(FailureMode.SLIP, Phase.GRASP, (Seen("transported_m", moved, "m", says),))
-    return None
-
-
-def _misplaced(_: View, motion: Motion, measured: Measured) -> ModeCall | None:
-    grasp, away = main_grasp(motion), _end_distance_m(measured)
-    if grasp is None or not grasp.held or not grasp.released:
-        return None
-    if math.isnan(away):
-        says = "the object was carried and released; where it lies can't be seen"
-    else:
-        says = f"the object was released and lies {away * 1000:.0f} mm from the target"
-    return ModeCall(
-        FailureMode.MISPLACEMENT, Phase.PLACE, (Seen("end_distance_m", away, "m", says),)
-    )
-
-
-def _end_distance_m(measured: Measured) -> float:
-    """Distance of object and target at the end, or of tool and target at release if unseen [m]."""
-    away = measured["end_distance_m"]
-    return measured["release_target_m"] if math.isnan(away) else away
-
-
-def _stood(_: View, motion: Motion, measured: Measured) -> ModeCall | None:
-    idle, stall = measured["idle_end_s"], measured["stall_s"]
-    if stall > 1.0:
-        says = f"a joint stood short of its command for {stall:.1f} s"
-        when = float(motion.t_s[-1])
-        return ModeCall(
-            FailureMode.OBSTRUCTION, phase_at(motion, when), (Seen("stall_s", stall, "s", says),)
-        )
-    if idle > FROZEN_S:
-        when = float(motion.t_s[-1]) - idle
-        says = f"the arm stands still for the last {idle:.1f} s"
-        return ModeCall(
-            FailureMode.FROZEN, phase_at(motion, when), (Seen("idle_end_s", idle, "s", says),)
-        )
-    return None
-
-
-def _timeout(view: View, motion: Motion, _: Measured) -> ModeCall | None:
-    says = f"after {view.take.duration_s:.1f} s the arm was still at it"
-    return ModeCall(
-        FailureMode.TIMEOUT, phase_at(motion, float(motion.t_s[-1])),
-        (Seen("duration_s", view.take.duration_s, "s", says),),
-    )  # fmt: skip
+def _phase(view: View, motion: Motion, event: Event) -> Phase:
+    fixed = {M.MISSED_GRASP: Phase.GRASP, M.MISPLACEMENT: Phase.PLACE}
+    tool = view.tool if motion is view.motion else None
+    return fixed.get(event.mode) or phase_at(motion, event.at_s, tool)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Phase
+from gaploop.failure_analysis.views.arm import ToolPath
 from gaploop.failure_analysis.views.view import Motion, View
 
 CLOSED_SHARE = 0.30  # of the commanded gripper travel: below it the gripper is meant to be shut
@@ -20,7 +21,10 @@ HELD_RAD = 0.06  # a jaw that stops this far short of its command has something 
 SETTLE_S = 0.35  # from closing to a jaw at rest
 GRASP_S = 0.5
 PLACE_S = 0.5
-LIFT_M = 0.02
+LIFTED_M = 0.010  # a tool that has risen so far has taken the weight
+LOWERED = 0.6  # of the highest lift: below it the object is being put down
+RELEASE_S = 0.3
+AGAIN_S = 1.0  # after opening, the next attempt's approach begins so much later
 
 
 @dataclass(frozen=True)
@@ -94,19 +98,74 @@ def main_grasp(motion: Motion) -> Grasp | None:
     return held[-1] if held else found[-1]
 
 
-def phase_at(motion: Motion, t_s: float) -> Phase:
-    """Return the phase at a time [s] by the grasp that is current then."""
-    before = [g for g in grasps(motion) if g.close_s <= t_s]
-    if not before:
-        return Phase.APPROACH
-    grasp = before[-1]
-    if t_s < grasp.close_s + GRASP_S:
-        return Phase.GRASP
-    if not grasp.held:
-        return Phase.GRASP if t_s < grasp.open_s else Phase.APPROACH
-    if t_s < grasp.open_s - PLACE_S or not grasp.released:
-        return Phase.TRANSPORT
-    return Phase.PLACE if t_s < grasp.open_s + PLACE_S else Phase.RETREAT
+@dataclass(frozen=True)
+class Stretch:
+    """One phase of an attempt, from `start_s` to `end_s` [s] since the take began."""
+
+    phase: Phase
+    start_s: float
+    end_s: float
+
+
+def timeline(motion: Motion, tool: ToolPath | None = None) -> tuple[Stretch, ...]:
+    """Return the phases of a take in order, without gaps, through every attempt in it.
+
+    Approach until the gripper is told to close; grasp until the tool has lifted what it holds;
+    transport until it has come down for the last time; place until shortly after it opens;
+    retreat, until the next attempt's approach. Without a gripper everything is approach.
+
+    Args:
+        motion: the arm.
+        tool: its tool path; without, lifting and lowering are taken to last `GRASP_S` and
+            `PLACE_S`.
+    """
+    found, end_s = grasps(motion), float(motion.t_s[-1])
+    ends: list[tuple[Phase, float]] = []
+    for number, grasp in enumerate(found):
+        last = number == len(found) - 1
+        ends.append((Phase.APPROACH, grasp.close_s))
+        if grasp.held:
+            lifted_s, lowered_s = lift(grasp, tool)
+            gone_s = grasp.open_s if np.isnan(grasp.lost_s) else grasp.lost_s
+            ends += [(Phase.GRASP, lifted_s), (Phase.TRANSPORT, min(lowered_s, gone_s))]
+            let_go = grasp.released and np.isnan(grasp.lost_s)
+            ends.append((Phase.PLACE, gone_s + (RELEASE_S if let_go else 0.0)))
+            ends.append((Phase.TRANSPORT, grasp.open_s))  # empty-handed
+        else:
+            ends.append((Phase.GRASP, grasp.open_s))
+        ends.append((Phase.RETREAT, end_s if last else grasp.open_s + AGAIN_S))
+    stretches, at_s = list[Stretch](), float(motion.t_s[0])
+    for phase, until_s in ends or [(Phase.APPROACH, end_s)]:
+        if min(until_s, end_s) > at_s:
+            stretches.append(Stretch(phase, at_s, min(until_s, end_s)))
+            at_s = stretches[-1].end_s
+    return tuple(stretches) or (Stretch(Phase.APPROACH, at_s, end_s),)
+
+
+def lift(grasp: Grasp, tool: ToolPath | None) -> tuple[float, float]:
+    """Return when a grasp has lifted, and when the tool has come down for the last time [s].
+
+    Without a tool path both are guessed from the time that closing and lowering take.
+    """
+    lowered_s = grasp.open_s - PLACE_S if grasp.released else grasp.open_s
+    if tool is None:
+        return grasp.close_s + GRASP_S, max(lowered_s, grasp.close_s + GRASP_S)
+    inside = (tool.t_s >= grasp.close_s + 0.1) & (tool.t_s <= grasp.open_s)
+    if inside.sum() < 2:
+        return grasp.open_s, grasp.open_s
+    t_s, height = tool.t_s[inside], tool.read_m[inside, 2]
+    rise = height - np.minimum.accumulate(height)
+    lifted = np.flatnonzero(rise >= LIFTED_M)
+    if not len(lifted):
+        return grasp.open_s, grasp.open_s
+    high = np.flatnonzero(rise > LOWERED * rise.max())
+    return float(t_s[lifted[0]]), float(t_s[max(high[-1], lifted[0])])
+
+
+def phase_at(motion: Motion, t_s: float, tool: ToolPath | None = None) -> Phase:
+    """Return the phase at a time [s]; what ends a phase belongs to it."""
+    stretches = timeline(motion, tool)
+    return next((s.phase for s in stretches if t_s <= s.end_s), stretches[-1].phase)
 
 
 def scene_xy_m(scene: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:

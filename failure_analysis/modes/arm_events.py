@@ -1,0 +1,190 @@
+"""What happened to an arm, from commands, readings and motor loads: pressing, shaking, drift, rest.
+
+The definitions are those of docs/diagnosis.md, as far as a real robot shows them. Thresholds are
+angles and times of a tabletop arm, or multiples of the take's own noise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import FailureMode
+from gaploop.failure_analysis.seen import Seen
+from gaploop.failure_analysis.views.view import Motion
+
+PRESSING_SHARE: Final = 0.88
+"""Of the stall load, meant over `LOAD_S`. Free motion of the SO-101 cell, whose servos are stiff
+and saturate while they speed up, stays below 0.80."""
+LOAD_S: Final = 0.20
+PUSHED_RAD: Final = math.radians(1.5)
+"""A joint that is pushed stands further off its command than usual in the take by this much."""
+DISPLACED_RAD: Final = math.radians(2.0)
+TOUCH_S: Final = 0.30
+"""Contacts that are this near in time are one."""
+CONTACT_S: Final = 0.08
+PRESSED_S: Final = 0.7
+SHAKE_RAD: Final = math.radians(1.5)
+TURNS: Final = 6
+TURN_S: Final = 0.38
+DRIFT_RAD: Final = math.radians(6.0)
+DRIFT_S: Final = 0.7
+CLOSING_RAD_S: Final = 0.25
+"""A joint that comes nearer to its command as fast as this is slow, not adrift."""
+STILL_RAD_S: Final = 0.05
+FROZEN_S: Final = 2.0
+MOVED_RAD: Final = 0.02
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that may have ended an attempt.
+
+    Attributes:
+        mode: the failure mode it would be.
+        at_s: when it began [s].
+        end_s: when it was over [s].
+        seen: in words and numbers.
+    """
+
+    mode: FailureMode
+    at_s: float
+    end_s: float
+    seen: Seen
+
+
+def spans(
+    t_s: FloatArray, flags: NDArray[np.bool_], *, least_s: float = 0.0, bridge_s: float = 0.0
+) -> list[tuple[float, float]]:
+    """Return when `flags`, shape (n,), hold: start and end [s], breaks up to `bridge_s` bridged."""
+    edges = np.flatnonzero(np.diff(np.r_[0, flags.astype(np.int8), 0]))
+    found: list[tuple[float, float]] = []
+    for start, stop in zip(edges[::2], edges[1::2], strict=True):
+        start_s, end_s = float(t_s[start]), float(t_s[stop - 1])
+        if found and start_s - found[-1][1] <= bridge_s:
+            found[-1] = (found[-1][0], end_s)
+        else:
+            found.append((start_s, end_s))
+    return [s for s in found if s[1] - s[0] >= least_s - 1e-9]
+
+
+def _smooth(values: FloatArray, width: int) -> FloatArray:
+    from scipy.ndimage import uniform_filter1d  # here: importing the types needs no scipy
+
+    return np.asarray(uniform_filter1d(values, max(width, 1), axis=0, mode="nearest"))
+
+
+def pushed_rad(motion: Motion) -> FloatArray:
+    """Return how far each arm joint stands off its delayed command beyond what is usual [rad].
+
+    Usual is the 60th percentile of the take: play and weak drives are there all the time.
+    Shape (n, n_arm_joints), smoothed over 50 ms.
+    """
+    off = np.abs(_smooth(motion.residual_rad[:, motion.arm_joints], round(0.05 * motion.rate_hz)))
+    return np.asarray(np.maximum(off - np.percentile(off, 60, axis=0), 0.0))
+
+
+def contacts(motion: Motion, load_share: FloatArray | None) -> list[Event]:
+    """Return where something pressed on the arm: collisions and obstructions, oldest first.
+
+    Args:
+        motion: the arm.
+        load_share: signed motor loads, 1 at stall, of the arm's joints, shape (n, n_arm_joints);
+            None where the drives don't say: then standing off the command has to tell.
+    """
+    pushed = pushed_rad(motion)
+    if load_share is None:
+        pressing = (pushed > DISPLACED_RAD).any(axis=1)
+    else:
+        load = np.abs(_smooth(load_share, round(LOAD_S * motion.rate_hz)))
+        pressing = (load > PRESSING_SHARE).any(axis=1)
+    found = []
+    for start_s, end_s in spans(motion.t_s, pressing, least_s=CONTACT_S, bridge_s=TOUCH_S):
+        inside = (motion.t_s >= start_s) & (motion.t_s <= end_s)
+        most = float(pushed[inside].max())
+        lasted_s = end_s - start_s + (LOAD_S if load_share is not None else 0.0)
+        is_pressed = lasted_s >= PRESSED_S and most >= PUSHED_RAD
+        mode = FailureMode.OBSTRUCTION if is_pressed else FailureMode.COLLISION
+        how = "at stall" if load_share is not None else "off their command"
+        says = (
+            f"motors press {how} for {lasted_s:.1f} s, and a joint is pushed "
+            f"{math.degrees(most):.1f}° off its command"
+        )
+        begin_s = start_s - (0.5 * LOAD_S if load_share is not None else 0.0)
+        found.append(Event(mode, begin_s, end_s, Seen("pressed_s", lasted_s, "s", says)))
+    return found
+
+
+def shaking(motion: Motion) -> Event | None:
+    """Return the first stretch in which a joint turned round and round, commanded or not."""
+    from scipy.signal import find_peaks
+
+    width = round(0.05 * motion.rate_hz)
+    read = _smooth(motion.position_rad[:, motion.arm_joints], width)
+    bends = np.abs(np.diff(read, 2, axis=0))
+    noise = np.median(bends, axis=0) if len(bends) else np.zeros(read.shape[1])
+    found = list[tuple[float, float, float]]()
+    for column, q in enumerate(read.T):
+        least = max(SHAKE_RAD, 12.0 * float(noise[column]))
+        turns = np.sort(np.concatenate([find_peaks(s, prominence=least)[0] for s in (q, -q)]))
+        t_s = motion.t_s[turns]
+        for k in range(len(turns) - TURNS + 1):
+            if np.diff(t_s[k : k + TURNS]).max() <= TURN_S:
+                swing = float(np.median(np.abs(np.diff(q[turns[k : k + TURNS]]))))
+                found.append((float(t_s[k + 1]), float(t_s[k + TURNS - 1]), swing))
+    if not found:
+        return None
+    start_s, end_s, swing = min(found)
+    rate_hz = 0.5 * (TURNS - 2) / max(end_s - start_s, 1e-3)
+    for other in sorted(found):
+        end_s = max(end_s, other[1]) if other[0] <= end_s else end_s
+    says = f"a joint swings to and fro by {math.degrees(swing):.1f}°, {rate_hz:.1f} times a second"
+    return Event(FailureMode.OSCILLATION, start_s, end_s, Seen("swing_rad", swing, "rad", says))
+
+
+def drifting(motion: Motion, touched: list[Event]) -> Event | None:
+    """Return when a joint that nothing touches first stood far off its command, or None."""
+    off = motion.residual_rad[:, motion.arm_joints]
+    nearing = -np.sign(off) * motion.velocity_rad_s[:, motion.arm_joints]
+    far = ((np.abs(off) > DRIFT_RAD) & (nearing < CLOSING_RAD_S)).any(axis=1)
+    for start_s, end_s in spans(motion.t_s, far, least_s=DRIFT_S, bridge_s=0.15):
+        if any(c.at_s - TOUCH_S <= start_s <= c.end_s + TOUCH_S for c in touched):
+            continue
+        inside = (motion.t_s >= start_s) & (motion.t_s <= end_s)
+        most = float(np.abs(off[inside]).max())
+        says = (
+            f"a joint stands up to {math.degrees(most):.0f}° off its command for "
+            f"{end_s - start_s:.1f} s, and nothing presses on it"
+        )
+        return Event(FailureMode.DRIFT, start_s, end_s, Seen("adrift_rad", most, "rad", says))
+    return None
+
+
+def standing(motions: tuple[Motion, ...]) -> Event | None:
+    """Return since when every arm has stood still until the end, or None."""
+    since_s, end_s = 0.0, 0.0
+    for motion in motions:
+        every = max(1, round(0.2 * motion.rate_hz))
+        q = _smooth(motion.position_rad, every)[::every]
+        t_s = motion.t_s[::every]
+        moved = np.flatnonzero(
+            np.abs(np.diff(q, axis=0)).max(axis=1, initial=0.0) > STILL_RAD_S * np.diff(t_s)
+        )
+        since_s = max(since_s, float(t_s[moved[-1] + 1]) if len(moved) else float(t_s[0]))
+        end_s = max(end_s, float(motion.t_s[-1]))
+    if end_s - since_s < FROZEN_S:
+        return None
+    says = f"the arm stands still for the last {end_s - since_s:.1f} s"
+    return Event(
+        FailureMode.FROZEN, since_s, end_s, Seen("standstill_s", end_s - since_s, "s", says)
+    )
+
+
+def moves(motion: Motion) -> bool:
+    """Say whether the arm was told to move at all."""
+    return bool(len(motion.t_s) > 1 and np.ptp(motion.sent_rad, axis=0).max() > MOVED_RAD)

@@ -1,0 +1,143 @@
+"""What happened to the object: closings on nothing, grips that were lost, things put down."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.vocabulary import FailureMode
+from gaploop.failure_analysis.modes.arm_events import Event
+from gaploop.failure_analysis.seen import Seen
+from gaploop.failure_analysis.signals.registry import Measured
+from gaploop.failure_analysis.views.arm import ToolPath
+from gaploop.failure_analysis.views.phases import Grasp, grasps, handling, lift
+from gaploop.failure_analysis.views.view import Motion, View
+
+HELD_S: Final = 0.7
+"""Where no tool path tells whether it was lifted, a grip that lasted this long was a grip."""
+MOVED_M: Final = 0.025
+"""An object seen this far from where it was, after a closing, was carried."""
+NEAR_RELEASE_M: Final = 0.050
+"""An object that lies this near to where the gripper opened was put down there."""
+
+
+@dataclass(frozen=True)
+class Handling:
+    """What a take shows of how the object was handled.
+
+    Attributes:
+        events: closings on nothing, losses, releases, oldest first.
+        picked_up_s: when the object was last picked up [s], or None.
+        unseen: why whether something was held couldn't be told, or "".
+    """
+
+    events: tuple[Event, ...] = ()
+    picked_up_s: float | None = None
+    unseen: str = ""
+
+
+def handled(view: View, motion: Motion, measured: Measured) -> Handling:
+    """Say what the jaws, or else the tracked object, tell."""
+    closings = grasps(motion)
+    if not closings:
+        return Handling()
+    if not reads_jaws(motion):
+        return _by_tracker(view, closings, measured)
+    tool = view.tool if motion is view.motion else None
+    events, picked_up_s = list[Event](), None
+    for grasp in closings:
+        if not was_carried(grasp, tool):
+            if not (grasp.held and math.isnan(grasp.lost_s)):
+                events.append(_missed(grasp, len(closings)))
+            continue
+        picked_up_s = grasp.close_s
+        if not math.isnan(grasp.lost_s):
+            events.append(_lost(grasp))
+        elif grasp.released:
+            events.append(_released(grasp, measured))
+    return Handling(tuple(events), picked_up_s)
+
+
+def reads_jaws(motion: Motion) -> bool:
+    """Say whether the gripper's opening was read at all, apart from its command."""
+    if motion.gripper is None:
+        return False
+    read, sent = motion.position_rad[:, motion.gripper], motion.sent_rad[:, motion.gripper]
+    return bool(np.ptp(read) > 0.05 * np.ptp(sent)) and not np.array_equal(read, sent)
+
+
+def was_carried(grasp: Grasp, tool: ToolPath | None) -> bool:
+    """Say whether what the jaws held was lifted before it went."""
+    if not grasp.held:
+        return False
+    gone_s = grasp.open_s if math.isnan(grasp.lost_s) else grasp.lost_s
+    if tool is None:
+        return gone_s - grasp.close_s >= HELD_S
+    return lift(grasp, tool)[0] < gone_s
+
+
+def _missed(grasp: Grasp, count: int) -> Event:
+    times = "once" if count == 1 else f"{count} times"
+    short = abs(math.degrees(grasp.short_rad))
+    if grasp.held:
+        says = "what the jaws closed on went before it was lifted"
+    else:
+        says = (
+            f"the gripper closed {times} and its jaws met (they stop {short:.1f}° from the command)"
+        )
+    seen = Seen("grip_short_rad", grasp.short_rad, "rad", says)
+    return Event(FailureMode.MISSED_GRASP, grasp.close_s, grasp.open_s, seen)
+
+
+def _lost(grasp: Grasp) -> Event:
+    held_s = grasp.lost_s - grasp.close_s
+    says = f"the jaws closed on nothing {held_s:.1f} s after the grasp"
+    seen = Seen("held_s", held_s, "s", says)
+    return Event(FailureMode.SLIP, grasp.lost_s, grasp.lost_s, seen)
+
+
+def _released(grasp: Grasp, measured: Measured) -> Event:
+    away = end_distance_m(measured)
+    if math.isnan(away):
+        says = "the object was carried and released; where it lies can't be seen"
+    else:
+        says = f"the object was released and lies {away * 1000:.0f} mm from the target"
+    seen = Seen("end_distance_m", away, "m", says)
+    return Event(FailureMode.MISPLACEMENT, grasp.open_s, grasp.open_s, seen)
+
+
+def end_distance_m(measured: Measured) -> float:
+    """Distance of object and target at the end, or of tool and target at release if unseen [m]."""
+    away = measured["end_distance_m"]
+    return measured["release_target_m"] if math.isnan(away) else away
+
+
+def _by_tracker(view: View, closings: tuple[Grasp, ...], measured: Measured) -> Handling:
+    """Tell by where the tracked object was before the first closing and is at the end."""
+    seen, last = handling(view), closings[-1]
+    if seen is None or not seen.visible.any():
+        return Handling(unseen="whether the jaws held anything: they aren't read, nothing tracks")
+    before = seen.visible & (seen.t_s < closings[0].close_s)
+    after = seen.visible & (seen.t_s > last.close_s + HELD_S)
+    if not before.any() or not after.any():
+        return Handling(unseen="whether the jaws held anything: the object is hidden")
+    start_m, end_m = seen.object_m[before][0], seen.object_m[after][-1]
+    moved_m = float(np.linalg.norm(end_m - start_m))
+    if moved_m < MOVED_M:
+        says = f"the gripper closed, and the object lies where it lay ({moved_m * 1000:.0f} mm off)"
+        seen_here = Seen("transported_m", moved_m, "m", says)
+        missed = Event(FailureMode.MISSED_GRASP, last.close_s, last.open_s, seen_here)
+        return Handling((missed,))
+    if not last.released:
+        return Handling((), last.close_s)
+    opened_m = seen.tool_m[int(np.searchsorted(seen.t_s, last.open_s).clip(0, len(seen.t_s) - 1))]
+    beside_m = float(np.linalg.norm(end_m - opened_m[:2]))
+    if beside_m < NEAR_RELEASE_M:
+        return Handling((_released(last, measured),), last.close_s)
+    says = f"the object lies {beside_m * 1000:.0f} mm from where the gripper opened"
+    lost_s = 0.5 * (last.close_s + last.open_s)
+    lost = Event(FailureMode.SLIP, lost_s, lost_s, Seen("release_offset_m", beside_m, "m", says))
+    return Handling((lost,), last.close_s)
