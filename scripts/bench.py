@@ -25,6 +25,7 @@ gaploop bench metadata --json
 gaploop bench journal --kills=1000 --output_dir=outputs/journal
 gaploop bench memory --n=200
 gaploop bench record --seconds=300 --output_dir=outputs/record
+gaploop bench review --json
 gaploop bench real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
 """
 
@@ -39,6 +40,7 @@ BENCHES: Final = {
     "metadata": "queries and checks over up to 1,000 datasets, 1 million episodes, beside LeRobot",
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
     "memory": "what the recorder's processes hold after each of 200 takes",
+    "review": "the review page in a browser: first paint, key to saved label, 50 takes by keyboard",
     "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
     "faults": "torque off after every trip: random faults on emulated arms",
     "factors": "statistics across takes: a study's lessons from its counts; coverage, false alarms",
@@ -61,7 +63,8 @@ class BenchConfig:
     journal kills recordings and counts what is lost; loader times training batches from LeRobot's
     loaders and from the frame cache; loop drives emulated arms with gaploop and with
     lerobot-teleoperate in turn; metadata searches and checks simulated datasets; real_input takes
-    foreign recordings through import, diagnosis and LoRA; record counts dropped pictures;
+    foreign recordings through import, diagnosis and LoRA; record counts dropped pictures; review
+    labels takes in a headless browser;
     reference records nominal takes and says what is usual in them.
     """
 

@@ -1,0 +1,188 @@
+"""The page in headless Chromium: what is pressed is saved, what is shown is that frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gaploop.core import labels
+from gaploop.datasets.labels.labelled import open_labelled
+from gaploop.scripts._bench_review import SAVED, SHOWN, serving
+from gaploop.scripts._bench_review_dataset import BITS, BLOCK_PX, FRAMES
+from gaploop.scripts._chromium import Tab, browser, open_tab
+
+PROGRAM = browser()
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium is installed")
+
+FRAME = "Number(/frame (\\d+)/.exec(document.querySelector('.clock').textContent)[1])"
+READ = f"""
+(() => [...document.querySelectorAll('video')].map(video => {{
+  const canvas = document.createElement('canvas');
+  canvas.width = video.videoWidth; canvas.height = video.videoHeight;
+  const context = canvas.getContext('2d');
+  context.drawImage(video, 0, 0);
+  let number = 0;
+  for (let bit = 0; bit < {BITS}; bit++) {{
+    const x = bit * {BLOCK_PX} + {BLOCK_PX // 2};
+    if (context.getImageData(x, {BLOCK_PX // 2}, 1, 1).data[0] > 128) number |= 1 << bit;
+  }}
+  return number;
+}}))()
+"""
+"""The number that each camera's picture says."""
+STEPS = (
+    (["ArrowRight"] * 3, 3),
+    (["ArrowLeft"], 2),
+    (["Shift+ArrowRight"], 12),
+    (["End"], FRAMES - 1),
+    (["ArrowRight"], FRAMES - 1),
+    (["Home"], 0),
+)
+OPEN = "document.querySelector('.take.on').dataset.uid"
+
+
+@pytest.fixture(scope="session")
+def tab() -> Iterator[Tab]:
+    assert PROGRAM is not None
+    with open_tab(PROGRAM) as found:
+        yield found
+
+
+def visit(tab: Tab, address: str) -> None:
+    tab.go(address)
+    tab.wait(f"document.querySelector('.take.on') && ({SHOWN})")
+
+
+def pictures(tab: Tab) -> list[int]:
+    tab.wait(SHOWN)
+    found: list[int] = tab.js(READ)
+    return found
+
+
+def lit(tab: Tab) -> list[str]:
+    found: list[str] = tab.js(
+        "[...document.querySelectorAll('.chip.on')].map(c => c.innerText.split('\\n').slice(1)"
+        ".join(' ').trim())"
+    )
+    return found
+
+
+def test_a_failure_is_labelled_by_keys_alone_and_taken_back(dataset: Path, tab: Tab) -> None:
+    with serving(dataset, "--author=ana", "--suggestions=false") as address:
+        visit(tab, address)
+        assert "token" not in tab.js("location.href")
+        first = tab.js(OPEN)
+        for key in "lT17+--":
+            tab.key(key)
+        tab.wait("document.querySelectorAll('.chip.on').length === 5")
+        assert lit(tab) == [
+            "failure", "slip", "transport", "contact dynamics 1", "actuator response 0.8"
+        ]  # fmt: skip
+        tab.key("Enter")
+        tab.wait(f"{OPEN} !== '{first}' && {SAVED} === 1")
+        tab.key("u")
+        tab.wait(f"{OPEN} === '{first}' && {SAVED} === 2")
+        tab.key("U")
+        tab.wait(f"{SAVED} === 3")
+        tab.wait("document.querySelector('.take.on .state').textContent === '✓'")
+        assert not tab.log
+    folder = open_labelled(dataset)
+    said = labels.current(e for e in folder.events if e.author == "ana")
+    assert said == {
+        first: {
+            "outcome": "failure",
+            "failure_mode": "slip",
+            "phase": "transport",
+            "dimensions": {"contact_dynamics": 1.0, "actuator_response": 0.8},
+        }
+    }
+    take = next(e for e in folder.episodes if e.info.uid == first)
+    assert take.row["gap_failure_mode"] == "slip"
+
+
+def test_seeking_shows_exactly_that_frame_in_every_camera(journal: Path, tab: Tab) -> None:
+    """Off by one frame, a slip is seen where the jaws still hold: seeks must be exact."""
+    with serving(journal, "--author=ana", "--suggestions=false") as address:
+        visit(tab, address)
+        assert pictures(tab) == [0, 0]
+        for keys, frame in STEPS:
+            for key in keys:
+                tab.key(key)
+            tab.wait(f"{FRAME} === {frame}")
+            assert pictures(tab) == [frame, frame]
+        box = tab.js("(r => [r.x, r.y, r.width, r.height])"
+                     "(document.querySelector('.signals').getBoundingClientRect())")  # fmt: skip
+        tab.click(box[0] + 42 + (box[2] - 60) / 2, box[1] + box[3] / 2)
+        tab.wait(f"Math.abs({FRAME} - {FRAMES // 2}) <= 2")
+        frame = tab.js(FRAME)
+        assert pictures(tab) == [frame, frame]
+        cursor = tab.js("parseFloat(document.querySelector('.cursor').style.left)")
+        assert abs(cursor - 42 - (box[2] - 60) / 2) < 8
+        tab.key(" ")
+        tab.wait(f"{FRAME} > {frame + 5}")
+        tab.key(" ")
+        tab.wait("document.querySelector('.play').textContent.trim() === '▶'")
+        tab.wait(SHOWN)
+        stopped = tab.js(FRAME)
+        assert pictures(tab) == [stopped, stopped]
+
+
+def test_a_suggestion_is_accepted_with_one_key(dataset: Path, tab: Tab) -> None:
+    with serving(dataset, "--author=ana") as address:
+        visit(tab, address)
+        tab.wait("document.querySelector('.verdict') !== null", 90)
+        first, suggested = tab.js(OPEN), lit(tab)
+        assert "misplacement" in suggested
+        tab.key("Enter")
+        tab.wait(f"{OPEN} !== '{first}' && {SAVED} === 1")
+    events = [e for e in open_labelled(dataset).events if e.author == "ana"]
+    assert {e.field: e.value for e in events}["failure_mode"] == "misplacement"
+    assert {e.source for e in events} == {"engineer"}
+
+
+def test_nothing_is_saved_where_nothing_was_said(dataset: Path, tab: Tab) -> None:
+    with serving(dataset, "--author=ana", "--suggestions=false") as address:
+        visit(tab, address)
+        tab.key("Enter")
+        tab.wait("document.body.innerText.includes('What was seen?')")
+        tab.key("?")
+        tab.wait("document.querySelector('.sheet.keys') !== null")
+        tab.key("l")  # closes the help, labels nothing
+        tab.wait("document.querySelector('.sheet.keys') === null")
+        assert lit(tab) == ["failure"]
+        tab.key("e")
+        tab.wait("document.activeElement.tagName === 'INPUT'")
+        for letter in "slips":
+            tab.key(letter)
+        tab.key("Escape")
+        tab.wait("document.activeElement.tagName !== 'INPUT'")
+        assert lit(tab) == ["failure"]
+    assert open_labelled(dataset).events == ()
+
+
+def test_filters_and_search_narrow_the_list(dataset: Path, tab: Tab) -> None:
+    with serving(dataset, "--author=ana", "--suggestions=false") as address:
+        visit(tab, address)
+        assert tab.js("document.querySelectorAll('.take').length") == 6
+        tab.key("/")
+        tab.wait("document.activeElement.tagName === 'INPUT'")
+        for letter in "lighting==dim":
+            tab.key(letter)
+        tab.key("Enter")
+        tab.wait("document.querySelectorAll('.take').length === 3")
+        tab.key("v")
+        tab.wait("document.querySelectorAll('.take').length === 0")
+        assert "No take matches." in tab.js("document.body.innerText")
+
+
+def test_the_page_asks_nobody_but_this_machine(dataset: Path, tab: Tab) -> None:
+    """Robots stand in halls without a network; a font from a CDN would hold up the page there."""
+    with serving(dataset, "--author=ana", "--suggestions=false") as address:
+        visit(tab, address)
+        asked = tab.js("performance.getEntriesByType('resource').map(e => e.name)")
+        assert asked
+        assert all(name.startswith("http://127.0.0.1:") for name in asked)
+        status = tab.js("fetch('/media/..%2F..%2Fetc%2Fpasswd/overhead').then(a => a.status)")
+        assert status == 404
