@@ -63,9 +63,9 @@ class BenchConfig:
     journal kills recordings and counts what is lost; loader times training batches from LeRobot's
     loaders and from the frame cache; loop drives emulated arms with gaploop and with
     lerobot-teleoperate in turn; metadata searches and checks simulated datasets; real_input takes
-    foreign recordings through import, diagnosis and LoRA; record counts dropped pictures; review
-    labels takes in a headless browser;
-    reference records nominal takes and says what is usual in them.
+    foreign recordings through import, diagnosis and LoRA; record counts dropped pictures;
+    reference records nominal takes and says what is usual in them; review labels takes in a
+    headless browser.
     """
 
     name: str = ""
