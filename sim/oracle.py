@@ -21,7 +21,8 @@ from gaploop.core.types import FloatArray, SafetyReason, Tick
 from gaploop.sim.cell import Cell
 from gaploop.sim.gaps.scene_effects import FINGER_BODIES
 from gaploop.sim.kinematics import TCP_SITE
-from gaploop.sim.oracle_verdict import Happened, Record, verdict
+from gaploop.sim.oracle_facts import Record
+from gaploop.sim.oracle_verdict import Happened, verdict
 from gaploop.sim.watch import HELD_FORCE_N
 
 ARM_ROOT: Final = "base"

@@ -56,7 +56,6 @@ WAYS: Final[dict[str, Way]] = {
     "block": Way("a heavy wall stands in the way", False, (0.0, 0.0), obstacle=True),
     "knock": Way("the arm runs into a skittle and then stops", False, (0.0, 0.0), obstacle=True),
     "aside": Way("the gripper closes beside the object", False, (0.0, 0.0)),
-    "pull": Way("the object is pulled out of the gripper", True, (0.5, 0.9)),
     "grease": Way("the finger pads lose their friction", True, (0.5, 0.9)),
     "let_go": Way("the gripper opens on the way", True, (0.5, 0.9)),
     "misplace": Way("the object is put down beside its goal", True, (0.4, 0.4)),
@@ -104,7 +103,6 @@ class Provoked:
         """Get ready for a new take in a cell that has been reset."""
         for name, values in self._nominal.items():
             getattr(self._cell.model, name)[:] = values
-        self._cell.data.xfrc_applied[:] = 0.0
         self.leader.reset()
         way = WAYS[self._way]
         self._delay_s = float(self._rng.uniform(*way.delay_s))
@@ -145,7 +143,7 @@ class Provoked:
 
     def _begin(self) -> None:
         """Change the cell's physics, where the way asks for it."""
-        model, data = self._cell.model, self._cell.data
+        model = self._cell.model
         drives = [model.actuator(n).id for n in ("shoulder_lift", "elbow_flex")]
         if self._way == "hunt":
             servos = [model.actuator(n).id for n in self._cell.joint_names[:4]]
@@ -154,8 +152,6 @@ class Provoked:
         elif self._way.startswith("sag"):
             model.actuator_gainprm[drives, 0] *= 1e-3
             model.actuator_biasprm[drives, 1] *= 1e-3
-        elif self._way == "pull":
-            data.xfrc_applied[model.body("object").id, :3] = [0.0, 0.0, -40.0]
         elif self._way == "grease":
             bodies = [model.body(name).id for name in FINGER_BODIES]
             model.geom_friction[np.isin(model.geom_bodyid, bodies), 0] = 0.002

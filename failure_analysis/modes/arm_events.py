@@ -36,6 +36,8 @@ DRIFT_RAD: Final = math.radians(6.0)
 DRIFT_S: Final = 0.7
 CLOSING_RAD_S: Final = 0.25
 """A joint that comes nearer to its command as fast as this is slow, not adrift."""
+REPEATING_SHARE: Final = 0.5
+"""Readings that repeat to the bit under a moving command come from a bus that is down."""
 STILL_RAD_S: Final = 0.05
 FROZEN_S: Final = 2.0
 MOVED_RAD: Final = 0.02
@@ -151,11 +153,15 @@ def drifting(motion: Motion, touched: list[Event]) -> Event | None:
     """Return when a joint that nothing touches first stood far off its command, or None."""
     off = motion.residual_rad[:, motion.arm_joints]
     nearing = -np.sign(off) * motion.velocity_rad_s[:, motion.arm_joints]
+    same = (np.diff(motion.position_rad, axis=0) == 0).all(axis=1)
+    repeats = np.r_[False, same & (np.diff(motion.sent_rad, axis=0) != 0).any(axis=1)]
     far = ((np.abs(off) > DRIFT_RAD) & (nearing < CLOSING_RAD_S)).any(axis=1)
     for start_s, end_s in spans(motion.t_s, far, least_s=DRIFT_S, bridge_s=0.15):
         if any(c.at_s - TOUCH_S <= start_s <= c.end_s + TOUCH_S for c in touched):
             continue
         inside = (motion.t_s >= start_s) & (motion.t_s <= end_s)
+        if repeats[inside].mean() > REPEATING_SHARE:
+            continue  # the readings stand still, not the arm
         most = float(np.abs(off[inside]).max())
         says = (
             f"a joint stands up to {math.degrees(most):.0f}° off its command for "

@@ -146,7 +146,7 @@ def _stops(view: View, motions: tuple[Motion, ...]) -> list[Event]:
     if cause & SafetyReason.STALL:
         pressed = [c.at_s for m in motions for c in contacts(m, load_share(view, m))
                    if c.at_s <= when <= c.end_s + STALLED_S]  # fmt: skip
-        return [Event(M.OBSTRUCTION, min([when - STALLED_S, *pressed]), when, seen)]
+        return [Event(M.OBSTRUCTION, min([when, *pressed]), when, seen)]
     return [Event(M.OPERATOR_STOP, when, when, seen)]
 
 
