@@ -52,7 +52,7 @@ def made_up_takes(
 
 
 def true_difference(rows: list[Trials], factor: str, level: str, spread: float = 0.0) -> float:
-    """Return the planted difference in rates, standardised over the conditions of some trials.
+    """Return the planted difference in rates over those of some trials that are at a level.
 
     Args:
         rows: the trials.
@@ -64,7 +64,7 @@ def true_difference(rows: list[Trials], factor: str, level: str, spread: float =
     weights = weights / weights.sum()
     others = np.array([
         sum(COSTS[f].get(v, 0.0) for f, v in r.levels.items() if f in COSTS and f != factor)
-        for r in rows
+        for r in rows if r.levels[factor] == level
     ])  # fmt: skip
     odds = 0.8 + others[:, None] + spread * nodes[None, :]
     return float(np.mean((expit(odds + COSTS[factor][level]) - expit(odds)) @ weights))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.types import FloatArray
@@ -42,6 +43,10 @@ class Design:
     columns: Mapping[tuple[str, str], int]
     references: Mapping[str, str]
     aside: Mapping[str, str]
+
+    def is_at(self, factor: str, level: str) -> NDArray[np.bool_]:
+        """Return which rows were tried at a level, shape (n,)."""
+        return np.array([levels[factor] == level for levels in self.levels])
 
     def at(self, factor: str, level: str) -> FloatArray:
         """Return the matrix as it would be, were `factor` at `level` in every row."""

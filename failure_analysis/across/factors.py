@@ -1,7 +1,9 @@
 """Which condition costs success: differences in percentage points, all other factors alike.
 
-One logistic regression on all factors at once, with Firth's penalty, read as standardised
-differences of rates (g-computation), since people think in points, not in odds. Chosen over
+One logistic regression on all factors at once, with Firth's penalty, read as differences of rates
+(g-computation), since people think in points, not in odds: how much more often would the trials at
+a level have gone well at the reference, everything else as it was in them. Averaging over those
+trials only, nothing is said about combinations that nobody tried. Chosen over
 
 - a mixed-effects regression: statsmodels fits it by a variational approximation that states too
   narrow intervals, and with the handful of sessions that a station has, the variance between them
@@ -47,7 +49,8 @@ class Effect:
         level: such as dim.
         successes: raw count.
         trials: raw count.
-        difference: success minus that at the reference, all else alike, -1 to 1.
+        difference: success of its trials minus what it would have been at the reference, all else
+            as it was, -1 to 1.
         odds_ratio: the same as odds, all else alike.
         p: two-sided, for this difference alone.
         p_family: the same, allowing for all differences of the table (Holm).
@@ -152,7 +155,8 @@ def _effect(
     factor, level = pair
     column = design.columns[pair]
     base, other = design.at(factor, design.references[factor]), design.at(factor, level)
-    value, gradient = difference_of_rates(fit.coefficients, base, other, design.trials)
+    weight = design.trials * design.is_at(factor, level)
+    value, gradient = difference_of_rates(fit.coefficients, base, other, weight)
     se = math.sqrt(max(float(gradient @ fit.covariance @ gradient), 0.0))
     se_log_odds = math.sqrt(float(fit.covariance[column, column]))
     freedom, note = math.inf, ""
@@ -162,7 +166,7 @@ def _effect(
         )
         if with_level >= LEAST_WITH_LEVEL:
             betas = [b for _, b in left_out if b is not None and np.isfinite(b[column])]
-            moved = [difference_of_rates(b, base, other, design.trials)[0] for b in _whole(betas)]
+            moved = [difference_of_rates(b, base, other, weight)[0] for b in _whole(betas)]
             se = max(se, _jackknife(moved))
             se_log_odds = max(se_log_odds, _jackknife([b[column] for b in betas]))
             freedom = with_level - 1
@@ -228,7 +232,7 @@ def _clusters_with(design: Design, factor: str, level: str) -> int:
 
 
 def _count(design: Design, factor: str, level: str) -> tuple[int, int]:
-    mine = np.array([levels[factor] == level for levels in design.levels])
+    mine = design.is_at(factor, level)
     return int(design.successes[mine].sum()), int(design.trials[mine].sum())
 
 

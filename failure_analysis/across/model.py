@@ -68,20 +68,20 @@ def _inverse(design: FloatArray, weight: FloatArray) -> FloatArray:
 
 
 def difference_of_rates(
-    beta: FloatArray, design: FloatArray, other: FloatArray, trials: FloatArray
+    beta: FloatArray, design: FloatArray, other: FloatArray, weight: FloatArray
 ) -> tuple[float, FloatArray]:
     """Return mean success under `other` minus under `design`, and its gradient in `beta`.
 
-    Standardised over the rows: everything but what differs between the two designs stays as it
-    was observed.
+    Standardised over the rows by weight: everything but what differs between the two designs stays
+    as it was observed.
 
     Args:
         beta: coefficients, shape (p,).
         design: as it would be at the reference, shape (n, p).
         other: as it would be at the level asked for, shape (n, p).
-        trials: weight of each row, shape (n,).
+        weight: of each row, shape (n,).
     """
-    weight = trials / trials.sum()
+    weight = weight / weight.sum()
     p, q = expit(other @ beta), expit(design @ beta)
     gradient = (weight * p * (1 - p)) @ other - (weight * q * (1 - q)) @ design
     return float(weight @ (p - q)), gradient

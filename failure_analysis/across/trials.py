@@ -154,11 +154,16 @@ def _word(value: Any) -> str:
         return NOMINAL
     if isinstance(value, float | int) and not isinstance(value, bool):
         return f"{value:g}" if value else NOMINAL
+    if _is_offset(value):
+        return _offset_words(value) if any(value) else NOMINAL
     if isinstance(value, list | tuple):
-        return (
-            ", ".join(f"{v:g}" for v in value) if not _is_offset(value) or any(value) else NOMINAL
-        )
+        return ", ".join(map(str, value))
     return str(value)
+
+
+def _offset_words(value: Sequence[float]) -> str:
+    """Return a camera offset [m, rad], without the turn where there is none."""
+    return ", ".join(f"{v:g}" for v in (value if any(value[3:]) else value[:3]))
 
 
 def _quartiles(values: Sequence[float]) -> list[float]:

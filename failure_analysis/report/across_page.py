@@ -52,12 +52,10 @@ def across_page(across: Across, source: str) -> tuple[str, dict[str, bytes]]:
     blocks: list[Markup] = []
     if across.table is not None:
         low, high = across.table.rate.low, across.table.rate.high
-        worst = across.table.worst
         blocks.append(
             facts([
                 (f"{across.table.rate.value:.0%}", f"success, 95 %: {low:.0%} to {high:.0%}"),
                 (str(across.table.trials), across.counted),
-                (_short(worst) if worst else "none", "costliest condition shown"),
             ])
         )  # fmt: skip
     sections = [section("In short", headline(across), blocks), *across_sections(across)]
@@ -109,16 +107,16 @@ def across_sections(across: Across) -> Iterator[Section]:
 def where_section(result: FactorTable) -> Section:
     """Return the section on what each condition costs."""
     lead = (
-        "Difference in success, in percentage points with 95 % intervals, beside the usual level "
-        f"and with all other conditions alike. Coloured: shown at {FALSE_ALARM:.0%} for all of "
-        "them together."
+        "Difference in success, in percentage points with 95 % intervals, from what the same "
+        "trials would have had at the usual level, all else as it was. Coloured: shown, at "
+        f"{FALSE_ALARM:.0%} for all of them together."
     )
     shown = _shown(result)
     blocks = [_difference_bars(shown, result)] if shown else []
     rest = [e for e in result.effects if e not in shown]
     if rest:
         lines = (effect_words(e, result.references[e.factor][0]) for e in rest)
-        blocks.append(more(f"{len(rest)} more levels", [text(line) for line in lines]))
+        blocks.append(more(f"{len(rest)} more", [text(line) for line in lines]))
     notes = list(dict.fromkeys(f"{plain(e.factor)} {e.level}: {e.note}" for e in shown if e.note))
     notes += [f"{plain(f)} not judged: {why}" for f, why in result.aside.items()]
     if notes:
@@ -141,9 +139,8 @@ def _difference_bars(effects: Sequence[Effect], result: FactorTable) -> Markup:
     def row(effect: Effect) -> Bar:
         name = f"{plain(effect.factor)}: {effect.level}"
         said = (
-            f"{points(effect.difference)} · {effect.rate.value:.0%} of {effect.trials}, "
-            f"{result.references[effect.factor][0]} "
-            f"{result.references[effect.factor][1].value:.0%}"
+            f"{points(effect.difference)} · {effect.rate.value:.0%} of {effect.trials} trials, not "
+            f"{_else(effect):.0%} as at {result.references[effect.factor][0]}"
         )
         d = effect.difference
         return Bar(name, d.value, d.low, d.high, said, KIND[effect.verdict])
@@ -153,8 +150,9 @@ def _difference_bars(effects: Sequence[Effect], result: FactorTable) -> Markup:
     return bars([row(e) for e in effects], (-reach, min(reach, max(0.1, *ends))), filled=False)
 
 
-def _short(effect: Effect) -> str:
-    return f"{plain(effect.factor)} {effect.level} ({100 * effect.difference.value:+.0f})"
+def _else(effect: Effect) -> float:
+    """Return the rate that these trials would have had at the reference."""
+    return min(max(effect.rate.value - effect.difference.value, 0.0), 1.0)
 
 
 def _time_section(across: Across) -> Section:

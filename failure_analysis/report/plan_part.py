@@ -38,7 +38,7 @@ def plan_answer(plan: Plan) -> list[tuple[str, str]]:
 
 def _costs(plan: Plan) -> Iterator[str]:
     if plan.hours is not None:
-        yield f"{_span(plan.hours)} h of recording"
+        yield f"{_time(plan.hours)} of recording"
     elif plan.minutes:
         yield f"about {plan.minutes:.0f} minutes of recording"
     if plan.cost is not None:
@@ -50,6 +50,14 @@ def _costs(plan: Plan) -> Iterator[str]:
 
 def _span(value: Estimate) -> str:
     return f"{value.mean:.3g} [{value.low:.3g}, {value.high:.3g}]"
+
+
+def _time(hours: Estimate) -> str:
+    """Return hours, or minutes where they are few."""
+    if hours.mean >= 1:
+        return f"{_span(hours)} hours"
+    minutes = [round(60 * v) for v in (hours.mean, hours.low, hours.high)]
+    return f"{minutes[0]} [{minutes[1]}, {minutes[2]}] minutes"
 
 
 def plan_section(plan: Plan) -> Section:

@@ -50,6 +50,8 @@ SIM_TO_SIM: Final = (
 NONE_SEEN: Final = "none seen"
 NOTHING_SEEN: Final = 0.99
 """Mean share of "none seen" above which there is nothing to draw."""
+LEAST_SHARE: Final = 0.10
+"""Of the failures: a dimension below it is drawn and not talked about."""
 CARDS: Final = 12
 """Takes shown in full; a report of more shows the clearest of each kind."""
 
@@ -135,15 +137,14 @@ def _what(diagnosis: Diagnosis) -> str:
 
 
 def _why(diagnosis: Diagnosis) -> str:
-    top = Counter(diagnosis.summary["top"]).most_common(1)
-    if not top:
+    if not diagnosis.summary["top"]:
         return "No failure points clearly to one cause."
-    name = top[0][0]
-    share = share_estimate(diagnosis.summary["dimensions"][name], len(diagnosis.takes))
-    return (
-        f"Most point to {words(name)}: {percent(share)} of the failures. "
-        f"{DIMENSIONS[GapDimension(name)].definition}"
+    shares: Mapping[str, float] = diagnosis.summary["dimensions"]
+    ranked = sorted((n for n in shares if shares[n] >= LEAST_SHARE), key=lambda n: -shares[n])
+    said = (
+        f"{words(n)} {percent(share_estimate(shares[n], len(diagnosis.takes)))}" for n in ranked
     )
+    return ", ".join(said) + " of the failures."
 
 
 def _sure(diagnosis: Diagnosis) -> str:
@@ -192,7 +193,7 @@ def dimension_section(diagnosis: Diagnosis) -> Section:
     top = max(shares, key=lambda name: shares[name])
     rows = [
         Bar(words(n), spans[n].value, spans[n].low, spans[n].high, percent(spans[n]),
-            "quiet" if n == NONE_SEEN else "" if n == top or shares[n] >= 0.1 else "quiet")
+            "quiet" if n == NONE_SEEN else "" if n == top or shares[n] >= LEAST_SHARE else "quiet")
         for n in order
     ]  # fmt: skip
     lead = (
@@ -259,7 +260,7 @@ def _card(take: TakeDiagnosis, pictures: Sequence[Image]) -> Markup:
 
 
 def _definitions(diagnosis: Diagnosis) -> Section:
-    found = [d for d in GapDimension if diagnosis.summary["dimensions"][d.value] >= 0.10]
+    found = [d for d in GapDimension if diagnosis.summary["dimensions"][d.value] >= LEAST_SHARE]
     rows: list[Sequence[Any]] = [
         (words(d.value), DIMENSIONS[d].definition, DIMENSIONS[d].evidence, DIMENSIONS[d].remedy)
         for d in found
