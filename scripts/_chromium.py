@@ -91,7 +91,7 @@ class Tab:
             raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
         return found["result"].get("value")
 
-    def wait(self, expression: str, timeout_s: float = 30.0) -> Any:
+    def wait(self, expression: str, timeout_s: float = 60.0) -> Any:
         """Wait until an expression is true; return its value.
 
         Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Final
@@ -13,14 +12,13 @@ from nicegui.elements.mixins.text_element import TextElement
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.review import dialogs
-from gaploop.failure_analysis.review.choice import Filter, Options, Who
-from gaploop.failure_analysis.review.desk import Progress
-from gaploop.failure_analysis.review.keys import BY_KEY, Key, words
+from gaploop.failure_analysis.review.choice import Filter, Who
+from gaploop.failure_analysis.review.keys import BY_KEY, Key
 from gaploop.failure_analysis.review.panel import Open, Panel
-from gaploop.failure_analysis.review.prepare import Prepared
 from gaploop.failure_analysis.review.site import Site
 from gaploop.failure_analysis.review.statement import STEP, Statement
-from gaploop.failure_analysis.review.widgets import Player, Shown, TakeList
+from gaploop.failure_analysis.review.widgets import Player, TakeList
+from gaploop.failure_analysis.review.wording import filter_choices, progress_text, row, saving_text
 
 AHEAD: Final = 2
 """Takes that are read ahead."""
@@ -68,7 +66,7 @@ class ReviewPage:
                 button.on("click", lambda: self.press("?"))
             with ui.element("nav"):
                 self._filters()
-                self._list = TakeList(self._row, self.open)
+                self._list = TakeList(lambda n: row(self._desk.take(self._uids[n])), self.open)
             with ui.element("main"):
                 self._chart = ui.echart({}).classes("signals")
                 self._player = Player(self._chart.id, self.press)
@@ -84,7 +82,7 @@ class ReviewPage:
             self._search.on_value_change(lambda e: self._by(text=e.value or ""))
             self._selects = {
                 name: self._select(name, label, values)
-                for name, label, values in _filter_choices(offered)
+                for name, label, values in filter_choices(offered)
             }
 
     def _select(self, name: str, label: str, values: Mapping[str, str]) -> ui.select:
@@ -96,21 +94,6 @@ class ReviewPage:
         select.props("dense outlined options-dense").classes("filter")
         select.on_value_change(lambda event: chosen(event.value))
         return select
-
-    def _row(self, place: int) -> dict[str, str]:
-        take = self._desk.take(self._uids[place])
-        outcome = take.episode.outcome
-        shown = take.mode or ("" if outcome == Outcome.FAILURE else outcome.value)
-        mark, state, says = _mark(take.differ, take.done, take.needs)
-        return {
-            "uid": take.uid,
-            "number": f"#{take.episode.index}",
-            "mark": mark,
-            "state": f"{state} {outcome.value} {'' if take.episode.failure_mode else 'guess'}",
-            "what": words(shown or outcome.value),
-            "why": words(take.why),
-            "says": says,
-        }
 
     # Which takes, and which of them
 
@@ -158,23 +141,11 @@ class ReviewPage:
         prepared = await run.io_bound(self._site.preparer.take, episode)
         if prepared is None or uid != self._uid or self._client.is_deleted:
             return  # None: the page is closing
-        self._show(uid, prepared)
+        self._player.show(uid, prepared)
         for later in [u for u in self._ahead()[1:] if self._desk.take(u).needs][:AHEAD]:
             await run.io_bound(self._site.preparer.ahead, self._desk.take(later).episode)
             if uid != self._uid:
                 return
-
-    def _show(self, uid: str, prepared: Prepared) -> None:
-        self._player.show(
-            Shown(
-                uid,
-                prepared.cameras,
-                prepared.frame_t_s,
-                prepared.fps,
-                prepared.signals,
-                prepared.message,
-            )
-        )
 
     def _ahead(self) -> list[str]:
         """Return the listed takes from the open one on, and then from the first one."""
@@ -274,6 +245,8 @@ class ReviewPage:
 
     def _changed(self, uids: set[str]) -> None:
         """Show what has changed about some takes; the order of the list stays."""
+        if self._client.is_deleted:
+            return
         with self._client:
             if self._uid in uids and not self._touched:
                 self._start_over()
@@ -300,20 +273,12 @@ class ReviewPage:
 
     def _say_progress(self) -> None:
         now = self._desk.progress(self._uids)
-        self._progress.set_text(_progress_text(now, len(self._uids)))
+        self._progress.set_text(progress_text(now, len(self._uids)))
         self._bar.style(f"width: {100 * now.done / max(now.total, 1):.1f}%")
-        saver = self._desk.saver
-        trouble = saver.trouble or self._site.trouble
-        words_ = f"saved {saver.saved}" if saver.saved else ""
-        if trouble:
-            kept = f" {saver.waiting} not saved yet, kept here." if saver.waiting else ""
-            words_ = f"{trouble}{kept}"
-        elif saver.waiting:
-            words_ = "saving …"
-        self._status.set_text(words_)
-        self._status.classes(add="bad" if trouble else "", remove="" if trouble else "bad")
-        self._status.props["data-saved"] = saver.saved
-        self._status.update()
+        text, bad = saving_text(self._desk.saver, self._site.trouble)
+        self._status.set_text(text)
+        self._status.classes(add="bad" if bad else "", remove="" if bad else "bad")
+        self._status.props["data-saved"] = self._desk.saver.saved
 
     def _notify(self, text: str) -> None:
         with self._client:
@@ -337,39 +302,3 @@ def _says_something(said: Statement) -> bool:
 
 def _asked(by: Filter) -> list[str]:
     return [getattr(by, field.name) for field in fields(by)]
-
-
-def _mark(differ: bool, done: bool, needs: bool) -> tuple[str, str, str]:
-    """Return a row's sign, its class and what it means."""
-    if differ:
-        return "≠", "differ", "people disagree"
-    if done:
-        return "✓", "done", "labelled by you"
-    return ("●", "needs", "needs you") if needs else ("", "", "")
-
-
-def _filter_choices(offered: Options) -> list[tuple[str, str, dict[str, str]]]:
-    def plain(values: tuple[str, ...]) -> dict[str, str]:
-        return {value: words(value) for value in values}
-
-    def same(values: tuple[str, ...]) -> dict[str, str]:
-        return {value: value for value in values}
-
-    return [
-        ("who", "show", {who.value: who.value for who in Who}),
-        ("outcome", "outcome", plain(offered.outcomes)),
-        ("mode", "mode", plain(offered.modes)),
-        ("dimension", "dimension", plain(offered.dimensions)),
-        ("condition", "condition", same(offered.conditions)),
-        ("session", "session", same(offered.sessions)),
-        ("policy", "policy", same(offered.policies)),
-    ]
-
-
-def _progress_text(now: Progress, listed: int) -> str:
-    parts = [f"{now.done} of {now.total} labelled", f"{listed} listed"]
-    if now.rate_per_min:
-        parts.append(f"{now.rate_per_min:.1f} a minute")
-        if now.left_s is not None and now.done < now.total:
-            parts.append(f"{max(1, math.ceil(now.left_s / 60))} min left")
-    return " · ".join(parts)

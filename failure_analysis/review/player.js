@@ -211,8 +211,8 @@ export default {
       return chart;
     },
     clicked(event) {
-      const [t_s] = this.wired.convertFromPixel({ xAxisIndex: 0 }, [event.offsetX, 0]) ?? [];
-      if (t_s === undefined || this.count === 0) return;
+      if (this.count === 0) return;
+      const t_s = this.wired.convertFromPixel({ xAxisIndex: 0 }, event.offsetX);
       let frame = this.frame_t_s.findIndex((t) => t > t_s);
       frame = frame < 0 ? this.count - 1 : Math.max(0, frame - 1);
       this.show(frame);

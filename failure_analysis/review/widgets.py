@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from nicegui.element import Element
 
 from gaploop.failure_analysis.review.keys import BY_KEY, PLAYER
+from gaploop.failure_analysis.review.prepare import Prepared
 
 WINDOW: Final = 120
 """Rows that the browser holds at once."""
@@ -64,27 +64,6 @@ class TakeList(Element, component="take_list.js"):
         self.props.update(first=self._first, rows=rows)
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What the player shows.
-
-    Attributes:
-        uid: the take.
-        cameras: camera to address of its video.
-        frame_t_s: when each frame was recorded [s].
-        fps: frames per second of the videos.
-        signals: options for ECharts, as JSON; "" where there is nothing to draw.
-        message: what is said in place of a video, or "".
-    """
-
-    uid: str
-    cameras: Mapping[str, str]
-    frame_t_s: Sequence[float]
-    fps: float
-    signals: str = ""
-    message: str = ""
-
-
 class Player(Element, component="player.js"):
     """The videos of a take, with every key of the page.
 
@@ -97,14 +76,14 @@ class Player(Element, component="player.js"):
         super().__init__()
         keys = {name: key.value if key.action == PLAYER else "" for name, key in BY_KEY.items()}
         self.props.update(keys=keys, chart=chart)
-        self.show(Shown("", {}, (), 1.0))
+        self.show("", Prepared({}, (), 1.0))
         self.on("key", lambda event: on_key(str(event.args)))
 
-    def show(self, shown: Shown) -> None:
+    def show(self, uid: str, shown: Prepared) -> None:
         """Show a take from its first frame on."""
         cameras: list[dict[str, Any]] = [{"name": n, "src": a} for n, a in shown.cameras.items()]
         self.props.update(
-            uid=shown.uid,
+            uid=uid,
             cameras=cameras,
             frame_t_s=[round(float(t), 4) for t in shown.frame_t_s],
             fps=shown.fps,

@@ -1,0 +1,99 @@
+"""The page without a browser: NiceGUI's own user, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nicegui.testing.user import User
+from nicegui.testing.user_simulation import user_simulation
+
+from gaploop.core import labels
+from gaploop.datasets.labels.labelled import Labelled, open_labelled
+from gaploop.failure_analysis.review.desk import Desk
+from gaploop.failure_analysis.review.page import ReviewPage
+from gaploop.failure_analysis.review.site import Site
+
+
+@contextmanager
+def site_of(root: Path, tmp_path: Path, author: str = "ana") -> Iterator[Site]:
+    desk = Desk(open_labelled(root), author, use_suggestions=False)
+    try:
+        yield Site(desk, tmp_path, None)
+    finally:
+        desk.close()
+
+
+def visit(site: Site, work: Callable[[User, ReviewPage], None]) -> None:
+    """Open the page in a simulated browser and do something on it."""
+    pages: list[ReviewPage] = []
+
+    async def run() -> None:
+        async with user_simulation(lambda: pages.append(ReviewPage(site))) as user:
+            await user.open("/")
+            work(user, pages[0])
+            await asyncio.sleep(0.05)  # what the page reads ahead may begin, and is let go
+
+    asyncio.run(run())
+
+
+def test_keys_end_up_as_labels_and_the_next_take_opens(folder: Labelled, tmp_path: Path) -> None:
+    with site_of(folder.root, tmp_path) as site:
+
+        def work(user: User, page: ReviewPage) -> None:
+            first = next(iter(site.ahead()))
+            for key in ("m", "G", "1", "1", "Enter"):
+                page.press(key)
+            assert next(iter(site.ahead())) != first
+            page.press("u")
+            assert next(iter(site.ahead())) == first
+            page.press("U")
+            page.press("q")  # no key of ours
+
+        visit(site, work)
+        uid = folder.episodes[0].info.uid
+    said = labels.current(labels.read(folder.file))[uid]
+    assert said == {
+        "outcome": "failure",
+        "failure_mode": "missed_grasp",
+        "phase": "grasp",
+        "dimensions": {"contact_dynamics": 0.5},
+    }
+
+
+def test_a_word_written_meanwhile_keeps_what_one_is_about_to_say(
+    dataset: Path, tmp_path: Path, say: Callable[..., None]
+) -> None:
+    """A colleague's label arrived and the half-made label on the screen was gone."""
+    with site_of(dataset, tmp_path) as site:
+
+        def work(user: User, page: ReviewPage) -> None:
+            page.press("m")
+            say(dataset, 0, "bo", failure_mode="drift")
+            site.tell(site.desk.refresh())
+            page.press("Enter")
+
+        visit(site, work)
+    mine = [e for e in open_labelled(dataset).events if e.author == "ana"]
+    assert {e.field: e.value for e in mine}["failure_mode"] == "missed_grasp"
+
+
+def test_an_empty_search_result_and_a_bad_query_leave_the_page_usable(
+    dataset: Path, tmp_path: Path
+) -> None:
+    with site_of(dataset, tmp_path) as site:
+
+        def work(user: User, page: ReviewPage) -> None:
+            page._search.set_value("nothing like it")
+            assert list(site.ahead()) == []
+            for key in ("Enter", "n", "j", "m", "u"):
+                page.press(key)
+            page._search.set_value("lightning==dim")
+            assert page._search.props["error"]
+            page._search.set_value("")
+            assert len(list(site.ahead())) == len(site.desk.folder.episodes)
+
+        visit(site, work)
+    assert open_labelled(dataset).events == ()
