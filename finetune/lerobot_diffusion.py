@@ -49,8 +49,8 @@ class DiffusionSize:
 
     horizon: int = 16
     execute: int = 8
-    widths: tuple[int, ...] = (96, 192)
-    step_width: int = 64
+    widths: tuple[int, ...] = (48, 96)
+    step_width: int = 32
 
 
 class DiffusionNet(torch.nn.Module):

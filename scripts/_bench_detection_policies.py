@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 TAKES: Final = 150
 """Scripted demonstrations that the diffusion policy learns from: few, so that it errs by itself."""
-STEPS: Final = 5_000
+STEPS: Final = 4_000
 TASK: Final = "pick_place"
 
 

@@ -78,11 +78,7 @@ class Usual:
         Raises:
             UnusableInputError: too few of them.
         """
-        if len(tracks) < LEAST_TAKES:
-            raise UnusableInputError(
-                f"{len(tracks)} successful takes are too few to say what is usual by elapsed "
-                f"time: give at least {LEAST_TAKES}."
-            )
+        _require(tracks, LEAST_RUNNING)
         bins = _bins(tracks)
         floors = np.array([registry()[name].floor for name in FEATURES])
         mean, spread = np.empty((2, bins, len(FEATURES)))
@@ -203,12 +199,21 @@ def fit_score(tracks: Iterable[Track], weights: FloatArray, name: str) -> Failur
         UnusableInputError: too few successful takes.
     """
     good = [t for t in tracks if not t.failed]
+    _require(good, LEAST_TAKES)
     peaks = []
     for fold in range(FOLDS):
-        rest = [t for k, t in enumerate(good) if k % FOLDS != fold]
+        rest = [t for place, t in enumerate(good) if place % FOLDS != fold]
         part = _levelled(rest, weights, name)
         peaks += [float(part.along(t).max()) for t in good[fold::FOLDS]]
     return replace(_levelled(good, weights, name), peaks=np.sort(peaks))
+
+
+def _require(tracks: Sequence[Track], least: int) -> None:
+    if len(tracks) < least:
+        raise UnusableInputError(
+            f"{len(tracks)} successful takes are too few to say what is usual by elapsed time: "
+            f"give at least {least}."
+        )
 
 
 def _levelled(tracks: Sequence[Track], weights: FloatArray, name: str) -> FailureScore:
