@@ -35,6 +35,7 @@ class ReviewPage:
         self._site = site
         self._desk = site.desk
         self._filter = Filter()
+        self._refused: str | None = None  # why a search can't be understood
         self._uids: list[str] = []
         self._place: dict[str, int] = {}
         self._uid = ""
@@ -77,7 +78,9 @@ class ReviewPage:
     def _filters(self) -> None:
         offered = self._site.offered
         with ui.element("div").classes("filters"):
-            self._search = ui.input(placeholder="Search, or lighting==dim  (/)")
+            self._search = ui.input(
+                placeholder="Search, or lighting==dim  (/)", validation=lambda _: self._refused
+            )
             self._search.props("dense outlined clearable debounce=250").classes("search")
             self._search.on_value_change(lambda e: self._by(text=e.value or ""))
             self._selects = {
@@ -104,12 +107,9 @@ class ReviewPage:
         try:
             self._uids = self._desk.choose(by)
         except UnusableInputError as error:
-            self._search.props["error-message"] = str(error)
-            self._search.props["error"] = True
-            self._search.update()
+            self._refused = str(error)
             return
-        self._search.props["error"] = False
-        self._search.update()
+        self._refused = None
         self._filter = by
         self._place = {uid: n for n, uid in enumerate(self._uids)}
         if self._uid in self._place:

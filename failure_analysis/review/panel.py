@@ -19,7 +19,9 @@ from gaploop.failure_analysis.review.statement import Statement
 
 LEAST_SHARE: Final = 0.05
 """Shares below this aren't drawn."""
-MOST_EVIDENCE: Final = 5
+MOST_EVIDENCE: Final = 4
+MOST_LETTERS: Final = 22
+"""Of a policy's or session's name."""
 
 
 @dataclass(frozen=True)
@@ -156,16 +158,21 @@ def _title(now: Open) -> str:
 
 def _head(now: Open) -> None:
     episode, info = now.take.episode, now.take.episode.info
-    _text(f"#{episode.index} · {episode.outcome.value}", "number", "h2")
+    title = TextElement(tag="h2", text=f"#{episode.index} · {episode.outcome.value}")
+    title.props["title"] = info.uid
     _text(info.task or "no task", "task")
     seconds = f"{episode.length / info.fps:.1f} s" if episode.length and info.fps else ""
     facts = [info.kind.value, info.domain.value.replace("_", "-"), seconds, info.robot_type]
     named = {"policy": info.policy, "session": info.session, "operator": info.operator}
-    facts += [f"{name} {value}" for name, value in named.items() if value]
+    facts += [f"{name} {_short(value)}" for name, value in named.items() if value]
     _text(" · ".join(fact for fact in facts if fact), "facts")
     if info.conditions:
         _text(", ".join(f"{words(k)} {v}" for k, v in info.conditions.items()), "facts")
-    _text(info.uid, "uid")
+
+
+def _short(name: str) -> str:
+    """Return a name without the end of a hash or uid in it."""
+    return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…"
 
 
 def _suggestion(now: Open) -> None:

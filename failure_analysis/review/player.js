@@ -21,6 +21,7 @@ export default {
         <span class="play" @click="toggle">{{ playing ? "❚❚" : "▶" }}</span>
         <input class="scrub" type="range" min="0" :max="Math.max(0, count - 1)" :value="frame"
                tabindex="-1" @input="scrubbed" />
+        <span class="now" :title="now">{{ now }}</span>
         <span class="clock">{{ clock }}</span>
         <span class="speed" :class="{ other: speed !== 1 }">{{ speed }}×</span>
       </div>
@@ -34,6 +35,7 @@ export default {
     keys: Object,
     chart: Number,
     signals: String,
+    marks: Array, // [from, to, words] in seconds: phases, who drives, what safety did
   },
   emits: ["key"],
   data: () => ({ frame: 0, playing: false, speed: 1, trouble: "" }),
@@ -43,6 +45,11 @@ export default {
     },
     words() {
       return this.trouble || this.message;
+    },
+    now() {
+      const t_s = this.frame_t_s[this.frame] ?? -1;
+      const here = this.marks.filter(([from, to]) => from <= t_s && t_s <= to);
+      return here.map(([, , words]) => words).join(", ");
     },
     clock() {
       if (this.count === 0) return "";

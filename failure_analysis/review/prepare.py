@@ -30,6 +30,7 @@ class Prepared:
         frame_t_s: when each frame was recorded [s].
         fps: frames per second of the videos.
         signals: options for ECharts, as JSON; "" where there is nothing to draw.
+        marks: from and to [s], and what is so then, in words.
         message: what is said in place of a video, or "".
     """
 
@@ -37,6 +38,7 @@ class Prepared:
     frame_t_s: Sequence[float]
     fps: float
     signals: str = ""
+    marks: Sequence[tuple[float, float, str]] = ()
     message: str = ""
 
 
@@ -86,4 +88,5 @@ class Preparer:
         cameras = {p.camera: f"/media/{uid}/{quote(p.camera, safe='')}" for p in pictures}
         message = "" if cameras else "This take has no video."
         signals = json.dumps(options(found)) if found.strips else ""
-        return Prepared(cameras, found.frame_t_s.tolist(), fps, signals, message)
+        marks = [(span.start_s, span.end_s, span.says) for span in found.spans]
+        return Prepared(cameras, found.frame_t_s.tolist(), fps, signals, marks, message)

@@ -88,5 +88,6 @@ class Player(Element, component="player.js"):
             frame_t_s=[round(float(t), 4) for t in shown.frame_t_s],
             fps=shown.fps,
             signals=shown.signals,
+            marks=[list(mark) for mark in shown.marks],
             message=shown.message,
         )

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nicegui.testing.user import User
 from nicegui.testing.user_simulation import user_simulation
 
 from gaploop.core import labels
@@ -26,14 +25,14 @@ def site_of(root: Path, tmp_path: Path, author: str = "ana") -> Iterator[Site]:
         desk.close()
 
 
-def visit(site: Site, work: Callable[[User, ReviewPage], None]) -> None:
+def visit(site: Site, work: Callable[[ReviewPage], None]) -> None:
     """Open the page in a simulated browser and do something on it."""
     pages: list[ReviewPage] = []
 
     async def run() -> None:
         async with user_simulation(lambda: pages.append(ReviewPage(site))) as user:
             await user.open("/")
-            work(user, pages[0])
+            work(pages[0])
             await asyncio.sleep(0.05)  # what the page reads ahead may begin, and is let go
 
     asyncio.run(run())
@@ -42,7 +41,7 @@ def visit(site: Site, work: Callable[[User, ReviewPage], None]) -> None:
 def test_keys_end_up_as_labels_and_the_next_take_opens(folder: Labelled, tmp_path: Path) -> None:
     with site_of(folder.root, tmp_path) as site:
 
-        def work(user: User, page: ReviewPage) -> None:
+        def work(page: ReviewPage) -> None:
             first = next(iter(site.ahead()))
             for key in ("m", "G", "1", "1", "Enter"):
                 page.press(key)
@@ -69,7 +68,7 @@ def test_a_word_written_meanwhile_keeps_what_one_is_about_to_say(
     """A colleague's label arrived and the half-made label on the screen was gone."""
     with site_of(dataset, tmp_path) as site:
 
-        def work(user: User, page: ReviewPage) -> None:
+        def work(page: ReviewPage) -> None:
             page.press("m")
             say(dataset, 0, "bo", failure_mode="drift")
             site.tell(site.desk.refresh())
@@ -85,14 +84,16 @@ def test_an_empty_search_result_and_a_bad_query_leave_the_page_usable(
 ) -> None:
     with site_of(dataset, tmp_path) as site:
 
-        def work(user: User, page: ReviewPage) -> None:
+        def work(page: ReviewPage) -> None:
             page._search.set_value("nothing like it")
             assert list(site.ahead()) == []
             for key in ("Enter", "n", "j", "m", "u"):
                 page.press(key)
             page._search.set_value("lightning==dim")
-            assert page._search.props["error"]
+            assert page._search.error is not None
+            assert "lighting" in page._search.error
             page._search.set_value("")
+            assert page._search.error is None
             assert len(list(site.ahead())) == len(site.desk.folder.episodes)
 
         visit(site, work)
