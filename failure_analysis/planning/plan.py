@@ -44,9 +44,9 @@ LEAST_SHARE: Final = 0.10
 """Of the failures: a dimension below this gets no item of its own."""
 LEAST_TAKES: Final = 3
 """Failures whose cause must be named before demonstrations are paid for."""
-LEAST_RESPONSE: Final = 0.25
+LEAST_RESPONSE: Final = 0.5
 """Probability that demonstrations mend anything, below which the other remedy comes first: it
-costs an hour where a campaign costs a day. Assumed."""
+costs an hour where a campaign costs a day."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from gaploop.failure_analysis.planning.curves import (
 )
 from gaploop.failure_analysis.planning.results import (
     Counts,
+    believed,
     campaign_trial,
     load_trials,
     save_curves,
@@ -179,3 +180,22 @@ def test_every_trial_of_the_prior_counts_less_than_a_campaign() -> None:
     trials = measured_trials()
     assert len({t.id for t in trials}) == len(trials)
     assert all(0 < t.weight < 1 for t in trials)
+
+
+def belief_table() -> str:
+    """The table of docs/planning.md: what is believed before any campaign."""
+    lines = [
+        "| dimension | chance that takes help | 5 takes mend | 20 takes | 50 takes |",
+        "|---|---|---|---|---|",
+    ]
+    for d, curve in sorted(learn().items(), key=lambda pair: -pair[1].mended(AT_20)[0]):
+        found = believed(curve)
+        cells = ["{:.0%} [{:.0%}, {:.0%}]".format(*found["mended"][n]) for n in ("5", "20", "50")]
+        lines.append(f"| `{d.value}` | {found['responds']:.0%} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def test_the_page_shows_what_is_believed() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "planning.md").read_text()
+    shown = page.partition("<!-- curves: begin -->\n")[2].partition("\n<!-- curves: end -->")[0]
+    assert shown == belief_table()
