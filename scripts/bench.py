@@ -21,8 +21,11 @@ gaploop bench factors --data=trials.csv --json
 gaploop bench gaps --n=30 --output_dir=outputs/gaps
 gaploop bench attribution --output_dir=outputs/attribution
 gaploop bench attribution --output_dir=outputs/attribution --predictions=theirs.jsonl --json
+gaploop bench detection --n=60 --output_dir=outputs/detection
+gaploop bench signals --json
 gaploop bench metadata --json
 gaploop bench journal --kills=1000 --output_dir=outputs/journal
+gaploop bench modes --n=2 --output_dir=outputs/modes
 gaploop bench memory --n=200
 gaploop bench record --seconds=300 --output_dir=outputs/record
 gaploop bench review --json
@@ -39,11 +42,14 @@ BENCHES: Final = {
     "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
     "metadata": "queries and checks over up to 1,000 datasets, 1 million episodes, beside LeRobot",
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
+    "modes": "failure modes and phases against what really happened, with channels removed",
     "memory": "what the recorder's processes hold after each of 200 takes",
     "review": "the review page in a browser: first paint, key to saved label, 50 takes by keyboard",
     "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
     "faults": "torque off after every trip: random faults on emulated arms",
     "factors": "statistics across takes: a study's lessons from its counts; coverage, false alarms",
+    "detection": "failures of three policy classes told at equal elapsed time, live",
+    "signals": "what watching a rollout costs a turn; writes the page of signals",
     "gaps": "what every gap mechanism costs the base policy",
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
@@ -57,15 +63,17 @@ class BenchConfig:
     attribution records labelled takes, fits the attribution model to some tasks, severities and
     mechanisms and scores it on the others, beside baselines or somebody's predictions; bus compares
     what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell measures rendering
-    and the scripted expert; factors recomputes a published study's lessons from its counts and
+    and the scripted expert; detection tells failures of three policy classes from successes at
+    equal elapsed time; factors recomputes a published study's lessons from its counts and
     measures coverage and false alarms on made-up trials; faults lets random things go wrong on
     emulated arms and times torque off; gaps measures what every mechanism costs the base policy;
     journal kills recordings and counts what is lost; loader times training batches from LeRobot's
     loaders and from the frame cache; loop drives emulated arms with gaploop and with
-    lerobot-teleoperate in turn; metadata searches and checks simulated datasets; real_input takes
-    foreign recordings through import, diagnosis and LoRA; record counts dropped pictures;
+    lerobot-teleoperate in turn; metadata searches and checks simulated datasets; modes sets failure
+    modes and phases against what really happened; real_input takes foreign recordings through
+    import, diagnosis and LoRA; record counts dropped pictures;
     reference records nominal takes and says what is usual in them; review labels takes in a
-    headless browser.
+    headless browser; signals measures what watching a rollout costs.
     """
 
     name: str = ""

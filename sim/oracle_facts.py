@@ -17,6 +17,7 @@ from gaploop.core.vocabulary import FailureMode, Phase
 SHUT_RAD: Final = 0.30
 SHUT_S: Final = 0.15
 FLICKER_S: Final = 0.15
+HELD_S: Final = 0.28
 LIFTED_M: Final = 0.015
 DRAGGED_M: Final = 0.020
 CONTACT_N: Final = 3.0
@@ -228,7 +229,7 @@ def holds(record: Record) -> tuple[Hold, ...]:
         opened = not record.shut[_rows(record, (end_s, end_s + FLICKER_S))].all()
         kept = end_s >= record.end_s - FLICKER_S
         ended = "released" if opened else "kept" if kept else "lost"
-        if not clear.any() and (ended == "lost" or end_s - start_s < SHUT_S):
+        if end_s - start_s < HELD_S and not clear.any():
             continue
         t_s = record.t_s[rows]
         carried_s = float(t_s[int(np.argmax(clear))]) if clear.any() else end_s

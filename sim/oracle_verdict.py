@@ -1,9 +1,9 @@
 """What the failure modes and phases mean, to the letter, on simulator state.
 
 **Handling.** The gripper is *shut* while its command is below `SHUT_RAD`, for at least `SHUT_S`.
-The object is *held* while both jaws press on it, breaks up to `FLICKER_S` bridged, if meanwhile
-it is lifted by `LIFTED_M` or carried `DRAGGED_M`. A hold ends by *release* where opening had been
-commanded, else the object is *lost*. A closing without a hold is *missed*.
+The object is *held* while both jaws press on it, breaks up to `FLICKER_S` bridged, for `HELD_S`
+at least or until it is lifted by `LIFTED_M` or carried `DRAGGED_M`. A hold ends by *release*
+where opening had been commanded, else the object is *lost*. A closing without a hold is *missed*.
 
 **The arm.** A *contact* is a force above `CONTACT_N` between the arm (or what it holds) and
 anything but the object it grips. It counts where it takes `COLLIDED_NS` of momentum, or pushes a
@@ -15,13 +15,14 @@ aren't drift, torque that is gone is. It is *frozen* where no joint moves from s
 the end, for `FROZEN_S` at least.
 
 **Mode.** A success has none. Else it is the first thing, in time, that the attempt didn't recover
-from: whatever came before the object was last picked up was recovered from, and so was a contact
-that a hold went through. Where two begin together (within `TOGETHER_S`) the order of `PRECEDENCE`
-decides, and a collision that ended in an obstruction is that obstruction. So an arm that ran into
-a box and then closed on nothing collided; one that brushed the box and gripped all the same
-didn't. An e-stop or safety trip is `operator_stop`, but for a trip for stall: motors that pressed
-for so long are an obstruction. An object that was released and isn't judged a success is
-misplaced, wherever it lies. Where nothing of this is so, the time ran out: `timeout`.
+from: whatever came before the object was last gripped was recovered from, and so was a contact
+that a hold went through; what still went on then counts. Where two begin together
+(within `TOGETHER_S`) the order of `PRECEDENCE` decides, and a collision that ended in an
+obstruction is that obstruction. So an arm that ran into a box and then closed on nothing
+collided; one that brushed the box and gripped all the same didn't. An e-stop or safety trip is
+`operator_stop`, but for a trip for stall: motors that pressed for so long are an obstruction. An
+object that was released and isn't judged a success is misplaced, wherever it lies. Where nothing
+of this is so, the time ran out: `timeout`.
 
 **Phases.** Approach until the gripper is told to shut; grasp until the object is held, or it
 opens again; transport until the tool has come down to `LOWERED` of its highest lift for the last
@@ -41,12 +42,14 @@ from gaploop.sim.oracle_facts import RETREAT_S, Contact, Facts, Hold, Record, fa
 STALLED_S: Final = 0.6
 """A contact that ended no longer than this before a trip for stall led to it."""
 TOGETHER_S: Final = 0.10
+CLOSED_S: Final = 0.3
+"""Jaws have met so long after they were told to close."""
 STALL: Final = SafetyReason.STALL.name or ""
 
 M = FailureMode
 PRECEDENCE: Final = (
-    M.OPERATOR_STOP, M.OBSTRUCTION, M.COLLISION, M.OSCILLATION, M.DRIFT, M.MISSED_GRASP, M.SLIP,
-    M.MISPLACEMENT, M.FROZEN, M.TIMEOUT,
+    M.OPERATOR_STOP, M.OBSTRUCTION, M.COLLISION, M.MISSED_GRASP, M.SLIP, M.MISPLACEMENT,
+    M.OSCILLATION, M.DRIFT, M.FROZEN, M.TIMEOUT,
 )  # fmt: skip
 
 
@@ -87,18 +90,27 @@ def judge(seen: Facts) -> Happened:
     """Say what the facts add up to."""
     if seen.succeeded:
         return Happened(None, None, None, seen)
-    carried = [h for h in seen.holds if h.carried_s < h.end_s]
-    since_s = carried[-1].start_s if carried else 0.0
-    found = [b for b in _breaks(seen) if b.at_s >= since_s]
+    since_s, lifted_s = _picked_up(seen)
+    lasting = [_Break(c.start_s, c.mode) for c in seen.contacts
+               if c.counts and c.start_s < since_s and c.end_s > lifted_s + RETREAT_S]  # fmt: skip
     if seen.shook_s is not None and seen.shook_s[1] > since_s:
-        found.append(_Break(max(seen.shook_s[0], since_s), M.OSCILLATION))
-    first = _first(found)
+        lasting.append(_Break(seen.shook_s[0], M.OSCILLATION))
+    found = [b for b in _breaks(seen) if b.at_s >= since_s]
+    first = _first([*found, *lasting, *_stopped(seen)])
     return Happened(first.mode, _phase_of(first, seen), first.at_s, seen)
 
 
+def _picked_up(seen: Facts) -> tuple[float, float]:
+    """Return when the object was last gripped, and when it then was lifted, if it was [s]."""
+    if not seen.holds:
+        return 0.0, 0.0
+    last = seen.holds[-1]
+    return last.start_s, last.carried_s if last.carried_s < last.end_s else last.start_s
+
+
 def _breaks(seen: Facts) -> list[_Break]:
-    found = [_Break(seen.duration_s, M.TIMEOUT), *_stopped(seen)]
-    found += [_Break(s, M.MISSED_GRASP) for s in seen.missed_s]
+    found = [_Break(seen.duration_s, M.TIMEOUT)]
+    found += [_Break(s + CLOSED_S, M.MISSED_GRASP) for s in seen.missed_s]
     found += [_Break(h.end_s, M.SLIP) for h in seen.holds if h.ended == "lost"]
     found += [_Break(h.end_s, M.MISPLACEMENT) for h in seen.holds if h.ended == "released"]
     pressing = [c for c in seen.contacts if c.counts and not _outlived(c, seen.holds)]

@@ -109,7 +109,7 @@ def contacts(motion: Motion, load_share: FloatArray | None) -> list[Event]:
     for start_s, end_s in spans(motion.t_s, pressing, least_s=CONTACT_S, bridge_s=TOUCH_S):
         inside = (motion.t_s >= start_s) & (motion.t_s <= end_s)
         most = float(pushed[inside].max())
-        lasted_s = end_s - start_s + (LOAD_S if load_share is not None else 0.0)
+        lasted_s = end_s - start_s + (0.5 * LOAD_S if load_share is not None else 0.0)
         is_pressed = lasted_s >= PRESSED_S and most >= PUSHED_RAD
         mode = FailureMode.OBSTRUCTION if is_pressed else FailureMode.COLLISION
         how = "at stall" if load_share is not None else "off their command"

@@ -12,12 +12,13 @@ from gaploop.core.vocabulary import FailureMode
 from gaploop.failure_analysis.modes.arm_events import Event
 from gaploop.failure_analysis.seen import Seen
 from gaploop.failure_analysis.signals.registry import Measured
-from gaploop.failure_analysis.views.arm import ToolPath
-from gaploop.failure_analysis.views.phases import Grasp, grasps, handling, lift
+from gaploop.failure_analysis.views.phases import GRASP_S, Grasp, grasps, handling, lift
 from gaploop.failure_analysis.views.view import Motion, View
 
 HELD_S: Final = 0.7
-"""Where no tool path tells whether it was lifted, a grip that lasted this long was a grip."""
+"""Where the jaws aren't read, what is carried has left its place so long after the closing."""
+CLOSED_S: Final = 0.3
+"""Jaws have met so long after they were told to close."""
 MOVED_M: Final = 0.025
 """An object seen this far from where it was, after a closing, was carried."""
 NEAR_RELEASE_M: Final = 0.050
@@ -30,12 +31,14 @@ class Handling:
 
     Attributes:
         events: closings on nothing, losses, releases, oldest first.
-        picked_up_s: when the object was last picked up [s], or None.
+        gripped_s: when the jaws closed that last held something [s], or None.
+        lifted_s: when it was lifted then, else `gripped_s` [s], or None.
         unseen: why whether something was held couldn't be told, or "".
     """
 
     events: tuple[Event, ...] = ()
-    picked_up_s: float | None = None
+    gripped_s: float | None = None
+    lifted_s: float | None = None
     unseen: str = ""
 
 
@@ -46,19 +49,21 @@ def handled(view: View, motion: Motion, measured: Measured) -> Handling:
         return Handling()
     if not reads_jaws(motion):
         return _by_tracker(view, closings, measured)
-    tool = view.tool if motion is view.motion else None
-    events, picked_up_s = list[Event](), None
+    events = list[Event]()
     for grasp in closings:
-        if not was_carried(grasp, tool):
-            if not (grasp.held and math.isnan(grasp.lost_s)):
-                events.append(_missed(grasp, len(closings)))
-            continue
-        picked_up_s = grasp.close_s
-        if not math.isnan(grasp.lost_s):
+        if not grasp.held:
+            events.append(_missed(grasp, len(closings)))
+        elif not math.isnan(grasp.lost_s):
             events.append(_lost(grasp))
         elif grasp.released:
             events.append(_released(grasp, measured))
-    return Handling(tuple(events), picked_up_s)
+    held = [grasp for grasp in closings if grasp.held]
+    if not held:
+        return Handling(tuple(events))
+    tool = view.tool if motion is view.motion else None
+    lifted_s = lift(held[-1], tool)[0]
+    gripped_s = held[-1].close_s
+    return Handling(tuple(events), gripped_s, lifted_s if lifted_s < held[-1].open_s else gripped_s)
 
 
 def reads_jaws(motion: Motion) -> bool:
@@ -69,27 +74,13 @@ def reads_jaws(motion: Motion) -> bool:
     return bool(np.ptp(read) > 0.05 * np.ptp(sent)) and not np.array_equal(read, sent)
 
 
-def was_carried(grasp: Grasp, tool: ToolPath | None) -> bool:
-    """Say whether what the jaws held was lifted before it went."""
-    if not grasp.held:
-        return False
-    gone_s = grasp.open_s if math.isnan(grasp.lost_s) else grasp.lost_s
-    if tool is None:
-        return gone_s - grasp.close_s >= HELD_S
-    return lift(grasp, tool)[0] < gone_s
-
-
 def _missed(grasp: Grasp, count: int) -> Event:
     times = "once" if count == 1 else f"{count} times"
     short = abs(math.degrees(grasp.short_rad))
-    if grasp.held:
-        says = "what the jaws closed on went before it was lifted"
-    else:
-        says = (
-            f"the gripper closed {times} and its jaws met (they stop {short:.1f}° from the command)"
-        )
+    says = f"the gripper closed {times} and its jaws met (they stop {short:.1f}° from the command)"
     seen = Seen("grip_short_rad", grasp.short_rad, "rad", says)
-    return Event(FailureMode.MISSED_GRASP, grasp.close_s, grasp.open_s, seen)
+    met_s = min(grasp.close_s + CLOSED_S, grasp.open_s)
+    return Event(FailureMode.MISSED_GRASP, met_s, grasp.open_s, seen)
 
 
 def _lost(grasp: Grasp) -> Event:
@@ -132,12 +123,12 @@ def _by_tracker(view: View, closings: tuple[Grasp, ...], measured: Measured) -> 
         missed = Event(FailureMode.MISSED_GRASP, last.close_s, last.open_s, seen_here)
         return Handling((missed,))
     if not last.released:
-        return Handling((), last.close_s)
+        return Handling((), last.close_s, last.close_s + GRASP_S)
     opened_m = seen.tool_m[int(np.searchsorted(seen.t_s, last.open_s).clip(0, len(seen.t_s) - 1))]
     beside_m = float(np.linalg.norm(end_m - opened_m[:2]))
     if beside_m < NEAR_RELEASE_M:
-        return Handling((_released(last, measured),), last.close_s)
+        return Handling((_released(last, measured),), last.close_s, last.close_s + GRASP_S)
     says = f"the object lies {beside_m * 1000:.0f} mm from where the gripper opened"
     lost_s = 0.5 * (last.close_s + last.open_s)
     lost = Event(FailureMode.SLIP, lost_s, lost_s, Seen("release_offset_m", beside_m, "m", says))
-    return Handling((lost,), last.close_s)
+    return Handling((lost,), last.close_s, last.close_s + GRASP_S)

@@ -9,7 +9,7 @@ force window or motor currents alone still tell a collision from an obstruction.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -35,8 +35,8 @@ from gaploop.failure_analysis.views.view import Motion, View
 
 M = FailureMode
 PRECEDENCE: Final = (
-    M.OPERATOR_STOP, M.OBSTRUCTION, M.COLLISION, M.OSCILLATION, M.DRIFT, M.MISSED_GRASP, M.SLIP,
-    M.MISPLACEMENT, M.FROZEN, M.TIMEOUT,
+    M.OPERATOR_STOP, M.OBSTRUCTION, M.COLLISION, M.MISSED_GRASP, M.SLIP, M.MISPLACEMENT,
+    M.OSCILLATION, M.DRIFT, M.FROZEN, M.TIMEOUT,
 )  # fmt: skip
 """Which counts where two begin together."""
 TOGETHER_S: Final = 0.10
@@ -101,23 +101,25 @@ def _first_of(view: View, motions: tuple[Motion, ...], measured: Measured) -> Mo
 def _events(view: View, motion: Motion, measured: Measured) -> tuple[list[Event], str]:
     """Return what one arm didn't recover from, and why its handling couldn't be seen, or ""."""
     held = handled(view, motion, measured)
-    since_s = -math.inf if held.picked_up_s is None else held.picked_up_s
+    since_s = -math.inf if held.gripped_s is None else held.gripped_s
     touched, shook = contacts(motion, load_share(view, motion)), shaking(motion)
     found = [*held.events, *(c for c in touched if not _outlived(c, held, motion))]
     drifted = drifting(motion, touched)
     found += [drifted] if drifted is not None else []
+    lasting = [shook] if shook is not None and shook.end_s > since_s else []
+    if held.lifted_s is not None:
+        late_s = held.lifted_s + SETTLE_S
+        lasting += [c for c in touched if c.at_s < since_s and c.end_s > late_s]
     found = [event for event in found if event.at_s >= since_s]
-    if shook is not None and shook.end_s > since_s:
-        found.append(replace(shook, at_s=max(shook.at_s, since_s)))
-    return found, held.unseen
+    return [*found, *lasting], held.unseen
 
 
 def _outlived(contact: Event, held: Handling, motion: Motion) -> bool:
     """Say whether a hold went on through the contact, to an end of its own."""
-    if held.picked_up_s is None or contact.at_s < held.picked_up_s:
+    if held.gripped_s is None or contact.at_s < held.gripped_s:
         return False
     ends = [e.at_s for e in held.events if e.mode in (M.SLIP, M.MISPLACEMENT)]
-    ends = [end for end in ends if end >= held.picked_up_s and end < float(motion.t_s[-1])]
+    ends = [end for end in ends if end >= held.gripped_s and end < float(motion.t_s[-1])]
     return any(contact.end_s + SETTLE_S < end for end in ends)
 
 
