@@ -43,12 +43,14 @@ class DiffusionSize:
     Attributes:
         horizon: actions predicted at once.
         execute: actions executed before the next prediction.
+        noise: scale of the noise that plans are sampled from, 1 in training; less is surer.
         widths: channels of the U-Net's stages.
         step_width: width of the noise level's embedding.
     """
 
     horizon: int = 16
-    execute: int = 8
+    execute: int = 14
+    noise: float = 0.3
     widths: tuple[int, ...] = (48, 96)
     step_width: int = 32
 
@@ -188,7 +190,8 @@ class DiffusionPolicy:
         shape = (1, self.size.horizon, len(self.signature.action_names))
         with torch.inference_mode():
             given = self.net.condition(state, environment)
-            plan = self.net.sample(given, torch.randn(shape, generator=self._noise))
+            noise = self.size.noise * torch.randn(shape, generator=self._noise)
+            plan = self.net.sample(given, noise)
         return np.asarray(plan[0].numpy(), dtype=np.float64)
 
 

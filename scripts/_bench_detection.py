@@ -35,7 +35,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     from gaploop.scripts._bench_detection_rollouts import CLASSES, rolled, trials
 
     n = config.n or TRIALS
-    with options.progress("Training the diffusion policy", total=STEPS) as advance:
+    with options.progress("Training the diffusion policy", total=sum(STEPS)) as advance:
         before = 0
 
         def told(what: str, done: int, _of: int) -> None:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 TAKES: Final = 150
 """Scripted demonstrations that the diffusion policy learns from: few, so that it errs by itself."""
-STEPS: Final = 4_000
+STEPS: Final = (4_000, 2_000)
+"""Of each round; each starts anew at the full learning rate (Loshchilov & Hutter 2017)."""
+BATCH: Final = 64
 TASK: Final = "pick_place"
 
 
@@ -36,25 +38,26 @@ def diffusion_policy(
     if path.exists():
         return diffusion.load(path)
     folder.mkdir(parents=True, exist_ok=True)
-    spec = TrainSpec(STEPS, batch_size=64, lr=1e-3, seed=seed, warmup_steps=300)
-    size = diffusion.DiffusionSize()
+    shown, size = _demonstrations(folder, seed, told), diffusion.DiffusionSize()
     batches = MixedBatches(
-        [_demonstrations(folder, seed, told)],
+        [shown],
         [Stage((1.0,))],
         chunk=size.horizon,
-        batch_size=spec.batch_size,
+        batch_size=BATCH,
         seed=seed,
         randomise_domain=True,
     )
     net = diffusion.untrained(batches.signature, batches.moments(), size, seed)
-    train(
-        diffusion.DiffusionLearner(net),
-        batches,
-        spec,
-        folder,
-        resume=True,
-        progress=lambda done, of, _loss: told("Training the diffusion policy", done, of),
-    )
+    for number, steps in enumerate(STEPS):
+        before = sum(STEPS[:number])
+
+        def trained(done: int, _of: int, _loss: float, before: int = before) -> None:
+            told("Training the diffusion policy", before + done, sum(STEPS))
+
+        spec = TrainSpec(steps, batch_size=BATCH, lr=1e-3, seed=seed + number, warmup_steps=300)
+        part = folder / f"round_{number}"
+        part.mkdir(exist_ok=True)
+        train(diffusion.DiffusionLearner(net), batches, spec, part, resume=True, progress=trained)
     policy = diffusion.DiffusionPolicy(net, batches.signature, size)
     diffusion.save(policy, path)
     return policy
