@@ -42,7 +42,8 @@ def verdict_words(
     match quota.decision:
         case Decision.NOT_MENDED:
             why = why_no_response(dimension, image_policy)
-            return f"Demonstrations don't mend this (chance that they do: {chance}): {why}."
+            likely = "don't" if curve.responds < 0.2 else "probably don't"
+            return f"Demonstrations {likely} mend this (chance that they do: {chance}): {why}."
         case Decision.UNCLEAR:
             return "Too few failures with a named cause to pay for demonstrations yet."
         case Decision.NOT_WORTH:
