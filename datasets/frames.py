@@ -107,10 +107,10 @@ def _frames(
 
 def _table(files: Sequence[Path], names: list[str], episodes: list[int]) -> pa.Table:
     names = list(dict.fromkeys(names))
-    table = pa.concat_tables([read_parquet(path, names).select(names) for path in files])
+    keep = pc.field("episode_index").isin(pa.array(episodes, pa.int64()))
+    parts = [read_parquet(path, names, keep).select(names) for path in files]
     order = [("episode_index", "ascending"), ("frame_index", "ascending")]
-    keep = pc.is_in(table["episode_index"], pa.array(episodes, pa.int64()))
-    return table.filter(keep).sort_by(order)
+    return pa.concat_tables(parts).sort_by(order)
 
 
 def to_numpy(column: pa.ChunkedArray) -> NDArray[Any]:

@@ -159,10 +159,16 @@ def data_files(info: DatasetInfo) -> list[Path]:
     return sorted(p for p in (info.root / "data").glob("*/*.parquet") if p.is_file())
 
 
-def read_parquet(path: Path, names: list[str] | None = None) -> pa.Table:
-    """Read one Parquet file, or raise UnusableInputError where it is damaged."""
+def read_parquet(path: Path, names: list[str] | None = None, filters: Any = None) -> pa.Table:
+    """Read one Parquet file, or raise UnusableInputError where it is damaged.
+
+    Args:
+        path: the file.
+        names: columns; all if None.
+        filters: as PyArrow takes them; parts of the file without such rows aren't read.
+    """
     try:
-        return pq.read_table(path, columns=names, partitioning=None)
+        return pq.read_table(path, columns=names, filters=filters, partitioning=None)
     except (pa.ArrowInvalid, OSError, pa.ArrowKeyError) as error:
         reason = " ".join(str(error).split())[:160]
         raise UnusableInputError(
