@@ -10,7 +10,14 @@ from gaploop.collect.rig import Rig
 from gaploop.collect.take import STALE_CAMERA_S, stale_camera
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, LostError
-from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
+from gaploop.core.protocols import (
+    CameraSource,
+    Follower,
+    Leader,
+    SceneTracker,
+    SensorSource,
+    TakeSink,
+)
 from gaploop.core.station import Station
 from gaploop.core.types import SafetyReason
 from gaploop.core.vocabulary import Domain
@@ -18,6 +25,7 @@ from gaploop.teleop.advice import GONE, say_reasons, say_to_do
 from gaploop.teleop.control import ControlThread, Mode
 from gaploop.teleop.loop import LoopEnd, Rates
 from gaploop.teleop.safety import make_safety
+from gaploop.teleop.sensors import close_sensors
 from gaploop.teleop.stopping import one_line
 
 
@@ -34,6 +42,7 @@ class ArmRig:
         clock: paces the loop.
         rates: control and frame rate.
         station: its limits, its name, its domain.
+        sensors: what else is measured; closed with the arms.
         tracker: reads the scene from the first camera's pictures, or None.
         calibration: id of the calibration in use, or "".
         conditions: what is set up for every take.
@@ -51,6 +60,7 @@ class ArmRig:
         rates: Rates,
         station: Station,
         *,
+        sensors: tuple[SensorSource, ...] = (),
         tracker: SceneTracker | None = None,
         calibration: str = "",
         conditions: Mapping[str, Any] | None = None,
@@ -74,6 +84,7 @@ class ArmRig:
         self.rig = Rig(
             follower=follower,
             cameras=cameras,
+            sensors=sensors,
             tracker=tracker,
             clock=clock,
             safety=safety,
@@ -110,7 +121,9 @@ class ArmRig:
         Returns:
             A line for every step that failed.
         """
-        return self.control.close()
+        failed = self.control.close()
+        close_sensors(self.rig.sensors)
+        return failed
 
     def hurdle(self) -> str:
         """Return why no take can begin now, in one line; "" where one can.

@@ -6,8 +6,8 @@ import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from gaploop.scripts._find_again import LOOK_S, find_again
 from gaploop.scripts._rolling import Rolling
 from gaploop.scripts._window_keys import gone_of, subscribers
 from gaploop.teleop.loop import Rates
+from gaploop.teleop.sensors import close_sensors, connect_sensors
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class ArmOptions:
         patience_s: how long to wait for what was lost where none is [s].
         clear_key: what the operator presses twice to clear a trip, or to go on after a loss.
         rolling: the policy that drives and is taken over from, if any.
+        sensors: what else to record, as `teleop.sensors` takes it.
     """
 
     robot: Any
@@ -57,6 +59,7 @@ class ArmOptions:
     patience_s: float
     clear_key: str = "c"
     rolling: Rolling | None = None
+    sensors: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,8 @@ class _Line:
             undo.callback(_arms.disconnect, person)
             cameras = _arms.cameras_of(o.robot, clock)
             undo.callback(_arms.disconnect, *cameras)
+            sensors = connect_sensors(o.sensors)
+            undo.callback(close_sensors, sensors)
             rig = ArmRig(
                 follower,
                 self._led(follower, person),
@@ -116,6 +121,7 @@ class _Line:
                 clock,
                 self.rates,
                 o.station,
+                sensors=sensors,
                 tracker=None if o.rolling is None else o.rolling.tracker(cameras, o.station),
                 calibration=_arms.calibration_of(o.file, follower),
                 gone=gone_of(person),

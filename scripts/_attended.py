@@ -140,6 +140,7 @@ def _cast(job: Job, keys: KeyMap, is_watched: bool) -> Iterator[Cast]:
         config.reconnect_s,
         keys.name(Command.CLEAR) or "Enter",
         rolling,
+        config.sensors,
     )
     with arm_cast(options) as cast:
         yield cast

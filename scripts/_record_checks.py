@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import writable_folder
 from gaploop.scripts._arms import EMBEDDED, EXPERT
+from gaploop.teleop.sensors import check_sensors
 
 if TYPE_CHECKING:
     from gaploop.collect.session import MakeRig, Quota
@@ -19,9 +20,20 @@ if TYPE_CHECKING:
 DISPLAYS: Final = ("auto", "window", "terminal", "none")
 
 
+def check_wanted_sensors(config: Any) -> None:
+    """Refuse sensors that can't be connected, or that the embedded cell doesn't have."""
+    if config.sensors and config.robot.type == EMBEDDED:
+        raise UnusableInputError(
+            "--sensors go with an arm; the embedded cell has none. Leave it out, or choose an arm "
+            "with --robot.type."
+        )
+    check_sensors(config.sensors)
+
+
 def check_options(config: Any) -> None:
     """Refuse options that don't fit each other, or values out of range."""
     check_display(config.display)
+    check_wanted_sensors(config)
     if config.robot.type != EMBEDDED and config.teleop.type == EXPERT:
         raise UnusableInputError(
             f"--teleop.type={EXPERT} drives the embedded cell only. For --robot.type="

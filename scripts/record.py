@@ -111,6 +111,10 @@ class RecordConfig:
     """Don't wait for Enter where a real station has to be set up for the plan."""
     station: Path | None = None
     """station.yaml with the cell's name, limits and conditions."""
+    sensors: dict[str, Any] = field(default_factory=dict)
+    """What else is recorded with an arm, at the control rate: name to
+    '{port: /dev/ttyACM2, baud: 115200, channels: {fx_n: N, fy_n: N, fz_n: N}}', where lines of
+    numbers arrive, or '{driver: "my_lab.tactile:Pad", options: {}}'."""
     display: str = "auto"
     """window, terminal or none; auto: a window if there is a display and a person is needed."""
     keys: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,203 @@
+"""Sensors beside the arm (force and torque, touch, and the like) as extra telemetry channels.
+
+A sensor is a port on which lines of numbers arrive, as microcontrollers and many force/torque boxes
+send them, or a class of one's own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.protocols import SensorSource
+from gaploop.core.schema import check_keys
+
+STALE_S: Final = 0.5
+"""A reading older than this isn't recorded as the sensor's."""
+FIRST_S: Final = 3.0
+"""How long a sensor may take to its first reading; a microcontroller restarts when opened."""
+RETRY_S: Final = 1.0
+BAUD: Final = 115200
+_KEYS: Final = ("port", "baud", "channels", "driver", "options")
+_SPLIT: Final = re.compile(r"[\s,;]+")
+
+
+class LineSensor:
+    """Numbers that arrive as lines of text, such as `0.12, -3.4, 9.8`, one per channel in order.
+
+    A thread reads them. A port that is lost is opened again, every second.
+
+    Args:
+        name: of the sensor: its columns are `<name>.<channel>`.
+        port: a serial port, or any URL of pyserial, such as `socket://192.168.1.5:5000`.
+        channels: channel, such as `fx_n`, to unit, in the order in which the numbers arrive.
+        baud: rate of a serial port [bit/s].
+    """
+
+    def __init__(self, name: str, port: str, channels: Mapping[str, str], baud: int = BAUD) -> None:
+        self.channels: Mapping[str, str] = {f"{name}.{c}": u for c, u in channels.items()}
+        self._port, self._baud = port, baud
+        self._newest: tuple[float, tuple[float, ...]] | None = None
+        self._fault, self._odd_line = "", ""
+        self._arrived, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"sensor {name}", daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout_s: float = FIRST_S) -> None:
+        """Wait for the first reading.
+
+        Raises:
+            DeviceError: none comes in `timeout_s` [s].
+        """
+        if not self._arrived.wait(timeout_s):
+            raise DeviceError(self._why())
+
+    def read(self) -> Mapping[str, float]:
+        """Return the newest reading.
+
+        Raises:
+            DeviceError: there is none, or it is older than `STALE_S`.
+        """
+        newest = self._newest
+        if newest is None or time.monotonic() - newest[0] > STALE_S:
+            raise DeviceError(self._why())
+        return dict(zip(self.channels, newest[1], strict=True))
+
+    def close(self) -> None:
+        """Let go of the port; safe to call twice."""
+        self._over.set()
+        self._thread.join(timeout=2.0)
+
+    def _why(self) -> str:
+        names = ", ".join(self.channels)
+        if self._fault:
+            return f"{self._port} ({names}): {self._fault}. Check cable and port."
+        if self._odd_line:
+            return (
+                f"{self._port} sends {self._odd_line!r}, not {len(self.channels)} numbers a line "
+                f"({names}). Check the sensor's channels and baud."
+            )
+        return f"{self._port} ({names}) sends nothing. Check that the sensor is on, and its baud."
+
+    def _run(self) -> None:
+        import serial
+
+        while not self._over.is_set():
+            try:
+                with serial.serial_for_url(self._port, baudrate=self._baud, timeout=0.2) as port:
+                    self._fault = ""
+                    self._listen(port)
+            except (OSError, ValueError) as error:  # pyserial's own errors are OSErrors
+                self._fault = str(error) or type(error).__name__
+                self._over.wait(RETRY_S)
+
+    def _listen(self, port: Any) -> None:
+        rest = b""
+        while not self._over.is_set():
+            rest += port.read(max(1, port.in_waiting))
+            *lines, rest = rest.split(b"\n")
+            rest = rest[-4096:]  # a sender without line ends fills no memory
+            for line in lines:
+                self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        text = line.decode("ascii", "replace").strip()
+        try:
+            values = tuple(float(part) for part in _SPLIT.split(text) if part)
+        except ValueError:
+            values = ()
+        if len(values) != len(self.channels):
+            self._odd_line = text[:40]
+            return
+        self._newest = (time.monotonic(), values)
+        self._arrived.set()
+
+
+def check_sensors(sensors: Mapping[str, Any]) -> None:
+    """Check what `--sensors` asks for, before anything is connected.
+
+    Raises:
+        UnusableInputError: what is wrong in it, and what is valid.
+    """
+    for name, spec in sensors.items():
+        where = f"--sensors: {name}"
+        if not isinstance(spec, Mapping):
+            raise UnusableInputError(
+                f"{where} must be a mapping such as {{port: /dev/ttyACM2, channels: {{fz_n: N}}}}, "
+                f"got {spec!r}."
+            )
+        check_keys(dict(spec), _KEYS, where, ())
+        if ("port" in spec) == ("driver" in spec):
+            raise UnusableInputError(
+                f"{where} needs either port, where lines of numbers arrive, or driver, a class "
+                "such as my_lab.tactile:Pad."
+            )
+        if "port" in spec and not (isinstance(c := spec.get("channels"), Mapping) and c):
+            raise UnusableInputError(
+                f"{where} needs channels: names to units in the order in which the numbers "
+                "arrive, such as {fx_n: N, fy_n: N, fz_n: N}."
+            )
+
+
+def connect_sensors(sensors: Mapping[str, Any]) -> tuple[SensorSource, ...]:
+    """Connect what `--sensors` asks for, once `check_sensors` has passed it.
+
+    Raises:
+        UnusableInputError: a driver can't be made.
+        DeviceError: a sensor sends nothing usable.
+    """
+    found: list[SensorSource] = []
+    try:
+        for name, spec in sensors.items():
+            found.append(_connect(name, spec))
+            require_distinct(found)
+        for sensor in found:
+            if isinstance(sensor, LineSensor):
+                sensor.wait()
+    except BaseException:
+        close_sensors(found)
+        raise
+    return tuple(found)
+
+
+def close_sensors(sensors: Sequence[SensorSource]) -> None:
+    """Let go of sensors that hold something."""
+    for sensor in sensors:
+        if callable(close := getattr(sensor, "close", None)):
+            close()
+
+
+def require_distinct(sensors: Sequence[SensorSource]) -> None:
+    """Check that no two sensors write the same column.
+
+    Raises:
+        UnusableInputError: two do.
+    """
+    columns = [column for sensor in sensors for column in sensor.channels]
+    twice = sorted({column for column in columns if columns.count(column) > 1})
+    if twice:
+        raise UnusableInputError(f"--sensors: two sensors write {', '.join(twice)}. Rename one.")
+
+
+def _connect(name: str, spec: Mapping[str, Any]) -> SensorSource:
+    if "port" in spec:
+        channels = {str(c): str(u) for c, u in spec["channels"].items()}
+        return LineSensor(name, str(spec["port"]), channels, int(spec.get("baud", BAUD)))
+    path = str(spec["driver"])
+    module, _, attribute = path.partition(":")
+    try:
+        driver = getattr(importlib.import_module(module), attribute)
+        made: SensorSource = driver(name, **spec.get("options", {}))
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise UnusableInputError(
+            f"--sensors: {name}: driver {path} can't be made ({error}). Give module:Class; it is "
+            f"called as Class({name!r}, **options) and offers channels and read()."
+        ) from None
+    if not getattr(made, "channels", None) or not callable(getattr(made, "read", None)):
+        raise UnusableInputError(f"--sensors: {name}: {path} offers no channels and read().")
+    return made
