@@ -9,9 +9,9 @@ from typing import Any, Final
 from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.across.factors import Effect, FactorTable, factor_table
 from gaploop.failure_analysis.across.intervals import Estimate
-from gaploop.failure_analysis.across.matched import Matched, matched
+from gaploop.failure_analysis.across.matched import SCENES, Matched, matched
 from gaploop.failure_analysis.across.trends import Change, Version, change, versions
-from gaploop.failure_analysis.across.trials import Attempt, Trials, attempted, trials_of
+from gaploop.failure_analysis.across.trials import Attempt, Trials, attempted, trials_of, without
 from gaploop.failure_analysis.across.unexplained import Group, Unexplained, group_unexplained
 from gaploop.failure_analysis.reference import Nominal
 
@@ -98,11 +98,12 @@ def across_trials(
     Raises:
         UnusableInputError: a reference that isn't there.
     """
+    conditions = without(rows, SCENES)  # what names a scene isn't what may cost success
     return Across(
         counted,
-        factor_table(rows, references) if rows else None,
+        factor_table(conditions, references) if rows else None,
         sim_gaps(rows),
-        change(rows),
+        change(conditions),
         versions(rows),
         groups,
     )

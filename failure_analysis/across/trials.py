@@ -6,7 +6,7 @@ import csv
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -216,6 +216,14 @@ def _row(row: Mapping[str, Any], columns: Columns, factors: Sequence[str], where
         raise UnusableInputError(f"{where}: {successes} successes in {trials} trials can't be.")
     levels = {name: str(row[name] or NOMINAL).strip() for name in factors}
     return Trials(levels, successes, trials, str(row[columns.cluster]) if columns.cluster else "")
+
+
+def without(rows: Sequence[Trials], factors: Collection[str]) -> tuple[Trials, ...]:
+    """Return rows without some of their factors."""
+    return tuple(
+        replace(row, levels={f: v for f, v in row.levels.items() if f not in factors})
+        for row in rows
+    )
 
 
 def gathered(rows: Sequence[Trials], fewest: int = FEWEST) -> tuple[Trials, ...]:

@@ -141,10 +141,14 @@ def _why(diagnosis: Diagnosis) -> str:
         return "No failure points clearly to one cause."
     shares: Mapping[str, float] = diagnosis.summary["dimensions"]
     ranked = sorted((n for n in shares if shares[n] >= LEAST_SHARE), key=lambda n: -shares[n])
-    said = (
-        f"{words(n)} {percent(share_estimate(shares[n], len(diagnosis.takes)))}" for n in ranked
-    )
-    return ", ".join(said) + " of the failures."
+    takes, none = len(diagnosis.takes), float(diagnosis.summary["none"])
+    said = [f"{words(n)} {percent(share_estimate(shares[n], takes))}" for n in ranked]
+    if none >= LEAST_SHARE:
+        said.append(f"unexplained {percent(share_estimate(none, takes))}")
+    if not said:
+        return "No single cause explains a tenth of the failures."
+    text_ = ", ".join(said)
+    return f"{text_[0].upper()}{text_[1:]} of the failures."
 
 
 def _sure(diagnosis: Diagnosis) -> str:

@@ -107,6 +107,22 @@ def test_simulation_is_matched_with_the_real_robot() -> None:
     assert any("the real robot" in line for line in across_lines(found))
 
 
+def test_scenes_pair_takes_and_are_no_factor_of_their_own() -> None:
+    """Each scene was tried once a policy: as a condition it would explain every outcome."""
+    made = [
+        attempt(30 * v + k, (k + v) % 3 > 0, {"scene": k}, policy=f"v{v}")
+        for v in (1, 2)
+        for k in range(30)
+    ]
+    found = across_takes(made)
+    assert found.table is not None
+    assert {e.factor for e in found.table.effects} == {"policy"}
+    assert found.change is not None
+    beside = found.versions[1].since_before
+    assert beside is not None
+    assert beside.pairs == 30
+
+
 def test_no_judged_take_is_said(tmp_path: Path) -> None:
     found = across_takes([])
     assert found.table is None

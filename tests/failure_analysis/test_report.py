@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,17 @@ import pytest
 from failure_analysis_makers import repeated, scene_picture, successes, take
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.failure_analysis.across.across import Across, across_trials
+from gaploop.failure_analysis.across.trials import Trials
 from gaploop.failure_analysis.attribution.scoring import cross_table, mode_table, read_truth
-from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose
+from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, summarise
 from gaploop.failure_analysis.planning.plan import make_plan
+from gaploop.failure_analysis.reference import choose_reference
+from gaploop.failure_analysis.report.across_page import across_page
 from gaploop.failure_analysis.report.figures import count_grid, share_bars
 from gaploop.failure_analysis.report.page import Section, figure_png, page, save_figure, table
 from gaploop.failure_analysis.report.plan_part import plan_section
-from gaploop.failure_analysis.report.report import diagnosis_report
+from gaploop.failure_analysis.report.report import CARDS, diagnosis_report, report_pngs
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +94,40 @@ def test_pictures_without_any_structure_do_not_crash() -> None:
     flat = repeated(np.full((192, 192, 3), 90, dtype=np.uint8))
     found = diagnose([*successes(), take(uid="bad", seed=40, pictures=flat)]).takes
     assert sum(found[0].dimensions.values()) + found[0].none == pytest.approx(1.0)
+
+
+def across(level: str = "dim") -> Across:
+    return across_trials([
+        Trials({"lighting": "nominal"}, 45, 50, t0_ns=1),
+        Trials({"lighting": level}, 15, 50, t0_ns=2),
+    ])  # fmt: skip
+
+
+def test_the_first_section_answers_where_why_how_sure_and_what_to_do(diagnosis: Diagnosis) -> None:
+    html = diagnosis_report(diagnosis, {}, across(), make_plan(diagnosis, 30))
+    minute = html.split("<section>")[1]
+    for question in ("Success", "Where", "Why", "How sure", "What to do"):
+        assert f"<dt>{question}</dt>" in minute
+    assert "lighting dim, -59 points" in minute  # -60 raw; the estimate is a bit more careful
+    assert "Actuator response" in minute
+    assert "rather than record" in minute
+
+
+def test_names_in_conditions_are_escaped() -> None:
+    html, _ = across_page(across("<script>"), "<b>")
+    assert "<script>" not in html
+    assert "<b>" not in html.split("<body>")[1].replace("<b>60%</b>", "").replace("<b>100</b>", "")
+
+
+def test_figures_for_slides_are_png(diagnosis: Diagnosis) -> None:
+    found = report_pngs(diagnosis, across())
+    assert set(found) == {"factors.png", "modes.png", "dimensions.png"}
+    assert all(png.startswith(b"\x89PNG") for png in found.values())
+
+
+def test_a_report_of_thousands_of_failures_stays_short(diagnosis: Diagnosis) -> None:
+    many = [replace(diagnosis.takes[0], uid=f"take-{k}", episode=k) for k in range(3000)]
+    large = Diagnosis("id", "many", tuple(many), summarise(many, [], choose_reference([])))
+    html = diagnosis_report(large, {}, across())
+    assert html.count('<div class="take">') == CARDS
+    assert len(html) < 60_000
