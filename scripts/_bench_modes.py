@@ -69,7 +69,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         root = folder / f"journals_{config.seed}"
         jobs = plan_jobs(config.policy.required(), root, config.seed, config.n or 2)
         with options.progress("Stations", total=len(jobs)) as advance:
-            for _ in run_jobs(record, jobs, 2):
+            for _ in run_jobs(record, jobs, config.workers):
                 advance(1)
     journals = sorted(path.parent for path in root.rglob("truth.jsonl"))
     rows = list[Row]()

@@ -24,6 +24,8 @@ and saturate while they speed up, stays below 0.80."""
 LOAD_S: Final = 0.20
 PUSHED_RAD: Final = math.radians(1.5)
 """A joint that is pushed stands further off its command than usual in the take by this much."""
+USUAL_PERCENTILE: Final = 20
+"""Low, because an arm that is blocked early stands off its command for most of the take."""
 DISPLACED_RAD: Final = math.radians(2.0)
 TOUCH_S: Final = 0.30
 """Contacts that are this near in time are one."""
@@ -84,11 +86,11 @@ def _smooth(values: FloatArray, width: int) -> FloatArray:
 def pushed_rad(motion: Motion) -> FloatArray:
     """Return how far each arm joint stands off its delayed command beyond what is usual [rad].
 
-    Usual is the 60th percentile of the take: play and weak drives are there all the time.
+    Usual is a low percentile of the take: play and weak drives are there all the time.
     Shape (n, n_arm_joints), smoothed over 50 ms.
     """
     off = np.abs(_smooth(motion.residual_rad[:, motion.arm_joints], round(0.05 * motion.rate_hz)))
-    return np.asarray(np.maximum(off - np.percentile(off, 60, axis=0), 0.0))
+    return np.asarray(np.maximum(off - np.percentile(off, USUAL_PERCENTILE, axis=0), 0.0))
 
 
 def contacts(motion: Motion, load_share: FloatArray | None) -> list[Event]:
