@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,6 +62,7 @@ def every_figure(
             for part, names in PARTS.items()
             if part != "test"
         },
+        "trade": trade(strict, model),
         "left_out_in_training": _plain(_left_out(found, model)),
         "masked": _masked(strict, references, model),
         "recalibration": recalibration(found, model, seed),
@@ -102,6 +103,17 @@ def _usual_s(found: Found) -> dict[str, float]:
         for failure in rows:
             lengths.setdefault(failure.take.usual, []).append(failure.take.duration_s)
     return {name: float(np.median(values)) for name, values in lengths.items()}
+
+
+def trade(strict: Sequence[Failure], model: EvidenceModel) -> list[dict[str, Any]]:
+    """Return what naming less brings: every figure that naming decides, by the share asked for."""
+    rows = []
+    for name in (0.3, 0.5, 0.7, 0.9, 0.95, 0.99):
+        careful = replace(model, thresholds=replace(model.thresholds, name=name, second=1.0 - name))
+        scored = benchmark.score(study.cases(strict, study.by_model(careful)))
+        kept = ("named", "right_of_named", "mixed_safe", "false_cause")
+        rows.append({"share": name, **{k: scored[k].value for k in kept}})
+    return rows
 
 
 def _left_out(found: Found, model: EvidenceModel) -> dict[str, benchmark.Figure]:

@@ -63,8 +63,7 @@ def record_corpus(
         "policy": policy_id(policy),
         "stations": [asdict(station) for station in stations],
     }
-    _check_same(folder, index)
-    write_json(folder / INDEX, index)
+    write_json(folder / INDEX, _with_held(folder, index))
     (folder / STATIONS).mkdir(exist_ok=True)
     jobs = []
     for station in stations:
@@ -76,11 +75,15 @@ def record_corpus(
         progress(takes)
 
 
-def _check_same(folder: Path, index: dict[str, Any]) -> None:
-    """Refuse a folder with other takes; one that holds fewer, or more, of these is gone on with."""
+def _with_held(folder: Path, index: dict[str, Any]) -> dict[str, Any]:
+    """Return the index with what the folder holds besides; a larger corpus holds a smaller one.
+
+    Raises:
+        UnusableInputError: the folder holds other takes.
+    """
     path = folder / INDEX
     if not path.exists():
-        return
+        return index
     held, wanted = read_json(path), _as_read(index)
     known = {s["key"]: s for s in held.get("stations", ())}
     same = all(known.get(s["key"], s) == s for s in wanted["stations"])
@@ -89,6 +92,8 @@ def _check_same(folder: Path, index: dict[str, Any]) -> None:
             f"{folder} holds another corpus (other --seed, policy or version). Name an empty "
             "--output_dir, or the one that this corpus was begun in."
         )
+    stations = {**{s["key"]: s for s in wanted["stations"]}, **known}
+    return {**wanted, "stations": list(stations.values())}
 
 
 def _as_read(value: Any) -> Any:

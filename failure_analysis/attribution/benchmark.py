@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,51 +95,60 @@ def score(cases: Sequence[Case], seed: int = 0) -> dict[str, Figure]:
     certain = [*single, *none]
     sets = [c for c in certain if c.said.candidates]
     return {
-        "top1": _share(single, lambda c: c.said.top == c.truth, seed),
-        "top1_by_dimension": _resampled(single, _macro, seed),
-        "named": _share(single, lambda c: bool(c.said.named), seed),
-        "right_of_named": _share(told, lambda c: c.said.named == c.causes, seed),
-        "right_of_all": _share(single, lambda c: c.said.named == c.causes, seed),
-        "ece": _resampled(certain, _ece, seed),
-        "ece_if_calibrated": _resampled(certain, _ece_floor, seed),
-        "mixed_safe": _share(mixed, lambda c: not c.said.named or c.said.named == c.causes, seed),
-        "mixed_both_named": _share(mixed, lambda c: c.said.named == c.causes, seed),
-        "mixed_top_is_one": _share(mixed, lambda c: c.said.top in c.causes, seed),
-        "false_cause": _share(none, lambda c: bool(c.said.named), seed),
-        "coverage": _share(sets, lambda c: c.truth in c.said.candidates, seed),
-        "set_size": _resampled(sets, lambda s: np.mean([len(c.said.candidates) for c in s]), seed),
+        "top1": _mean(single, lambda c: c.said.top == c.truth, seed),
+        "top1_by_dimension": _macro(single, seed),
+        "named": _mean(single, lambda c: bool(c.said.named), seed),
+        "right_of_named": _mean(told, lambda c: c.said.named == c.causes, seed),
+        "right_of_all": _mean(single, lambda c: c.said.named == c.causes, seed),
+        "ece": _ece(certain, seed),
+        "ece_if_calibrated": _ece_floor(certain),
+        "mixed_safe": _mean(mixed, lambda c: not c.said.named or c.said.named == c.causes, seed),
+        "mixed_both_named": _mean(mixed, lambda c: c.said.named == c.causes, seed),
+        "mixed_top_is_one": _mean(mixed, lambda c: c.said.top in c.causes, seed),
+        "false_cause": _mean(none, lambda c: bool(c.said.named), seed),
+        "coverage": _mean(sets, lambda c: c.truth in c.said.candidates, seed),
+        "set_size": _mean(sets, lambda c: len(c.said.candidates), seed),
     }
 
 
-type Measure = Callable[[Sequence[Case]], Any]
+type Measure = Callable[[NDArray[np.int64]], float]
 
 
-def _share(cases: Sequence[Case], holds: Callable[[Case], bool], seed: int) -> Figure:
-    return _resampled(cases, lambda drawn: np.mean([holds(c) for c in drawn]), seed)
+def _mean(cases: Sequence[Case], value: Callable[[Case], float], seed: int) -> Figure:
+    values = np.array([float(value(c)) for c in cases])
+    return _resampled(cases, lambda drawn: float(values[drawn].mean()), seed)
 
 
-def _resampled(cases: Sequence[Case], measure: Measure, seed: int) -> Figure:
-    """Return a figure with the interval of a bootstrap over stations."""
+def _macro(cases: Sequence[Case], seed: int) -> Figure:
+    """Mean over the dimensions of the share that is right."""
+    right = np.array([c.said.top == c.truth for c in cases])
+    truth = np.array([CAUSES.index(c.truth) for c in cases])
+
+    def measure(drawn: NDArray[np.int64]) -> float:
+        counts = np.bincount(truth[drawn], minlength=len(CAUSES))
+        hits = np.bincount(truth[drawn], weights=right[drawn], minlength=len(CAUSES))
+        return float(np.mean(hits[counts > 0] / counts[counts > 0]))
+
+    return _resampled(cases, measure, seed)
+
+
+def _ece(cases: Sequence[Case], seed: int) -> Figure:
+    """Expected calibration error of the likeliest cause."""
+    sure, right = _certainty(cases)
+    return _resampled(
+        cases, lambda drawn: expected_calibration_error(sure[drawn], right[drawn]), seed
+    )
+
+
+def _ece_floor(cases: Sequence[Case]) -> Figure:
+    """What a perfectly calibrated posterior of these shares would score, by chance of counting."""
     if not cases:
         return Figure(None, None, 0)
-    stations: dict[str, list[Case]] = {}
-    for case in cases:
-        stations.setdefault(case.station, []).append(case)
-    groups, rng = list(stations.values()), np.random.default_rng([seed, 17])
-    values = []
-    for _ in range(REDRAWN):
-        drawn = rng.integers(len(groups), size=len(groups))
-        values.append(float(measure([c for n in drawn for c in groups[int(n)]])))
-    low, high = np.percentile(values, (2.5, 97.5))
-    return Figure(float(measure(cases)), (float(low), float(high)), len(cases))
-
-
-def _macro(cases: Sequence[Case]) -> float:
-    """Mean over the dimensions of the share that is right."""
-    by: dict[str, list[bool]] = {}
-    for case in cases:
-        by.setdefault(case.truth, []).append(case.said.top == case.truth)
-    return float(np.mean([np.mean(found) for found in by.values()]))
+    sure, _ = _certainty(cases)
+    rng = np.random.default_rng(0)
+    tries = [expected_calibration_error(sure, rng.random(len(sure)) < sure) for _ in range(REDRAWN)]
+    low, high = np.percentile(tries, (2.5, 97.5))
+    return Figure(float(np.mean(tries)), (float(low), float(high)), len(cases))
 
 
 def _certainty(cases: Sequence[Case]) -> tuple[FloatArray, NDArray[np.bool_]]:
@@ -147,17 +156,21 @@ def _certainty(cases: Sequence[Case]) -> tuple[FloatArray, NDArray[np.bool_]]:
     return sure, np.array([c.said.top == c.truth for c in cases])
 
 
-def _ece(cases: Sequence[Case]) -> float:
-    """Expected calibration error of the likeliest cause, over ten bins of equal count."""
-    return expected_calibration_error(*_certainty(cases))
-
-
-def _ece_floor(cases: Sequence[Case]) -> float:
-    """What a perfectly calibrated posterior of these shares would score, by chance of counting."""
-    sure, _ = _certainty(cases)
-    rng = np.random.default_rng(0)
-    tries = [expected_calibration_error(sure, rng.random(len(sure)) < sure) for _ in range(5)]
-    return float(np.mean(tries))
+def _resampled(cases: Sequence[Case], measure: Measure, seed: int) -> Figure:
+    """Return a figure with the interval of a bootstrap over stations."""
+    if not cases:
+        return Figure(None, None, 0)
+    stations: dict[str, list[int]] = {}
+    for n, case in enumerate(cases):
+        stations.setdefault(case.station, []).append(n)
+    groups = [np.array(rows) for rows in stations.values()]
+    rng = np.random.default_rng([seed, 17])
+    values = []
+    for _ in range(REDRAWN):
+        drawn = rng.integers(len(groups), size=len(groups))
+        values.append(measure(np.concatenate([groups[int(n)] for n in drawn])))
+    low, high = np.percentile(values, (2.5, 97.5))
+    return Figure(measure(np.arange(len(cases))), (float(low), float(high)), len(cases))
 
 
 def expected_calibration_error(sure: FloatArray, right: NDArray[np.bool_]) -> float:

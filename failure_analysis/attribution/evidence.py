@@ -38,14 +38,10 @@ class Rules:
     """What the rules say about one failed take; strengths are 0 or more.
 
     Attributes:
-        direct: dimension to strength of its direct evidence.
-        indirect: dimension to strength of its indirect evidence.
         left: dimension to strength of what no other dimension's evidence explains.
         seen: the evidence that is left, strongest first, with its dimension.
     """
 
-    direct: Mapping[GapDimension, float]
-    indirect: Mapping[GapDimension, float]
     left: Mapping[GapDimension, float]
     seen: tuple[tuple[GapDimension, Seen], ...]
 
@@ -77,7 +73,7 @@ def rules_say(measured: Measured, reference: Reference, mode: FailureMode | None
         left = [*left, task]
     hits = sorted(left, key=lambda h: -h.strength)
     seen = tuple((h.rule.dimension, h.seen) for h in hits)
-    return Rules(_scores(direct), _scores(indirect), scores, seen)
+    return Rules(scores, seen)
 
 
 def _unexplained(
@@ -123,7 +119,7 @@ def _hit(
     if math.isnan(z) or (rule.side and z * rule.side < 0):
         return None
     beyond = abs(z) - QUIET_Z
-    if beyond <= 0:
+    if beyond <= 0 or any(reference.z(n, measured[n]) > QUIET_Z for n in rule.unless):
         return None
     strength = min(rule.weight * math.log1p(beyond), CAP * min(rule.weight, 1.0))
     spec = registry()[rule.signal]
@@ -144,8 +140,10 @@ def _scores(hits: Sequence[_Hit]) -> Strengths:
     return scores
 
 
-TASK_TOLERANCE_M: Final = 0.040
-"""At rest nearer the target than this, on the disc, an attempt looks done to anyone watching."""
+RELEASED_M: Final = 0.040
+"""Let go nearer the target than this, on the disc, an attempt looks done to anyone watching;"""
+RESTS_M: Final = {"end_distance_m": 0.020, "release_target_m": RELEASED_M}
+"""and so it does where the object is seen to rest this near (15 mm and the tracker's error)."""
 TASK_QUIET: Final = 1.0
 """Direct evidence above this speaks against it,"""
 TASK_LOUDEST: Final = 2.2
@@ -156,9 +154,10 @@ def _task_evidence(
     measured: Measured, reference: Reference, loudest: float, mode: FailureMode | None
 ) -> _Hit | None:
     """Everything else is nominal, the object rests at the target, and it was judged a failure."""
-    name = "release_target_m" if math.isnan(measured["end_distance_m"]) else "end_distance_m"
-    away, far = measured[name], reference.z(name, measured[name])
-    placed = away < TASK_TOLERANCE_M and not far > QUIET_Z and measured["held_share"] > 0.9
+    rests, let_go = measured["end_distance_m"], measured["release_target_m"]
+    name, away = ("release_target_m", let_go) if math.isnan(rests) else ("end_distance_m", rests)
+    placed = (let_go < RELEASED_M or math.isnan(let_go)) and away < RESTS_M[name]
+    placed &= not reference.z("release_target_m", let_go) > QUIET_Z and measured["held_share"] > 0.9
     if mode is not FailureMode.MISPLACEMENT or not placed or loudest > TASK_QUIET:
         return None
     says = (

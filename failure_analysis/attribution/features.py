@@ -8,7 +8,6 @@ as far is one step more, whatever the signal. What can't be seen is 0, and flags
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -48,8 +47,6 @@ def names() -> tuple[str, ...]:
     return (
         "one",
         *(f"left.{d.value}" for d in GapDimension),
-        *(f"direct.{d.value}" for d in GapDimension),
-        *(f"indirect.{d.value}" for d in GapDimension),
         *(f"{side}.{name}" for name in _signals() for side in ("above", "below")),
         *(f"mode.{mode.value}" for mode in FailureMode),
         *(f"unseen.{source}" for source in SOURCES),
@@ -72,18 +69,12 @@ def features(measured: Measured, reference: Reference, mode: FailureMode | None)
     rules = rules_say(measured, reference, mode)
     values = [
         1.0,
-        *_of(rules.left),
-        *_of(rules.direct),
-        *_of(rules.indirect),
+        *(rules.left[d] for d in GapDimension),
         *(side for name in _signals() for side in _sides(reference.z(name, measured[name]))),
         *(float(mode is m) for m in FailureMode),
         *(float(_is_blind(source, measured, reference)) for source in SOURCES),
     ]
     return Features(np.array(values), rules)
-
-
-def _of(strengths: Mapping[GapDimension, float]) -> Iterator[float]:
-    return (strengths[d] for d in GapDimension)
 
 
 def _sides(z: float) -> tuple[float, float]:

@@ -23,6 +23,7 @@ class Rule:
         modes: failure modes it holds for; all where empty.
         fault: the channel that this signal shows to be faulty itself, or "".
         through: the channels it is seen through: where one is faulty, it says little.
+        unless: signals that explain it harmlessly where they stand above usual.
     """
 
     dimension: GapDimension
@@ -32,11 +33,14 @@ class Rule:
     modes: frozenset[FailureMode] = frozenset()
     fault: str = ""
     through: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
 
 
 _PICTURE: Final = ("picture",)
 _VIEW: Final = ("picture", "view")
 _READINGS: Final = ("readings",)
+_ILL_AIMED: Final = ("grasp_offset_m",)
+"""The gripper didn't close where the object is seen: no wonder that nothing is held."""
 _FAILED_GRIP: Final = frozenset({M.MISSED_GRASP, M.SLIP})
 
 DIRECT: Final[tuple[Rule, ...]] = (
@@ -75,7 +79,9 @@ INDIRECT: Final[tuple[Rule, ...]] = (
     Rule(D.HUMAN_BEHAVIOR, "moved_alone_m", +1, 0.8),
     Rule(D.ENVIRONMENTAL_COMPLEXITY, "jumps_hz", +1, 0.6),
     Rule(D.ENVIRONMENTAL_COMPLEXITY, "hidden_far_share", +1, 0.6),
-    Rule(D.CONTACT_DYNAMICS, "held_share", -1, 0.9, _FAILED_GRIP),
+    Rule(D.CONTACT_DYNAMICS, "held_share", -1, 0.9, _FAILED_GRIP, unless=_ILL_AIMED),
+    Rule(D.CONTACT_DYNAMICS, "slip_rad_s", +1, 0.7, through=_READINGS),
+    Rule(D.CONTACT_DYNAMICS, "lost_count", +1, 0.5, _FAILED_GRIP),
     Rule(D.CONTACT_DYNAMICS, "grip_creep_rad", +1, 1.0),
     Rule(D.CONTACT_DYNAMICS, "release_offset_m", +1, 0.6),
     Rule(D.OBJECT_PROPERTY, "carry_current_a", +1, 0.7, through=_READINGS),
@@ -84,7 +90,7 @@ INDIRECT: Final[tuple[Rule, ...]] = (
     Rule(D.CONTACT_DYNAMICS, "grip_short_rad", -1, 0.6, through=_READINGS),
     Rule(D.OBJECT_PROPERTY, "grip_short_rad", +1, 0.6, through=_READINGS),
     Rule(D.SPATIAL_GEOMETRY, "contact_height_m", +1, 0.9, through=_READINGS),
-    Rule(D.SENSOR_NOISE, "picture_repeats", +1, 0.6, through=_PICTURE),
+    Rule(D.OBJECT_PROPERTY, "contact_height_m", +1, 0.8, through=_READINGS),
     Rule(D.SENSOR_NOISE, "drift_rad", +1, 0.5),
     Rule(D.ACTUATOR_RESPONSE, "oscillation_rad", +1, 0.5, through=_READINGS),
 )

@@ -1,0 +1,343 @@
+"""Laws of attribution: shares, sets and thresholds; the rules as prior; labels; predictions."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from failure_analysis_makers import repeated, scene_picture, successes, take, wrench
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from gaploop.core import labels
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.labels import LabelEvent
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import FailureMode, GapDimension
+from gaploop.failure_analysis.attribution import benchmark, features, fit
+from gaploop.failure_analysis.attribution.benchmark import Case, Prediction
+from gaploop.failure_analysis.attribution.model import (
+    CAUSES,
+    NONE,
+    SHIPPED,
+    EvidenceModel,
+    Thresholds,
+    candidates,
+    load_model,
+    named,
+    save_model,
+    shipped_model,
+)
+from gaploop.failure_analysis.attribution.posterior import attribute
+from gaploop.failure_analysis.attribution.station_labels import engineers_say
+from gaploop.failure_analysis.diagnosis import diagnose
+from gaploop.failure_analysis.reference import Nominal, Reference
+from gaploop.failure_analysis.signals.registry import Measured, registry
+
+LIMITS = Thresholds(0.5, 0.2, 0.8, 0.9)
+USUAL = Reference("made up", 20, {name: Nominal(0.0, 1.0, 20) for name in registry()})
+
+
+def measured(**z: float) -> Measured:
+    """Signals that stand so many spreads from usual; all others are usual."""
+    spread = {n: max(1.0, s.floor) for n, s in registry().items()}
+    values = {n: z.get(n, 0.0) * spread[n] for n, s in registry().items() if s.source != "policy"}
+    return Measured(values, {})
+
+
+def row(mode: FailureMode | None = None, **z: float) -> FloatArray:
+    return features.features(measured(**z), USUAL, mode).values
+
+
+def plain_model() -> EvidenceModel:
+    """The rules as a model, before any data."""
+    nothing = fit.Labelled(
+        np.empty((0, len(features.names()))), np.empty((0, 10)), np.empty(0), (), ()
+    )
+    weights = fit.fit_weights(features.names(), nothing, fit.Stiffness())
+    return EvidenceModel(features.names(), weights, 1.0, LIMITS, 0.9, {})
+
+
+shares = arrays(np.float64, 10, elements=st.floats(0.001, 1.0)).map(lambda a: a / a.sum())
+
+
+@given(shares, st.floats(0.05, 1.0))
+def test_a_conformal_set_holds_the_likeliest_and_grows_with_its_cut(
+    p: FloatArray, cut: float
+) -> None:
+    found = candidates(p, cut)
+    assert CAUSES[int(np.argmax(p))] in found
+    assert set(found) <= set(candidates(p, min(1.0, cut + 0.1)))
+    assert len(set(found)) == len(found)
+
+
+@given(shares)
+def test_one_two_or_nothing_is_named_and_always_the_likeliest(p: FloatArray) -> None:
+    found = named(p, LIMITS)
+    ranked = sorted(GapDimension, key=lambda d: -p[CAUSES.index(d.value)])
+    assert found in ((), (ranked[0],), tuple(ranked[:2]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(st.sampled_from(sorted(registry())), st.floats(-1e6, 1e6), max_size=6))
+def test_shares_sum_to_one_whatever_is_measured(z: dict[str, float]) -> None:
+    found = attribute(measured(**z), USUAL, FailureMode.SLIP, plain_model())
+    assert math.isclose(sum(found.dimensions.values()) + found.none, 1.0, abs_tol=1e-9)
+    assert all(math.isfinite(share) and share >= 0 for share in found.dimensions.values())
+
+
+@pytest.mark.parametrize(
+    ("signal", "side", "cause"),
+    [
+        ("lag_s", 30.0, GapDimension.ACTUATOR_RESPONSE),
+        ("jitter_rad", 30.0, GapDimension.SENSOR_NOISE),
+        ("brightness", -30.0, GapDimension.VISUAL_DOMAIN),
+        ("camera_shift_px", 30.0, GapDimension.SPATIAL_GEOMETRY),
+        ("object_area_ratio", 30.0, GapDimension.OBJECT_PROPERTY),
+        ("foreground_share", 30.0, GapDimension.ENVIRONMENTAL_COMPLEXITY),
+        ("hand_share", 30.0, GapDimension.HUMAN_BEHAVIOR),
+    ],
+)
+def test_without_data_the_model_is_the_rules(signal: str, side: float, cause: GapDimension) -> None:
+    found = attribute(measured(**{signal: side}), USUAL, FailureMode.TIMEOUT, plain_model())
+    assert found.named == (cause,)
+    assert found.seen[0].signal == signal
+
+
+def test_evidence_for_two_dimensions_names_both() -> None:
+    found = attribute(measured(lag_s=60.0, brightness=-60.0), USUAL, None, plain_model())
+    assert set(found.named) == {GapDimension.ACTUATOR_RESPONSE, GapDimension.VISUAL_DOMAIN}
+
+
+def test_nothing_unusual_names_nothing() -> None:
+    found = attribute(measured(), USUAL, FailureMode.SLIP, plain_model())
+    assert found.abstained
+    assert found.none > max(found.dimensions.values())
+
+
+def test_missing_channels_are_said_and_the_rules_take_over() -> None:
+    blind = replace(measured(lag_s=30.0), unseen={"motion": "no joint commands with readings"})
+    found = attribute(blind, USUAL, None, plain_model())
+    assert found.by == "rules: no joint commands with readings"
+    limits = replace(USUAL, takes=0)
+    assert "usual" in attribute(measured(lag_s=30.0), limits, None, plain_model()).by
+    assert attribute(measured(lag_s=30.0), USUAL, None, plain_model()).by == "model"
+
+
+def test_own_evidence_never_speaks_against_its_dimension() -> None:
+    """Data in which loud evidence comes with another cause may silence it, never turn it round."""
+    rows = np.array([row(lag_s=20.0 + n) for n in range(20)])
+    of = fit.targets([["visual_domain"]] * 20)
+    groups = tuple(frozenset({"visual_domain.blur"}) for _ in rows)
+    data = fit.Labelled(rows, of, np.ones(20), groups, ("pick_place",) * 20)
+    weights = fit.fit_weights(features.names(), data, fit.Stiffness(0.01, 0.01))
+    cause = CAUSES.index("actuator_response")
+    assert weights[cause, features.names().index("left.actuator_response")] >= 0.0
+
+
+def test_left_out_predictions_never_saw_their_mechanism_or_task() -> None:
+    groups = tuple(frozenset({g}) for g in "aabbccdd")
+    tasks = ("x", "y") * 4
+    data = fit.Labelled(np.arange(8.0)[:, None], np.full((8, 10), 0.1), np.ones(8), groups, tasks)
+    seen: list[fit.Labelled] = []
+
+    def spy(train: fit.Labelled):  # type: ignore[no-untyped-def]
+        seen.append(train)
+        return lambda rows: np.full((len(rows), 10), train.rows.sum())
+
+    logits = fit.left_out(data, spy)
+    assert len(seen) == 8
+    for n, (group, task) in enumerate(zip(groups, tasks, strict=True)):
+        allowed = [k for k in range(8) if not groups[k] & group and tasks[k] != task]
+        assert logits[n, 0] == sum(allowed)
+
+
+def test_mixtures_stay_out_of_fits_for_either_of_their_mechanisms() -> None:
+    groups = (frozenset("a"), frozenset("b"), frozenset("ab"), frozenset("c"))
+    data = fit.Labelled(
+        np.arange(4.0)[:, None], np.full((4, 10), 0.1), np.ones(4), groups, ("x",) * 4
+    )
+    totals = fit.left_out(
+        data, lambda train: lambda rows: np.full((len(rows), 10), train.rows.sum())
+    )
+    assert totals[0, 0] == 1.0 + 3.0
+    assert totals[2, 0] == 3.0
+
+
+def test_conformal_sets_cover_as_stated() -> None:
+    """Split conformal prediction: fresh draws are covered at least as often as stated."""
+    rng = np.random.default_rng(0)
+
+    def draw(n: int) -> tuple[FloatArray, fit.Labelled]:
+        p = rng.dirichlet(np.full(10, 0.4), n)
+        truth = [int(rng.choice(10, p=row)) for row in p]
+        of = np.eye(10)[truth]
+        return p, fit.Labelled(np.empty((n, 0)), of, np.ones(n), (), ())
+
+    p, data = draw(800)
+    cut = fit.conformal_cut(p, data)
+    fresh, other = draw(4000)
+    inside = [
+        CAUSES[int(t.argmax())] in candidates(s, cut)
+        for s, t in zip(fresh, other.targets, strict=True)
+    ]
+    assert np.mean(inside) >= 0.88
+
+
+def test_temperature_mends_overconfidence() -> None:
+    rng = np.random.default_rng(1)
+    true_logits = rng.normal(0.0, 2.0, (3000, 10))
+    p = np.exp(true_logits) / np.exp(true_logits).sum(axis=1, keepdims=True)
+    of = np.eye(10)[[int(rng.choice(10, p=row)) for row in p]]
+    data = fit.Labelled(np.empty((3000, 0)), of, np.ones(3000), (), ())
+    assert fit.temperature(3.0 * true_logits, data) == pytest.approx(3.0, rel=0.1)
+
+
+def test_a_stations_labels_silence_evidence_that_is_always_there() -> None:
+    """At a station with warm light, every failure looked like `visual_domain`."""
+    model = plain_model()
+    warm = {"cast_red": 12.0}
+    rows = np.array([row(**warm, lag_s=4.0 + n) for n in range(12)])
+    of = fit.targets([["actuator_response"]] * 12)
+    fresh = row(**warm, lag_s=9.5)
+    assert model.judge(fresh).named != (GapDimension.ACTUATOR_RESPONSE,)
+    mended = fit.recalibrated(model, rows, of)
+    assert max(mended.judge(fresh).shares, key=lambda d: mended.judge(fresh).shares[d]) is (
+        GapDimension.ACTUATOR_RESPONSE
+    )
+    assert mended.about["labels"] == 12
+
+
+def test_only_engineers_labels_that_stand_are_learned_from(tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    said = LabelEvent("a", "dimensions", {"visual_domain": 1.0}, "ana", "engineer")
+    labels.append(
+        path,
+        said,
+        LabelEvent("b", "dimensions", {"sensor_noise": 1.0}, "ana", "engineer"),
+        LabelEvent("b", "dimensions", {}, "ana", "engineer"),
+        LabelEvent("c", "dimensions", {"human_behavior": 1.0}, "gaploop", "auto"),
+        labels.retraction(said),
+    )
+    assert engineers_say(path) == {"b": {}}
+    assert engineers_say(tmp_path / "nowhere.jsonl") == {}
+
+
+def test_diagnosis_learns_from_labels_and_says_so() -> None:
+    takes = [take(uid=f"bad-{n}", seed=30 + n, lag_s=0.1, pictures=repeated(scene_picture()))
+             for n in range(fit.LEAST_LABELS)]  # fmt: skip
+    causes = {t.info.uid: {"actuator_response": 1.0} for t in takes}
+    found = diagnose([*successes(), *takes], model=plain_model(), causes=causes)
+    assert found.summary["labels_learned_from"] == len(takes)
+    few = dict(list(causes.items())[:3])
+    assert diagnose([*successes(), *takes], causes=few).summary["labels_learned_from"] == 0
+
+
+def test_force_windows_are_judged_by_the_rules() -> None:
+    windows = [wrench(np.linspace(100, 1500, 15), uid=str(n), seed=n) for n in range(6)]
+    found = diagnose(windows).takes
+    assert all(t.by.startswith("rules") or t.by == "" for t in found)
+
+
+def test_a_saved_model_is_the_model_that_loads(tmp_path: Path) -> None:
+    model = plain_model()
+    save_model(model, tmp_path / SHIPPED)
+    again = load_model(tmp_path / SHIPPED)
+    assert np.allclose(again.weights, model.weights, atol=1e-5)
+    assert again.thresholds == model.thresholds
+    for content in ("{}", '{"schema": "gaploop.attribution.v1"}'):
+        (tmp_path / "bad.json").write_text(content)
+        with pytest.raises(UnusableInputError):
+            load_model(tmp_path / "bad.json")
+
+
+def test_a_model_of_an_older_registry_loads_and_gives_new_features_no_weight(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / SHIPPED
+    save_model(plain_model(), path)
+    value = json.loads(path.read_text())
+    del value["weights"]["left.human_behavior"]
+    path.write_text(json.dumps(value))
+    column = features.names().index("left.human_behavior")
+    assert not load_model(path).weights[:, column].any()
+
+
+def test_the_shipped_model_loads_and_is_no_worse_than_the_rules_on_plain_faults() -> None:
+    model = shipped_model()
+    assert model is not None
+    assert model.weights.shape == (10, len(features.names()))
+    assert model.about["evidence"] == "sim-to-sim"
+    found = attribute(measured(lag_s=40.0), USUAL, FailureMode.TIMEOUT, model)
+    assert (
+        max(found.dimensions, key=lambda d: found.dimensions[d]) is GapDimension.ACTUATOR_RESPONSE
+    )
+
+
+def case(
+    truth: set[str], top: str, *, sure: float = 0.9, says: set[str] | None = None, n: int = 0
+) -> Case:
+    p = np.full(10, (1.0 - sure) / 9)
+    p[CAUSES.index(top)] = sure
+    said = Prediction(p, frozenset(says if says is not None else {top} - {NONE}))
+    return Case(f"{n}/0", str(n), frozenset(truth), said)
+
+
+def test_scores_count_what_they_say() -> None:
+    cases = [
+        case({"visual_domain"}, "visual_domain", n=0),
+        case({"visual_domain"}, "sensor_noise", n=1),
+        case({"sensor_noise"}, NONE, n=2),
+        case(set(), NONE, n=3),
+        case(set(), "visual_domain", n=4),
+        case({"visual_domain", "sensor_noise"}, "visual_domain", n=5),
+        case({"visual_domain", "sensor_noise"}, "visual_domain", says=set(), n=6),
+        case({"visual_domain", "sensor_noise"}, "visual_domain",
+             says={"visual_domain", "sensor_noise"}, n=7),
+    ]  # fmt: skip
+    found = {name: figure.value for name, figure in benchmark.score(cases).items()}
+    assert found["top1"] == pytest.approx(1 / 3)
+    assert found["right_of_named"] == pytest.approx(1 / 2)
+    assert found["false_cause"] == pytest.approx(1 / 2)
+    assert found["mixed_safe"] == pytest.approx(2 / 3)
+    assert found["mixed_both_named"] == pytest.approx(1 / 3)
+
+
+def test_intervals_know_that_takes_of_a_station_belong_together() -> None:
+    """Forty takes of two stations are two draws, not forty."""
+    alone = [case({"visual_domain"}, "visual_domain" if n % 2 else NONE, n=n) for n in range(40)]
+    together = [replace(c, station=str(n % 2)) for n, c in enumerate(alone)]
+    wide, narrow = benchmark.score(together)["top1"], benchmark.score(alone)["top1"]
+    assert wide.interval is not None
+    assert narrow.interval is not None
+    assert wide.interval[1] - wide.interval[0] > narrow.interval[1] - narrow.interval[0]
+
+
+def test_calibration_error_is_zero_where_certainty_is_accuracy() -> None:
+    sure = np.repeat([0.5, 1.0], 100)
+    right = np.r_[np.tile([True, False], 50), np.ones(100, dtype=bool)]
+    assert benchmark.expected_calibration_error(sure, right) < 0.02
+    assert benchmark.expected_calibration_error(np.ones(100), np.zeros(100, dtype=bool)) == 1.0
+
+
+def test_predictions_read_back_and_bad_ones_are_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "said.jsonl"
+    said = case({"visual_domain"}, "visual_domain").said
+    path.write_text(benchmark.prediction_line("s/1", said) + "\n")
+    again = benchmark.read_predictions(path)["s/1"]
+    assert np.allclose(again.shares, said.shares)
+    assert again.named == said.named
+    for bad in (
+        "no",
+        '{"id": "s/1"}',
+        '{"id": "s/1", "dimensions": {"contact": 1}, "none": 0, "named": []}',
+        '{"id": "s/1", "dimensions": {"visual_domain": 0.4}, "none": 0.1, "named": []}',
+    ):
+        path.write_text(bad + "\n")
+        with pytest.raises(UnusableInputError, match="line 1"):
+            benchmark.read_predictions(path)
