@@ -69,8 +69,7 @@ class ReviewPage:
                 self._filters()
                 self._list = TakeList(lambda n: row(self._desk.take(self._uids[n])), self.open)
             with ui.element("main"):
-                self._chart = ui.echart({}).classes("signals")
-                self._player = Player(self._chart.id, self.press)
+                self._player = Player(self.press)
             self._panel = Panel(self._do, self._noted)
             self._help = dialogs.Help()
             self._agreement = dialogs.AgreementTable(self._desk)

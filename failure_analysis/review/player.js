@@ -4,6 +4,8 @@ const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4];
 const BAND_PX = 20; // the phases, above the strips
 const TITLE_PX = 17; // above every strip
 const AXIS_PX = 22; // below the last one
+const LEFT_PX = 42; // of the numbers beside the strips
+const RIGHT_PX = 18;
 
 export default {
   template: `
@@ -25,6 +27,10 @@ export default {
         <span class="clock">{{ clock }}</span>
         <span class="speed" :class="{ other: speed !== 1 }">{{ speed }}×</span>
       </div>
+      <div class="signals" v-show="signals">
+        <div class="chart" ref="signals"></div>
+        <div v-if="left !== null" class="cursor" :style="{ left: left + 'px' }"></div>
+      </div>
     </div>`,
   props: {
     uid: String,
@@ -33,12 +39,11 @@ export default {
     fps: Number,
     message: String,
     keys: Object,
-    chart: Number,
     signals: String,
     marks: Array, // [from, to, words] in seconds: phases, who drives, what safety did
   },
   emits: ["key"],
-  data: () => ({ frame: 0, playing: false, speed: 1, trouble: "" }),
+  data: () => ({ frame: 0, playing: false, speed: 1, trouble: "", left: null }),
   computed: {
     count() {
       return this.frame_t_s.length;
@@ -80,6 +85,7 @@ export default {
   unmounted() {
     window.removeEventListener("keydown", this.pressed);
     this.watched.disconnect();
+    this.chart?.dispose();
     cancelAnimationFrame(this.turn);
   },
   methods: {
@@ -178,62 +184,46 @@ export default {
       else this.$emit("key", name);
     },
     // The chart: a click goes to that time, a line shows where the video is.
-    draw() {
-      const chart = this.echart();
-      if (!chart) return setTimeout(() => this.draw(), 20);
+    async draw() {
+      const { echarts } = await import("nicegui-echart"); // only now: the list needn't wait for it
+      if (!this.$refs.signals) return;
+      this.chart ??= this.wired(echarts.init(this.$refs.signals));
       this.options = JSON.parse(this.signals || "{}");
-      chart.setOption({ ...this.options, grid: this.grids(chart) }, { notMerge: true });
+      this.chart.setOption({ ...this.options, grid: this.grids() }, { notMerge: true });
       this.place();
     },
-    grids(chart) {
+    wired(chart) {
+      chart.getZr().on("click", (event) => this.clicked(event));
+      this.watched.observe(this.$refs.signals);
+      return chart;
+    },
+    grids() {
       const count = (this.options.grid ?? []).length;
-      const room = (chart.getHeight() - BAND_PX - AXIS_PX) / Math.max(1, count - 1);
+      const room = (this.chart.getHeight() - BAND_PX - AXIS_PX) / Math.max(1, count - 1);
       return Array.from({ length: count }, (_, n) => ({
         outerBoundsMode: "none", // otherwise the strip with the labels is a little narrower
-        left: 42,
-        right: 18,
+        left: LEFT_PX,
+        right: RIGHT_PX,
         top: n === 0 ? 2 : BAND_PX + (n - 1) * room + TITLE_PX,
         height: n === 0 ? BAND_PX - 2 : Math.max(8, room - TITLE_PX - 3),
       }));
     },
     resized() {
-      const chart = this.echart();
-      if (!chart || !this.options) return;
-      chart.resize();
-      chart.setOption({ grid: this.grids(chart) });
+      this.chart.resize();
+      this.chart.setOption({ grid: this.grids() });
       this.place();
-    },
-    echart() {
-      const element = this.chart ? getElement(this.chart) : undefined;
-      const chart = element?.chart;
-      if (chart && this.wired !== chart) {
-        this.wired = chart;
-        this.watched.observe(element.$el);
-        chart.getZr().on("click", (event) => this.clicked(event));
-        this.line = document.createElement("div");
-        this.line.className = "cursor";
-        element.$el.appendChild(this.line);
-        element.$el.style.position = "relative";
-      }
-      return chart;
     },
     clicked(event) {
       if (this.count === 0) return;
-      const t_s = this.wired.convertFromPixel({ xAxisIndex: 0 }, event.offsetX);
+      const t_s = this.chart.convertFromPixel({ xAxisIndex: 0 }, event.offsetX);
       let frame = this.frame_t_s.findIndex((t) => t > t_s);
       frame = frame < 0 ? this.count - 1 : Math.max(0, frame - 1);
       this.show(frame);
     },
     place() {
-      const chart = this.echart();
-      if (!chart || this.count === 0) return;
-      let left;
-      try {
-        left = chart.convertToPixel({ xAxisIndex: 0 }, this.frame_t_s[this.frame] ?? 0);
-      } catch {
-        return;
-      }
-      if (Number.isFinite(left)) this.line.style.left = `${left}px`;
+      if (!this.chart || !this.options?.grid || this.count === 0) return;
+      const t_s = this.frame_t_s[this.frame] ?? 0;
+      this.left = this.chart.convertToPixel({ xAxisIndex: 0 }, t_s);
     },
   },
 };

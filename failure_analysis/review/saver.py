@@ -45,6 +45,7 @@ class Saver:
         self.on_change: Callable[[], None] = lambda: None
         """Called from the thread whenever `saved`, `waiting` or `trouble` changes."""
         self._folder = folder
+        self._bare = labelled.lacks_columns(folder)
         self._acts: deque[_Act] = deque()
         self._unshown: set[str] = set()
         self._changed = threading.Condition()
@@ -102,8 +103,8 @@ class Saver:
         try:
             if not self._folder.root.is_dir():
                 raise FileNotFoundError(f"{self._folder.root} is gone")
-            if labelled.lacks_columns(self._folder):
-                self._folder = labelled.add_columns(self._folder)
+            if self._bare:
+                self._folder, self._bare = labelled.add_columns(self._folder), False
             folder = replace(self._folder, events=act.known)
             labelled.write_down(folder, act.events)
         except (OSError, GaploopError) as error:

@@ -5,7 +5,7 @@ export default {
   template: `
     <div class="takes" ref="box" @scroll.passive="scrolled">
       <div class="takes-all" :style="{ height: total * ${ROW_PX} + 'px' }">
-        <div v-for="(take, i) in rows" :key="take.uid" class="take"
+        <div v-for="(take, i) in takes" :key="take.uid" class="take"
              :class="[take.state, { on: take.uid === selected }]"
              :style="{ top: (first + i) * ${ROW_PX} + 'px' }"
              :data-uid="take.uid" :title="take.says" @click="$emit('pick', take.uid)">
@@ -20,17 +20,22 @@ export default {
   props: {
     total: Number,
     first: Number,
-    rows: Array,
+    rows: String,
     selected: String,
     nothing: String,
   },
   emits: ["pick", "window"],
+  computed: {
+    takes() {
+      return JSON.parse(this.rows);
+    },
+  },
   methods: {
     scrolled() {
       const top = Math.floor(this.$refs.box.scrollTop / ROW_PX);
       const bottom = Math.ceil((this.$refs.box.scrollTop + this.$refs.box.clientHeight) / ROW_PX);
       const before = top < this.first && this.first > 0;
-      const after = bottom > this.first + this.rows.length && bottom <= this.total;
+      const after = bottom > this.first + this.takes.length && bottom <= this.total;
       if ((before || after) && this.asked !== top) {
         this.asked = top;
         this.$emit("window", top);

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import nicegui.elements.echart  # noqa: F401  (player.js imports ECharts by the name it gets here)
 from nicegui.element import Element
 
 from gaploop.failure_analysis.review.keys import BY_KEY, PLAYER
 from gaploop.failure_analysis.review.prepare import Prepared
 
-WINDOW: Final = 120
+WINDOW: Final = 80
 """Rows that the browser holds at once."""
 
 
@@ -29,7 +31,7 @@ class TakeList(Element, component="take_list.js"):
         self._row = row
         self._total = 0
         self._first = 0
-        self.props.update(total=0, first=0, rows=[], selected="", nothing="")
+        self.props.update(total=0, first=0, rows="[]", selected="", nothing="")
         self.on("pick", lambda event: on_pick(str(event.args)))
         self.on("window", lambda event: self._move(int(event.args)))
 
@@ -61,21 +63,21 @@ class TakeList(Element, component="take_list.js"):
     def _send(self) -> None:
         last = min(self._first + WINDOW, self._total)
         rows = [dict(self._row(place)) for place in range(self._first, last)]
-        self.props.update(first=self._first, rows=rows)
+        # As text: NiceGUI would watch every one of its values for changes.
+        self.props.update(first=self._first, rows=json.dumps(rows))
 
 
 class Player(Element, component="player.js"):
-    """The videos of a take, with every key of the page.
+    """The videos of a take with its signals below, and every key of the page.
 
     Args:
-        chart: id of the chart that follows the video.
         on_key: called with the name of every key that isn't the player's own.
     """
 
-    def __init__(self, chart: int, on_key: Callable[[str], None]) -> None:
+    def __init__(self, on_key: Callable[[str], None]) -> None:
         super().__init__()
         keys = {name: key.value if key.action == PLAYER else "" for name, key in BY_KEY.items()}
-        self.props.update(keys=keys, chart=chart)
+        self.props.update(keys=keys)
         self.show("", Prepared({}, (), 1.0))
         self.on("key", lambda event: on_key(str(event.args)))
 
