@@ -81,7 +81,10 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 
 def plan_jobs(policy: str | Path, folder: Path, seed: int, takes: int) -> list[Job]:
-    """Return one station of every mechanism and of every way to fail, for every controller."""
+    """Return one station of every mechanism and of every way to fail, for every controller.
+
+    In random order, so that what a run that was cut short leaves is a fair sample.
+    """
     from gaploop.scripts._bench_modes_record import Job
     from gaploop.sim.gaps import MECHANISMS
     from gaploop.sim.provoke import WAYS
@@ -97,7 +100,7 @@ def plan_jobs(policy: str | Path, folder: Path, seed: int, takes: int) -> list[J
                 Job(f"{task}-{controller}-{name}", task, controller, policy, gap, way, draw, scene,
                     takes, folder)
             )  # fmt: skip
-    return jobs
+    return [jobs[k] for k in rng.permutation(len(jobs))]
 
 
 def judge_journal(journal: Path) -> Iterator[Row]:
