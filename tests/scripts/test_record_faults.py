@@ -42,6 +42,18 @@ from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.loop import Rates
 
 WITHIN_S = 60.0
+
+
+class Touch:
+    """A sensor beside the arm, for --sensors."""
+
+    def __init__(self, name: str) -> None:
+        self.channels = {f"{name}.touch": "kPa"}
+
+    def read(self) -> Mapping[str, float]:
+        return dict.fromkeys(self.channels, 7.0)
+
+
 STATION = Station(name="bench", domain=Domain.SIM_TARGET)
 
 
@@ -115,6 +127,7 @@ def test_a_pulled_cable_costs_one_take_of_a_session_that_nobody_watches(
     puller.start()
     short = ["--dataset.episode_time_s=0.8", "--dataset.reset_time_s=0"]
     command = ["record", *pair.options, *short, "--dataset.num_episodes=2", "--display=none"]
+    command.append(f"--sensors={{pad: {{driver: '{Touch.__module__}:Touch'}}}}")
     assert main([*command, f"--dataset.root={tmp_path / 'data'}", "--json"]) == 0
     puller.join()
     heard = capsys.readouterr()
@@ -132,6 +145,7 @@ def test_a_pulled_cable_costs_one_take_of_a_session_that_nobody_watches(
         assert (take.info.domain, take.info.fps) == (Domain.SIM_TARGET, 30.0)
         assert len(take.telemetry) > 4 * len(take.frames)
         assert take.telemetry.arms() == ("follower", "leader")
+        assert set(take.telemetry.columns["pad.touch"]) == {7.0}
     assert pair.limp("follower")
 
 

@@ -51,8 +51,8 @@ class _Box:
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Iterator[_Box]:
-    yield _Box(tmp_path / "box")
+def box(tmp_path: Path) -> _Box:
+    return _Box(tmp_path / "box")
 
 
 @pytest.fixture
