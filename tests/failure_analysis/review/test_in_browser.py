@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from gaploop.core import labels
+from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.labels.labelled import open_labelled
+from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis, save_diagnosis
 from gaploop.scripts._bench_review import SAVED, SHOWN, serving
 from gaploop.scripts._bench_review_dataset import BITS, BLOCK_PX, FRAMES
 from gaploop.scripts._chromium import Tab, browser, open_tab
@@ -132,16 +134,31 @@ def test_seeking_shows_exactly_that_frame_in_every_camera(journal: Path, tab: Ta
         assert pictures(tab) == [stopped, stopped]
 
 
-def test_a_suggestion_is_accepted_with_one_key(dataset: Path, tab: Tab) -> None:
-    with serving(dataset, "--author=ana") as address:
+def test_a_suggestion_is_accepted_with_one_key(dataset: Path, tmp_path: Path, tab: Tab) -> None:
+    """The first is read from a diagnosis, the next one is made while the page is open."""
+    uid = open_labelled(dataset).episodes[3].info.uid
+    shares = dict.fromkeys(GapDimension, 0.0) | {GapDimension.CONTACT_DYNAMICS: 0.8}
+    found = TakeDiagnosis(uid, 3, "slip", "transport", shares, 0.2, False, ())
+    save_diagnosis(Diagnosis("id", "data", (found,)), tmp_path / "diagnosis.json")
+    with serving(dataset, "--author=ana", f"--diagnosis={tmp_path / 'diagnosis.json'}") as address:
         visit(tab, address)
-        tab.wait("document.querySelector('.verdict') !== null", 90)
-        first, suggested = tab.js(OPEN), lit(tab)
-        assert "misplacement" in suggested
+        tab.click(
+            *tab.js(f"""(r => [r.x + 90, r.y + 9])(document.querySelector(
+            '.take[data-uid="{uid}"]').getBoundingClientRect())""")
+        )
+        tab.wait(f"{OPEN} === '{uid}'")
+        assert lit(tab) == ["failure", "slip", "transport", "contact dynamics 0.8"]
         tab.key("Enter")
-        tab.wait(f"{OPEN} !== '{first}' && {SAVED} === 1")
+        tab.wait(f"{OPEN} !== '{uid}' && {SAVED} === 1")
+        tab.wait("document.querySelector('.verdict') !== null", 90)
     events = [e for e in open_labelled(dataset).events if e.author == "ana"]
-    assert {e.field: e.value for e in events}["failure_mode"] == "misplacement"
+    assert {e.uid for e in events} == {uid}
+    assert {e.field: e.value for e in events} == {
+        "outcome": "failure",
+        "failure_mode": "slip",
+        "phase": "transport",
+        "dimensions": {"contact_dynamics": 0.8},
+    }
     assert {e.source for e in events} == {"engineer"}
 
 
