@@ -11,13 +11,14 @@ import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from gaploop.core.vocabulary import GapDimension
 from gaploop.finetune.errant import ERRORS, HELD_OUT_ERRORS
 from gaploop.sim.gaps import mechanisms_of
+from gaploop.sim.gaps.catalog import HeldOut
 
 TRAIN_TASKS: Final = ("pick_place", "pick_lift")
 TEST_TASK: Final = "stack_cube"
@@ -63,6 +64,8 @@ REFERENCE_TAKES: Final = 15
 """Nominal takes of each task and controller that say what is usual."""
 TWIN_SCENES: Final = 8
 """Scenes that gaps are tried on; a nominal take of each says that it can be done."""
+type Kind = Literal["train", "test", "blind"]
+"""Mechanisms for training, held out, or never looked at by whoever built the model."""
 BLIND: Final = "blind"
 TAKES_PER_STATION: Final = 2
 SCENES: Final = 3_000_000
@@ -213,31 +216,12 @@ def _combinations() -> dict[str, list[_Combination]]:
     }
 
 
-def mechanism_names(kind: str) -> list[str]:
-    """Return "dimension.mechanism" of `train`, of the known `test` ones, or of `blind` ones."""
-    names = []
-    for dimension in GapDimension:
-        for mechanism in mechanisms_of(dimension.value, "never" if kind == "train" else "only"):
-            known = f"{dimension.value}.{mechanism.name}" in KNOWN_HELD_OUT
-            if kind == "train" or known == (kind != BLIND):
-                names.append(f"{dimension.value}.{mechanism.name}")
-    return names
-
-
-KNOWN_HELD_OUT: Final = frozenset(
-    {
-        "contact_dynamics.sticky",
-        "visual_domain.lens",
-        "sensor_noise.coarse_encoder",
-        "object_property.round",
-        "environmental_complexity.occluder",
-        "human_behavior.take",
-        "actuator_response.slow",
-        "spatial_geometry.zero_offset",
-        "task_specification.alignment",
-    }
-)
-"""Held-out mechanisms that the rules' author knew of. All others are blind."""
+def mechanism_names(kind: Kind) -> list[str]:
+    """Return "dimension.mechanism" of those for training, held out, or never looked at."""
+    held_out: dict[Kind, HeldOut] = {"train": "never", "test": "only", "blind": "blind"}
+    return [
+        f"{d.value}.{m.name}" for d in GapDimension for m in mechanisms_of(d.value, held_out[kind])
+    ]
 
 
 def _possible(task: str, gap: str) -> bool:
@@ -246,7 +230,7 @@ def _possible(task: str, gap: str) -> bool:
 
 
 def _singles(
-    drivers: Mapping[str, Sequence[str]], severities: Sequence[float], kind: str
+    drivers: Mapping[str, Sequence[str]], severities: Sequence[float], kind: Kind
 ) -> Iterator[_Combination]:
     for task, names in drivers.items():
         for driver, gap, severity in itertools.product(names, mechanism_names(kind), severities):
@@ -255,7 +239,7 @@ def _singles(
 
 
 def _pairs(
-    drivers: Mapping[str, Sequence[str]], severities: Sequence[float], kind: str
+    drivers: Mapping[str, Sequence[str]], severities: Sequence[float], kind: Kind
 ) -> Iterator[_Combination]:
     """Yield two gaps of different dimensions, both at the same severity."""
     for task, names in drivers.items():

@@ -156,7 +156,7 @@ def _leader(job: _Job, rig: EmbeddedRig, scene: int) -> Leader:
     if controller == SCRIPT:
         tracker = Tracker.nominal(rig.cell.image_size, task=rig.cell.task)
         return ScriptedLeader(rig.cell, scene, sees="tracker", tracker=tracker)
-    return ErrantLeader(rig.cell, controller, scene)
+    return ErrantLeader(rig.cell, controller, scene, job.station.gap_seed)
 
 
 @functools.cache

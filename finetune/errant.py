@@ -52,17 +52,18 @@ class ErrantLeader:
     Args:
         cell: the cell; read only.
         error: one of `ERRORS` or `HELD_OUT_ERRORS`.
-        seed: draws the controller's habits, and when and how it errs.
+        seed: draws the controller's habits.
+        error_seed: draws when and how it errs.
 
     Raises:
         UnknownChoiceError: no such error.
     """
 
-    def __init__(self, cell: Cell, error: str, seed: int) -> None:
+    def __init__(self, cell: Cell, error: str, seed: int, error_seed: int = 0) -> None:
         if error not in ERRORS + HELD_OUT_ERRORS:
             raise unknown_choice("error", error, ERRORS + HELD_OUT_ERRORS)
         self._error = error
-        self._rng = np.random.default_rng([seed, 41])
+        self._rng = np.random.default_rng([seed, error_seed, 41])
         shifts: dict[str, FloatArray] = {"object": np.zeros(2), "target": np.zeros(2)}
         if error in ("wrong_target", "grasps_beside"):
             low, high = (0.045, 0.09) if error == "wrong_target" else (0.022, 0.045)

@@ -23,6 +23,8 @@ from gaploop.failure_analysis.signals.registry import Measured, registry
 LOUD_Z: Final = 2.0
 """Spreads from which on a signal of its own counts, without a rule."""
 LOUDEST: Final = 5.0
+FAINTEST: Final = 0.05
+"""What a dimension scores for which nothing speaks: nine of them together hardly count."""
 SOURCES: Final = ("motion", "currents", "scene", "images")
 LEFT_OUT: Final = frozenset({"force", "policy"})
 """Sources that few takes have: nothing was learned about them."""
@@ -69,7 +71,7 @@ def features(measured: Measured, reference: Reference, mode: FailureMode | None)
     rules = rules_say(measured, reference, mode)
     values = [
         1.0,
-        *(rules.left[d] for d in GapDimension),
+        *(math.log(math.expm1(rules.left[d]) + FAINTEST) for d in GapDimension),
         *(side for name in _signals() for side in _sides(reference.z(name, measured[name]))),
         *(float(mode is m) for m in FailureMode),
         *(float(_is_blind(source, measured, reference)) for source in SOURCES),

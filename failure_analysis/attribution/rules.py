@@ -81,7 +81,7 @@ INDIRECT: Final[tuple[Rule, ...]] = (
     Rule(D.ENVIRONMENTAL_COMPLEXITY, "hidden_far_share", +1, 0.6),
     Rule(D.CONTACT_DYNAMICS, "held_share", -1, 0.9, _FAILED_GRIP, unless=_ILL_AIMED),
     Rule(D.CONTACT_DYNAMICS, "slip_rad_s", +1, 0.7, through=_READINGS),
-    Rule(D.CONTACT_DYNAMICS, "lost_count", +1, 0.5, _FAILED_GRIP),
+    Rule(D.CONTACT_DYNAMICS, "lost_count", +1, 5.0, _FAILED_GRIP),  # one loss: 3.3 spreads
     Rule(D.CONTACT_DYNAMICS, "grip_creep_rad", +1, 1.0),
     Rule(D.CONTACT_DYNAMICS, "release_offset_m", +1, 0.6),
     Rule(D.OBJECT_PROPERTY, "carry_current_a", +1, 0.7, through=_READINGS),
