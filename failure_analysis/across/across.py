@@ -9,9 +9,16 @@ from typing import Any, Final
 from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.across.factors import Effect, FactorTable, factor_table
 from gaploop.failure_analysis.across.intervals import Estimate
-from gaploop.failure_analysis.across.matched import SCENES, Matched, matched
+from gaploop.failure_analysis.across.matched import Matched, matched
 from gaploop.failure_analysis.across.trends import Change, Version, change, versions
-from gaploop.failure_analysis.across.trials import Attempt, Trials, attempted, trials_of, without
+from gaploop.failure_analysis.across.trials import (
+    SCENES,
+    Attempt,
+    Trials,
+    attempted,
+    trials_of,
+    without,
+)
 from gaploop.failure_analysis.across.unexplained import Group, Unexplained, group_unexplained
 from gaploop.failure_analysis.reference import Nominal
 

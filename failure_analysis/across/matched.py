@@ -18,10 +18,8 @@ from gaploop.failure_analysis.across.intervals import (
     rate,
     weighted_sum,
 )
-from gaploop.failure_analysis.across.trials import Trials
+from gaploop.failure_analysis.across.trials import SCENES, Trials
 
-SCENES: Final = ("scene", "seed")
-"""Free conditions that name a scene; where both sets have them, their trials pair up."""
 LEAST_PAIRS: Final = 2
 
 type Stratum = tuple[str, ...]

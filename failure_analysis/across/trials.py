@@ -25,8 +25,8 @@ MOST_LEVELS: Final = 6
 """Different numbers in a condition above which they are gathered in ranges."""
 ABOUT: Final = ("task", "policy", "operator", "station", "domain")
 """What is known about a take besides its conditions and may cost success."""
-CLUSTER: Final = "session"
-"""Takes of one session share light, wear and mood: they say less than as many sessions would."""
+SCENES: Final = ("scene", "seed")
+"""Free conditions that name a scene; where two sets have them, their trials pair up."""
 _SUCCESS: Final = {"success": 1, "true": 1, "1": 1, "failure": 0, "false": 0, "0": 0}
 
 
@@ -107,7 +107,7 @@ def trials_of(attempts: Iterable[Attempt]) -> tuple[Trials, ...]:
             {name: levels[n] for name, levels in columns.items()},
             int(a.outcome == Outcome.SUCCESS),
             1,
-            a.info.session,
+            a.info.session,  # one light, wear and mood: less than as many sessions would say
             a.info.t0_ns,
             a.info.uid,
         )
@@ -122,8 +122,8 @@ def _circumstances(info: TakeInfo) -> dict[str, Any]:
 
 def _levels(values: Sequence[Any], name: str) -> list[str]:
     """Return values as levels; what is nominal has one name, many numbers become ranges."""
-    if name in ABOUT:
-        return [str(value or "unknown") for value in values]
+    if name in ABOUT or name in SCENES:  # names, also where they are numbers
+        return ["unknown" if value in (None, "") else str(value) for value in values]
     sizes = [_size(value) for value in values]
     different = {s for s in sizes if s}
     if None in sizes or len(different) <= MOST_LEVELS:
