@@ -132,7 +132,8 @@ def _split(values: FloatArray) -> Labels:
     if (1 + as_tight) / (1 + CLOUDS) > FALSE_SPLIT:
         return whole
     centres = np.array([some[label == k].mean(axis=0) for k in np.unique(label)])
-    return np.argmin(np.linalg.norm(values[:, None] - centres[None], axis=2), axis=1)
+    nearest = np.argmin(np.linalg.norm(values[:, None] - centres[None], axis=2), axis=1)
+    return np.asarray(nearest, dtype=np.int64)
 
 
 def _tightest(values: FloatArray) -> tuple[float, Labels]:
