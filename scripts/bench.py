@@ -23,6 +23,7 @@ gaploop bench attribution --output_dir=outputs/attribution
 gaploop bench attribution --output_dir=outputs/attribution --predictions=theirs.jsonl --json
 gaploop bench detection --n=60 --output_dir=outputs/detection
 gaploop bench signals --json
+gaploop bench attribution --real --data=FOLDER_WITH_THE_RECORDINGS --json
 gaploop bench metadata --json
 gaploop bench journal --kills=1000 --output_dir=outputs/journal
 gaploop bench modes --n=2 --output_dir=outputs/modes
@@ -80,13 +81,16 @@ class BenchConfig:
     """Which one."""
     policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
     data: Path | None = None
-    """factors: the study's counts, a CSV file. real_input: the folder of the recordings."""
+    """factors: the study's counts, a CSV file. real_input: the folder of the recordings.
+    attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them."""
     n: int = 0
     """Rollouts or takes per cell of the benchmark; its own default unless given."""
     predictions: Path | None = None
     """attribution: a file of predictions to score by the same code; see its documentation."""
     blind: bool = False
     """attribution: score the model that ships on mechanisms that nobody has looked at."""
+    real: bool = False
+    """attribution: real recordings with labels, named by --data, instead of simulated takes."""
     workers: int = 1
     """attribution: processes."""
     seconds: float = 60.0

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gaploop.collect.imports.takes import ImportedTake, import_uid
 from gaploop.core.errors import UnusableInputError
@@ -52,6 +53,16 @@ def read_uci_failures(source: Path) -> list[ImportedTake]:
     if not files:
         raise UnusableInputError(f"{source} holds no lp*.data. Name the folder that has them.")
     return [take for path in files for take in _read_file(path)]
+
+
+def labelled_windows(path: Path) -> tuple[FloatArray, NDArray[np.str_]]:
+    """Read one file's windows, shape (n_cases, 15, 6), and the source's label of each.
+
+    Raises:
+        UnusableInputError: as `read_uci_failures`.
+    """
+    cases = list(_cases(path))
+    return np.stack([values for _, values in cases]), np.array([label for label, _ in cases])
 
 
 def _read_file(path: Path) -> Iterator[ImportedTake]:

@@ -1,0 +1,1 @@
+"""Recordings of others with labels: classifiers fitted to them, and honest figures about them."""
