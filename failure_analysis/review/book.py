@@ -11,6 +11,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core import labels
@@ -43,6 +44,7 @@ class Book:
         self.show_others = show_others
         self._folder = folder
         self._recorded = {e.info.uid: e for e in folder.recorded}
+        self._stamp: tuple[int, ...] = (-1,)  # of the file as it was read last
         self._read = b""  # of the file, up to its last line break
         self._saved: dict[str, LabelEvent] = {}  # by line, so that none counts twice
         self._unsaved: dict[str, LabelEvent] = {}
@@ -78,7 +80,11 @@ class Book:
             OSError: the file can't be read.
         """
         path = self._folder.file
+        stamp = _stamp(path)
+        if stamp == self._stamp:
+            return set()
         data = path.read_bytes() if path.exists() else b""
+        self._stamp = stamp
         whole = data[: data.rfind(b"\n") + 1]
         if whole == self._read:
             return set()
@@ -169,6 +175,15 @@ class Book:
                 or (e.source == _OPERATOR and e.field == "outcome")
             )
         )
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Return what differs once a file has been written: inode, size, time; empty without one."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _values(said: Said) -> dict[str, Any]:
