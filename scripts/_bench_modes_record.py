@@ -18,6 +18,7 @@ from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.sim.expert import ScriptedLeader
 from gaploop.sim.oracle import Oracle
 from gaploop.sim.provoke import WAYS, Provoked
+from gaploop.teleop.turn import OnFrame
 
 MAX_S: Final = 8.0
 """Longest take [simulated s]; nominal ones last 2 to 4.3."""
@@ -63,14 +64,15 @@ class _Watched(Attendant):
         """Run a take, called as `run_take`."""
         oracle = Oracle(_cell(rig).cell)
         driver = leader.leader if isinstance(leader, Provoked) else leader
-        is_policy = isinstance(driver, PolicyLeader)
-        hidden = (driver.observe,) if is_policy and driver is not leader else ()
+        hidden: tuple[OnFrame, ...] = ()
+        if isinstance(driver, PolicyLeader) and driver is not leader:
+            hidden = (driver.observe,)  # run_take shows a policy its frames only where it leads
         return run_take(
             replace(rig, truth=lambda: {**oracle.truth(), **self._said}),
             leader,
             sinks=(oracle,),
             on_frame=hidden,
-            until_success=is_policy,
+            until_success=isinstance(driver, PolicyLeader),
             **given,
         )
 

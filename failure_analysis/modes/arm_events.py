@@ -103,10 +103,10 @@ def contacts(motion: Motion, load_share: FloatArray | None) -> list[Event]:
     """
     pushed = pushed_rad(motion)
     if load_share is None:
-        pressing = (pushed > DISPLACED_RAD).any(axis=1)
+        pressing = np.any(pushed > DISPLACED_RAD, axis=1)
     else:
         load = np.abs(_smooth(load_share, round(LOAD_S * motion.rate_hz)))
-        pressing = (load > PRESSING_SHARE).any(axis=1)
+        pressing = np.any(load > PRESSING_SHARE, axis=1)
     found = []
     for start_s, end_s in spans(motion.t_s, pressing, least_s=CONTACT_S, bridge_s=TOUCH_S):
         inside = (motion.t_s >= start_s) & (motion.t_s <= end_s)
@@ -157,7 +157,7 @@ def drifting(motion: Motion, touched: list[Event]) -> Event | None:
     nearing = -np.sign(off) * motion.velocity_rad_s[:, motion.arm_joints]
     same = (np.diff(motion.position_rad, axis=0) == 0).all(axis=1)
     repeats = np.r_[False, same & (np.diff(motion.sent_rad, axis=0) != 0).any(axis=1)]
-    far = ((np.abs(off) > DRIFT_RAD) & (nearing < CLOSING_RAD_S)).any(axis=1)
+    far = np.any((np.abs(off) > DRIFT_RAD) & (nearing < CLOSING_RAD_S), axis=1)
     for start_s, end_s in spans(motion.t_s, far, least_s=DRIFT_S, bridge_s=0.15):
         if any(c.at_s - TOUCH_S <= start_s <= c.end_s + TOUCH_S for c in touched):
             continue
