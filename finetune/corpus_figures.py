@@ -15,11 +15,14 @@ from gaploop.core.files import write_atomically
 from gaploop.core.journal_format import read_journal
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Outcome
+from gaploop.failure_analysis.across.intervals import Estimate
 from gaploop.failure_analysis.attribution import benchmark, features, fit
 from gaploop.failure_analysis.attribution.benchmark import Prediction
 from gaploop.failure_analysis.attribution.model import EvidenceModel, softmax
 from gaploop.failure_analysis.diagnosis import diagnose_take, prepared
 from gaploop.failure_analysis.reference import Reference
+from gaploop.failure_analysis.report.figures import count_grid, share_bars
+from gaploop.failure_analysis.report.page import figure_png
 from gaploop.finetune import corpus_study as study
 from gaploop.finetune.corpus import BLIND, SHIFTS, Station
 from gaploop.finetune.corpus_record import STATIONS
@@ -260,3 +263,17 @@ def speed(
             spent += time.perf_counter() - start
         result[name] = 60.0 * count / max(spent, 1e-9)
     return result
+
+
+def draw(result: Mapping[str, Any], folder: Path) -> None:
+    """Write `confusion.png` and `top1.png` of the strict part to `folder`."""
+    rows = result["confusion"]
+    counts = {(row, column): n for row, found in rows.items() for column, n in found.items()}
+    grid = count_grid(list(rows), list(rows), counts, ("likeliest", "injected"))
+    write_atomically(folder / "confusion.png", figure_png(grid))
+    top1 = {name: figures["top1"] for name, figures in result["test"].items()}
+    spans = {n: Estimate(f["value"], *f["interval"]) for n, f in top1.items() if f["interval"]}
+    if spans:
+        shares = {name: span.value for name, span in spans.items()}
+        bars = share_bars(shares, "Likeliest cause is the injected one", intervals=spans)
+        write_atomically(folder / "top1.png", figure_png(bars))

@@ -149,7 +149,7 @@ def by_model(model: EvidenceModel) -> Callable[[Failure], Prediction]:
 def judged(shares: FloatArray, model: EvidenceModel) -> Prediction:
     """Return a posterior, shape (10,), with what the model's thresholds make of it."""
     said = frozenset(d.value for d in named(shares, model.thresholds))
-    return Prediction(shares, said, frozenset(candidates(shares, model.thresholds.cut)))
+    return Prediction(shares, said, frozenset(candidates(shares, model.thresholds.cuts)))
 
 
 def rules_alone(failure: Failure) -> Prediction:

@@ -213,10 +213,14 @@ def temperature(logits: FloatArray, data: Labelled) -> float:
     return float(math.exp(found.x))
 
 
-def conformal_cut(shares: FloatArray, data: Labelled, coverage: float = COVERAGE) -> float:
-    """Return the cut by which sets hold the cause with `coverage`, by split conformal prediction.
+def conformal_cuts(
+    shares: FloatArray, data: Labelled, coverage: float = COVERAGE
+) -> tuple[float, ...]:
+    """Return the cut of each cause by which sets hold it with `coverage`.
 
-    Takes with one cause or none count; see `model.candidates` for the sets.
+    Split conformal prediction within each cause (Mondrian; Vovk 2012), so that a cause that is hard
+    to tell isn't paid for by easy ones. One with too few takes to say belongs to every set. Takes
+    with one cause or none count; see `model.candidates` for the sets.
     """
     single = data.targets.max(axis=1) > 0.99
     order = np.argsort(-shares[single], axis=1, kind="stable")
@@ -224,9 +228,14 @@ def conformal_cut(shares: FloatArray, data: Labelled, coverage: float = COVERAGE
     above = np.cumsum(ranked, axis=1) - ranked
     truth = np.argmax(data.targets[single], axis=1)
     at = np.argmax(order == truth[:, None], axis=1)
-    scores = np.sort(above[np.arange(len(at)), at])
+    scores = above[np.arange(len(at)), at]
+    return tuple(_quantile(np.sort(scores[truth == c]), coverage) for c in range(len(CAUSES)))
+
+
+def _quantile(scores: FloatArray, coverage: float) -> float:
+    """Return just above the conformal quantile of sorted scores; 2, above any, where too few."""
     rank = math.ceil((len(scores) + 1) * coverage)
-    return 1.0 if rank > len(scores) else float(np.nextafter(scores[rank - 1], 2.0))
+    return 2.0 if rank > len(scores) else float(np.nextafter(scores[rank - 1], 2.0))
 
 
 def thresholds(shares: FloatArray, data: Labelled) -> Thresholds:
@@ -238,9 +247,9 @@ def thresholds(shares: FloatArray, data: Labelled) -> Thresholds:
         shares: left-out posteriors, shape (m, 10).
         data: what they are about.
     """
-    cut = conformal_cut(shares, data)
+    cuts = conformal_cuts(shares, data)
     tried = [
-        Thresholds(name, second, both, cut)
+        Thresholds(name, second, both, cuts)
         for name in (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
         for second in (0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
         for both in (0.7, 0.8, 0.9, 0.95)

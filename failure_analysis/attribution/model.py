@@ -8,8 +8,8 @@ JSON; `gaploop bench attribution` rebuilds it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -38,13 +38,14 @@ class Thresholds:
         name: least share of a single cause that is named.
         second: a second dimension of at least this share stands in the way of naming one alone.
         both: least share of two dimensions together, of which both are named.
-        cut: a cause belongs to the conformal set while the shares above it sum to less.
+        cuts: a cause belongs to the conformal set while the shares above its own sum to less than
+            this; in the order of `CAUSES`.
     """
 
     name: float
     second: float
     both: float
-    cut: float
+    cuts: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class EvidenceModel:
         p = self.shares(row[None])[0]
         shares = {d: float(p[n]) for n, d in enumerate(GapDimension)}
         return Judgement(
-            shares, float(p[-1]), named(p, self.thresholds), candidates(p, self.thresholds.cut)
+            shares, float(p[-1]), named(p, self.thresholds), candidates(p, self.thresholds.cuts)
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -102,7 +103,7 @@ class EvidenceModel:
             "schema": SCHEMA,
             "about": dict(self.about),
             "temperature": self.temperature,
-            "thresholds": vars(self.thresholds),
+            "thresholds": asdict(self.thresholds),
             "coverage": self.coverage,
             "causes": list(CAUSES),
             "weights": {
@@ -130,15 +131,16 @@ def named(shares: FloatArray, limits: Thresholds) -> tuple[GapDimension, ...]:
     return ()
 
 
-def candidates(shares: FloatArray, cut: float) -> tuple[str, ...]:
-    """Return the conformal set of a posterior, shape (10,): adaptive, never empty.
+def candidates(shares: FloatArray, cuts: Sequence[float]) -> tuple[str, ...]:
+    """Return the conformal set of a posterior, shape (10,), likeliest first; never empty.
 
-    A cause belongs to it while the shares of likelier ones sum to less than `cut` (Romano, Sesia
-    and Candès 2020, without randomisation).
+    A cause belongs to it while the shares of likelier ones sum to less than its cut (adaptive sets
+    of Romano, Sesia and Candès 2020, without randomisation).
     """
     order = np.argsort(-shares, kind="stable")
     above = np.cumsum(shares[order]) - shares[order]
-    return tuple(CAUSES[int(n)] for n in order[above < cut]) or (CAUSES[int(order[0])],)
+    inside = above < np.asarray(cuts)[order]
+    return tuple(CAUSES[int(n)] for n in order[inside]) or (CAUSES[int(order[0])],)
 
 
 def save_model(model: EvidenceModel, path: Path) -> None:
@@ -168,12 +170,19 @@ def load_model(path: Path) -> EvidenceModel:
             names,
             np.array(columns, dtype=np.float64).T,
             float(value["temperature"]),
-            Thresholds(**value["thresholds"]),
+            _thresholds(value["thresholds"]),
             float(value["coverage"]),
             dict(value["about"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UnusableInputError(f"{path} is damaged ({error}). Build it again.") from None
+
+
+def _thresholds(value: Mapping[str, Any]) -> Thresholds:
+    cuts = tuple(float(cut) for cut in value["cuts"])
+    if len(cuts) != len(CAUSES):
+        raise ValueError(f"{len(cuts)} cuts for {len(CAUSES)} causes")
+    return Thresholds(float(value["name"]), float(value["second"]), float(value["both"]), cuts)
 
 
 @cache
