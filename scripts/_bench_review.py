@@ -93,8 +93,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     episodes = config.n or EPISODES
     root = folder / "review_data"
     with options.progress("Reviewing", total=4) as advance:
-        for path in (root, folder / f"{root.name}_journal"):
-            shutil.rmtree(path, ignore_errors=True)
+        _remove(root)
         write_dataset(root, episodes, config.seed)
         advance()
         before = time.perf_counter()
@@ -108,6 +107,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
                 run = _fifty(tab, folder)
                 advance()
         run["events"] = _check(root, LABELLED + len(saved))
+        _remove(root)
     return {
         "episodes": episodes,
         "fingers": "a script pressed the keys and waited for nothing but the page",
@@ -117,6 +117,11 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         "key_to_saved_s": _spread(saved),
         "labelling": run,
     }
+
+
+def _remove(root: Path) -> None:
+    for path in (root, root.with_name(f"{root.name}_journal")):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _first_paints(tab: Tab, address: str) -> list[float]:
