@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gaploop.scripts.bench import BenchConfig
 
 EPISODES: Final = 10_000
+LEAST: Final = 150
 VISITS: Final = 7
 """Page loads; the first, with an empty browser cache, is told apart."""
 LABELLED: Final = 50
@@ -91,6 +92,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
             "No Chromium is installed. Install it (Debian: apt-get install chromium)."
         )
     episodes = config.n or EPISODES
+    if episodes < LEAST:
+        raise UnusableInputError(f"--n={episodes} takes are too few to label: at least {LEAST}.")
     root = folder / "review_data"
     with options.progress("Reviewing", total=4) as advance:
         _remove(root)
