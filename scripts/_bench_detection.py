@@ -1,4 +1,7 @@
-"""Failure detection for three policy classes at equal elapsed time (sim-to-sim)."""
+"""Failure detection for three policy classes at equal elapsed time (sim-to-sim).
+
+Copy the so101_cell.json it writes to failure_analysis/live/: the score that ships.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,14 @@ type Scores = Callable[[Track], FloatArray]
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Roll out (kept in `folder`), fit on other classes, test; return AUROC by class."""
+    from gaploop.scripts._bench_detection_corpus import recorded
     from gaploop.scripts._bench_detection_policies import STEPS, diffusion_policy
     from gaploop.scripts._bench_detection_rollouts import CLASSES, rolled, trials
 
+    if config.data is not None:
+        done = recorded(config.data)
+        file = _shipped(done, "pick_place, policy", config.seed, folder)
+        return {**analysed(done, config.seed), "file": str(file)}
     n = config.n or TRIALS
     with options.progress("Training the diffusion policy", total=sum(STEPS)) as advance:
         before = 0
@@ -48,7 +56,26 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     wanted = trials(config.seed, n)
     with options.progress("Rolling out", total=len(CLASSES) * len(wanted)) as advance:
         done = {name: rolled(name, wanted, folder, config.seed, advance) for name in CLASSES}
-    return analysed(done, config.seed)
+    file = _shipped(done, "act", config.seed, folder)
+    return {**analysed(done, config.seed), "file": str(file)}
+
+
+def _shipped(done: Mapping[str, Sequence[Rolled]], base: str, seed: int, folder: Path) -> Path:
+    """Write the score that ships: weights from all classes, what is usual from the base's takes."""
+    from dataclasses import replace
+
+    from gaploop.failure_analysis.live.replay import SHIPPED
+    from gaploop.failure_analysis.live.score import fit_score, learn_weights
+    from gaploop.finetune.lerobot_policy import policy_id
+    from gaploop.scripts._bench_detection_rollouts import NOMINAL
+
+    groups = [(_usual(v), [r.track for r in v]) for v in done.values()]
+    nominal = [r.track for r in done[base] if r.trial.dimension == NOMINAL]
+    name = "the packaged base in the nominal embedded cell (simulation)"
+    score = fit_score(nominal, learn_weights(groups, seed), name)
+    path = folder / SHIPPED.name
+    replace(score, policy=policy_id("base")).save(path)
+    return path
 
 
 def analysed(done: Mapping[str, Sequence[Rolled]], seed: int) -> dict[str, Any]:

@@ -33,8 +33,8 @@ EVERY_S: Final = 0.1
 BIN_S: Final = 0.2
 LEAST_RUNNING: Final = 8
 """Successful takes that must still run for their spread to mean something."""
-LEAST_TAKES: Final = 20
-"""With fewer, a false-alarm rate of 5 % can't be stated."""
+LEAST_TAKES: Final = 10
+"""Successful takes that a score is fitted to; a low false-alarm rate needs more of them."""
 FOLDS: Final = 5
 LANDMARKS: Final = 10
 """Times at which a take is looked at for `learn_weights`."""

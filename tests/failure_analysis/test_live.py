@@ -228,8 +228,8 @@ def test_a_score_survives_its_file(tmp_path: Path) -> None:
 
 def test_too_few_takes_are_refused_and_cannot_alarm() -> None:
     rng = np.random.default_rng(6)
-    with pytest.raises(UnusableInputError, match="at least 20"):
-        fit_score(tracks(10, rng), even(), "few")
+    with pytest.raises(UnusableInputError, match="at least 10"):
+        fit_score(tracks(9, rng), even(), "few")
     score = fit_score(tracks(25, rng), even(), "few")
     assert score.threshold(0.01) == np.inf
     assert score.threshold(0.10) < np.inf
