@@ -11,6 +11,7 @@ import pytest
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.rig import embedded_rig, scripted_leader
 from gaploop.collect.session import run_take
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.plan import load_plan
 from gaploop.core.vocabulary import TakeKind
@@ -108,3 +109,10 @@ def test_an_unwritable_output_folder_is_one_line(
     (tmp_path / "file").write_text("")
     assert main(["diagnose", str(journal), f"--output_dir={tmp_path / 'file'}"]) == 2
     assert "--output_dir" in capsys.readouterr().err
+
+
+def test_labels_that_are_not_there_are_one_line(tmp_path: Path) -> None:
+    from gaploop.scripts.diagnose import _causes
+
+    with pytest.raises(UnusableInputError, match="--labels"):
+        _causes(tmp_path, tmp_path / "nowhere.jsonl")
