@@ -162,6 +162,7 @@ def _foresight_json(found: Foresight) -> dict[str, Any]:
         "positive": found.positive,
         "onsets": found.events,
         "auroc": found.auroc.to_json(),
+        "matched_auroc": found.matched.to_json(),
         "balanced": found.balanced.to_json(),
         "events_found": found.events_found,
         "false_share": found.false_share,
@@ -228,14 +229,15 @@ def _foreseen_table(found: Mapping[str, Any]) -> str:
         f"{len(found['session_moments'])} sessions each left out in turn; "
         "95 % intervals over work cycles.",
         "",
-        "| event | onsets | seen | AUROC | by session | balanced accuracy | events found | "
-        "false alarms |",
-        "|---|---|---|---|---|---|---|---|",
+        "| event | onsets | seen | AUROC | at the same second of a cycle | by session | "
+        "balanced accuracy | events found | false alarms |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for event, methods in found["events"].items():
         for name, f in methods.items():
             each = ", ".join(f"{v:.2f}" for v in f["sessions_auroc"])
-            cells = f"{_plain(f['auroc'])} | {each} | {_share(f['balanced'])}"
+            areas = f"{_plain(f['auroc'])} | {_plain(f['matched_auroc'])} | {each}"
+            cells = f"{areas} | {_share(f['balanced'])}"
             rates = f"{f['events_found']:.0%} | {f['false_share']:.1%}"
             lines.append(f"| {event} | {f['onsets']} | {name} | {cells} | {rates} |")
     return "\n".join(lines)

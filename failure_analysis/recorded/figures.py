@@ -14,7 +14,7 @@ from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.recorded.classifier import Labels, WindowClassifier
 
 FOLDS: Final = 5
-DRAWS: Final = 2000
+DRAWS: Final = 1000
 """Of a bootstrap."""
 LEVEL: Final = (2.5, 97.5)
 """Percentiles of an interval: 95 %."""
@@ -195,6 +195,18 @@ def auroc(scores: FloatArray, positive: NDArray[np.bool_]) -> float:
     if not n or not m:
         return float("nan")
     return float((rankdata(scores)[positive].sum() - n * (n + 1) / 2) / (n * m))
+
+
+def matched_auroc(scores: FloatArray, positive: NDArray[np.bool_], stratum: Indices) -> float:
+    """Return `auroc` over the pairs of one stratum only; NaN where no stratum holds both."""
+    wins = pairs = 0.0
+    for value in np.unique(stratum[positive]):
+        inside = stratum == value
+        count = float(positive[inside].sum() * (~positive[inside]).sum())
+        if count:
+            wins += count * auroc(scores[inside], positive[inside])
+            pairs += count
+    return wins / pairs if pairs else float("nan")
 
 
 def balanced_accuracy(alarm: NDArray[np.bool_], positive: NDArray[np.bool_]) -> float:

@@ -21,6 +21,7 @@ from gaploop.failure_analysis.recorded.figures import (
     Indices,
     auroc,
     balanced_accuracy,
+    matched_auroc,
     over,
 )
 
@@ -69,6 +70,8 @@ class Foresight:
         positive: of them, how many lay before an event.
         events: how many different event onsets these lay before.
         auroc: chance that a moment before an event scores above another.
+        matched: the same among moments of the same second of a work cycle: what is foreseen
+            beyond the place in the cycle.
         balanced: mean of both classes' shares told right at the frozen thresholds.
         events_found: share of the events with an alarm at any moment before them.
         false_share: share of the other moments with an alarm.
@@ -79,6 +82,7 @@ class Foresight:
     positive: int
     events: int
     auroc: Figure
+    matched: Figure
     balanced: Figure
     events_found: float
     false_share: float
@@ -184,6 +188,11 @@ def foreseen(moments: Moments, event: str, inputs: FloatArray, seed: int = 0) ->
     def area(rows: Indices) -> float:
         return auroc(ranks[rows], target[rows])
 
+    second = np.round(moments.clock_s[:, 0]).astype(np.int64)
+
+    def matched(rows: Indices) -> float:
+        return matched_auroc(ranks[rows], target[rows], second[rows])
+
     def balanced(rows: Indices) -> float:
         return balanced_accuracy(alarm[rows], target[rows])
 
@@ -193,6 +202,7 @@ def foreseen(moments: Moments, event: str, inputs: FloatArray, seed: int = 0) ->
         int(target.sum()),
         len(found),
         over(moments.cycle, area, seed),
+        over(moments.cycle, matched, seed),
         over(moments.cycle, balanced, seed),
         float(np.mean(found)),
         float(alarm[~target].mean()),

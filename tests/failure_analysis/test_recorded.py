@@ -179,6 +179,17 @@ def test_events_with_forerunners_are_foreseen_and_others_arent() -> None:
     assert blind.auroc.interval[0] < 0.6
 
 
+def test_what_only_tells_the_time_is_no_better_than_chance_at_equal_times() -> None:
+    """Protective stops of a real log came at a cycle's fourth second: a clock foresaw them well."""
+    rng = np.random.default_rng(0)
+    second = rng.integers(0, 20, 2000)
+    positive = rng.random(2000) < np.where(second == 4, 0.5, 0.005)
+    clock = -np.abs(second - 4.0)
+    assert figures.auroc(clock, positive) > 0.8
+    assert figures.matched_auroc(clock, positive, second) == pytest.approx(0.5)
+    assert figures.matched_auroc(clock + positive, positive, second) == pytest.approx(1.0)
+
+
 def write_set(path: Path, seed: int, scale: float = 1.0) -> None:
     windows, labels = windows_of(seed, count=8, scale=scale)
     labels[labels == "left"] = "collision"
