@@ -21,8 +21,8 @@ HELD_S: Final = 0.28
 LIFTED_M: Final = 0.015
 DRAGGED_M: Final = 0.020
 CONTACT_N: Final = 3.0
-COLLIDED_NS: Final = 1.5
-"""Momentum: a tenth of a second of what a servo can press with at 0.2 m."""
+COLLIDED_NS: Final = 5.0
+"""Momentum: a third of a second of what a servo can press with at 0.2 m."""
 PUSHED_RAD: Final = np.radians(2.0)
 TOUCH_S: Final = 0.30
 """Contacts that are this near in time are one."""

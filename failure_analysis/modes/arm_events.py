@@ -98,14 +98,14 @@ def contacts(motion: Motion, load_share: FloatArray | None) -> list[Event]:
 
     Args:
         motion: the arm.
-        load_share: signed motor loads, 1 at stall, of the arm's joints, shape (n, n_arm_joints);
-            None where the drives don't say: then standing off the command has to tell.
+        load_share: signed motor loads, 1 at stall, shape (n, n_joints); None where the drives
+            don't say: then standing off the command has to tell.
     """
     pushed = pushed_rad(motion)
     if load_share is None:
         pressing = np.any(pushed > DISPLACED_RAD, axis=1)
     else:
-        load = np.abs(_smooth(load_share, round(LOAD_S * motion.rate_hz)))
+        load = np.abs(_smooth(load_share[:, motion.arm_joints], round(LOAD_S * motion.rate_hz)))
         pressing = np.any(load > PRESSING_SHARE, axis=1)
     found = []
     for start_s, end_s in spans(motion.t_s, pressing, least_s=CONTACT_S, bridge_s=TOUCH_S):

@@ -31,7 +31,7 @@ def arms(view: View) -> tuple[Motion, ...]:
 def load_share(view: View, motion: Motion) -> FloatArray | None:
     """Return the signed loads of an arm's motors, 1 at stall, or None where they aren't known.
 
-    Shape (n, n_arm_joints), in the order of `motion.arm_joints`.
+    Shape (n, n_joints), in the order of `motion.joints`.
     """
     record = view.take.telemetry
     if len(record) != len(motion.t_s):
@@ -39,7 +39,7 @@ def load_share(view: View, motion: Motion) -> FloatArray | None:
     for arm in record.arms():
         names, loads = record.joints(arm), record.stack(arm, "load_pct")
         if set(motion.joints) <= set(names) and np.isfinite(loads).any():
-            own = [names.index(motion.joints[i]) for i in motion.arm_joints]
+            own = [names.index(name) for name in motion.joints]
             return np.nan_to_num(loads[:, own]) / 100.0
     return None
 

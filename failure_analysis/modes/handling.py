@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode
-from gaploop.failure_analysis.modes.arm_events import Event
+from gaploop.failure_analysis.modes.arm_events import Event, spans
 from gaploop.failure_analysis.seen import Seen
 from gaploop.failure_analysis.signals.registry import Measured
-from gaploop.failure_analysis.views.phases import GRASP_S, Grasp, grasps, handling, lift
+from gaploop.failure_analysis.views.phases import (
+    GRASP_S,
+    HELD_RAD,
+    SETTLE_S,
+    Grasp,
+    grasps,
+    handling,
+    lift,
+)
 from gaploop.failure_analysis.views.view import Motion, View
 
 HELD_S: Final = 0.7
 """Where the jaws aren't read, what is carried has left its place so long after the closing."""
+WORKING_SHARE: Final = 0.25
+IDLE_SHARE: Final = 0.12
+"""Of the stall load. The SO-101's gripper is limited to half of it, and shows all of that while it
+holds; jaws that have met show friction only."""
+RESTING_RAD: Final = 0.02
 CLOSED_S: Final = 0.3
 """Jaws have met so long after they were told to close."""
 MOVED_M: Final = 0.025
@@ -33,22 +47,36 @@ class Handling:
         events: closings on nothing, losses, releases, oldest first.
         gripped_s: when the jaws closed that last held something [s], or None.
         lifted_s: when it was lifted then, else `gripped_s` [s], or None.
+        closings: of the gripper, as jaws and effort tell them.
         unseen: why whether something was held couldn't be told, or "".
     """
 
     events: tuple[Event, ...] = ()
     gripped_s: float | None = None
     lifted_s: float | None = None
+    closings: tuple[Grasp, ...] = ()
     unseen: str = ""
 
 
-def handled(view: View, motion: Motion, measured: Measured) -> Handling:
-    """Say what the jaws, or else the tracked object, tell."""
+def handled(
+    view: View, motion: Motion, measured: Measured, load_share: FloatArray | None
+) -> Handling:
+    """Say what the jaws, or else the tracked object, tell.
+
+    Args:
+        view: the take.
+        motion: one of its arms.
+        measured: its signals.
+        load_share: signed motor loads, 1 at stall, shape (n, n_joints), or None.
+    """
     closings = grasps(motion)
     if not closings:
         return Handling()
     if not reads_jaws(motion):
         return _by_tracker(view, closings, measured)
+    if load_share is not None and motion.gripper is not None:
+        effort = np.abs(load_share[:, motion.gripper])
+        closings = tuple(_by_effort(grasp, motion, effort) for grasp in closings)
     events = list[Event]()
     for grasp in closings:
         if not grasp.held:
@@ -59,11 +87,41 @@ def handled(view: View, motion: Motion, measured: Measured) -> Handling:
             events.append(_released(grasp, measured))
     held = [grasp for grasp in closings if grasp.held]
     if not held:
-        return Handling(tuple(events))
-    tool = view.tool if motion is view.motion else None
-    lifted_s = lift(held[-1], tool)[0]
+        return Handling(tuple(events), closings=closings)
+    lifted_s = lift(held[-1], view.tool if motion is view.motion else None)[0]
     gripped_s = held[-1].close_s
-    return Handling(tuple(events), gripped_s, lifted_s if lifted_s < held[-1].open_s else gripped_s)
+    lifted_s = lifted_s if lifted_s < held[-1].open_s else gripped_s
+    return Handling(tuple(events), gripped_s, lifted_s, closings)
+
+
+def _by_effort(grasp: Grasp, motion: Motion, effort: FloatArray) -> Grasp:
+    """Return the grasp as the gripper's motor tells it: soft and small things hardly stop jaws.
+
+    A motor that holds something works; one whose jaws have met, or stand where they were told to,
+    doesn't, whatever a reading says that repeats because the bus is down.
+
+    Args:
+        grasp: as the jaws' angle tells it.
+        motion: the arm.
+        effort: share of the stall load that the gripper's motor shows, shape (n,).
+    """
+    lag_s = 0.0 if math.isnan(motion.lag_samples) else motion.lag_samples / motion.rate_hz
+    settled_s = grasp.close_s + SETTLE_S + lag_s
+    inside = (motion.t_s >= settled_s) & (motion.t_s < grasp.open_s)
+    if motion.gripper is None or inside.sum() < 3:
+        return grasp
+    first = inside & (motion.t_s < settled_s + 0.15)
+    at_rest = np.ptp(motion.position_rad[first, motion.gripper]) < RESTING_RAD
+    works = float(np.median(effort[first])) > WORKING_SHARE
+    if not works and not (effort[inside] > WORKING_SHARE).any():
+        return replace(grasp, short_rad=min(grasp.short_rad, 0.0), lost_s=math.nan)
+    if not grasp.held and not (works and at_rest):
+        return grasp
+    idle = spans(motion.t_s, inside & (effort < IDLE_SHARE), least_s=0.05)
+    lost_s = idle[0][0] if idle and not math.isnan(idle[0][0]) else math.nan
+    if grasp.held and math.isnan(grasp.lost_s):
+        lost_s = math.nan  # jaws that stay apart hold something, however little they press
+    return replace(grasp, short_rad=max(grasp.short_rad, 1.01 * HELD_RAD), lost_s=lost_s)
 
 
 def reads_jaws(motion: Motion) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.types import SafetyReason
+from gaploop.core.types import FloatArray, SafetyReason
 from gaploop.core.vocabulary import FailureMode, Outcome, Phase
 from gaploop.failure_analysis.modes.arm_events import (
     Event,
@@ -26,7 +26,7 @@ from gaploop.failure_analysis.modes.arm_events import (
 )
 from gaploop.failure_analysis.modes.arms import arms, load_share
 from gaploop.failure_analysis.modes.foreign import current_mode, force_mode
-from gaploop.failure_analysis.modes.handling import Handling, handled
+from gaploop.failure_analysis.modes.handling import handled
 from gaploop.failure_analysis.reference import Reference
 from gaploop.failure_analysis.seen import Seen
 from gaploop.failure_analysis.signals.registry import Measured
@@ -42,6 +42,8 @@ PRECEDENCE: Final = (
 TOGETHER_S: Final = 0.10
 STALLED_S: Final = 0.6
 """A trip for stall comes this long after the motors began to press."""
+SWINGING_S: Final = 0.5
+"""A joint swings for so long before it has turned round often enough to be noticed."""
 SETTLE_S: Final = 0.3
 """A hold that went on for so long after a contact went through it."""
 
@@ -85,55 +87,70 @@ def _foreign(found: tuple[FailureMode | None, tuple[Seen, ...]]) -> ModeCall:
 
 def _first_of(view: View, motions: tuple[Motion, ...], measured: Measured) -> ModeCall:
     """Return the first event of any arm that the attempt didn't recover from."""
-    candidates, unseen = list[tuple[Event, Motion]](), list[str]()
-    for motion in motions:
-        found, why = _events(view, motion, measured)
-        candidates += [(event, motion) for event in found]
-        unseen += [why] if why else []
-    candidates += [(event, motions[0]) for event in _ends(view, motions)]
-    event, motion = _first(candidates)
+    arms_seen = [_Arm(m, load_share(view, m), view, measured) for m in motions]
+    candidates = [(event, arm) for arm in arms_seen for event in arm.events()]
+    candidates += [(event, arms_seen[0]) for event in _ends(view, arms_seen)]
+    unseen = [arm.held.unseen for arm in arms_seen if arm.held.unseen]
+    event, arm = _first(candidates)
     seen = [event.seen, *(Seen("grip", math.nan, "", f"can't be seen: {why}") for why in unseen)]
     if event.mode is M.TIMEOUT and unseen:
         return ModeCall(None, None, tuple(seen))
-    return ModeCall(event.mode, _phase(view, motion, event), tuple(seen))
+    return ModeCall(event.mode, arm.phase(event), tuple(seen))
 
 
-def _events(view: View, motion: Motion, measured: Measured) -> tuple[list[Event], str]:
-    """Return what one arm didn't recover from, and why its handling couldn't be seen, or ""."""
-    held = handled(view, motion, measured)
-    since_s = -math.inf if held.gripped_s is None else held.gripped_s
-    touched, shook = contacts(motion, load_share(view, motion)), shaking(motion)
-    found = [*held.events, *(c for c in touched if not _outlived(c, held, motion))]
-    drifted = drifting(motion, touched)
-    found += [drifted] if drifted is not None else []
-    lasting = [shook] if shook is not None and shook.end_s > since_s else []
-    if held.lifted_s is not None:
-        late_s = held.lifted_s + SETTLE_S
-        lasting += [c for c in touched if c.at_s < since_s and c.end_s > late_s]
-    found = [event for event in found if event.at_s >= since_s]
-    return [*found, *lasting], held.unseen
+class _Arm:
+    """One arm of a take: what happened to it, and to what it handled."""
+
+    def __init__(
+        self, motion: Motion, load_share: FloatArray | None, view: View, measured: Measured
+    ) -> None:
+        self.motion = motion
+        self.held = handled(view, motion, measured, load_share)
+        self.shook, self.touched = shaking(motion), contacts(motion, load_share)
+        if self.shook is not None and load_share is None:  # swinging is off the command, too
+            from_s, to_s = self.shook.at_s - SWINGING_S, self.shook.end_s + SWINGING_S
+            self.touched = [c for c in self.touched if c.end_s < from_s or c.at_s > to_s]
+        self._tool = view.tool if motion is view.motion else None
+
+    def events(self) -> list[Event]:
+        """Return what the attempt didn't recover from."""
+        held = self.held
+        since_s = -math.inf if held.gripped_s is None else held.gripped_s
+        drifted, shook = drifting(self.motion, self.touched), self.shook
+        lasting = [shook] if shook is not None and shook.end_s > since_s else []
+        if held.lifted_s is not None:
+            late_s = held.lifted_s + SETTLE_S
+            lasting += [c for c in self.touched if c.at_s < since_s and c.end_s > late_s]
+        found = [*held.events, *(c for c in self.touched if not self._outlived(c))]
+        found += [drifted] if drifted is not None else []
+        return [*(event for event in found if event.at_s >= since_s), *lasting]
+
+    def _outlived(self, contact: Event) -> bool:
+        """Say whether a hold went on through the contact, to an end of its own."""
+        since_s = self.held.gripped_s
+        if since_s is None or contact.at_s < since_s:
+            return False
+        ends = [e.at_s for e in self.held.events if e.mode in (M.SLIP, M.MISPLACEMENT)]
+        return any(contact.end_s + SETTLE_S < end for end in ends if end >= since_s)
+
+    def phase(self, event: Event) -> Phase:
+        """Return the phase in which something happened."""
+        fixed = {M.MISSED_GRASP: Phase.GRASP, M.MISPLACEMENT: Phase.PLACE}
+        closings = self.held.closings or None
+        return fixed.get(event.mode) or phase_at(self.motion, event.at_s, self._tool, closings)
 
 
-def _outlived(contact: Event, held: Handling, motion: Motion) -> bool:
-    """Say whether a hold went on through the contact, to an end of its own."""
-    if held.gripped_s is None or contact.at_s < held.gripped_s:
-        return False
-    ends = [e.at_s for e in held.events if e.mode in (M.SLIP, M.MISPLACEMENT)]
-    ends = [end for end in ends if end >= held.gripped_s and end < float(motion.t_s[-1])]
-    return any(contact.end_s + SETTLE_S < end for end in ends)
-
-
-def _ends(view: View, motions: tuple[Motion, ...]) -> list[Event]:
+def _ends(view: View, arms_seen: list[_Arm]) -> list[Event]:
     """Return how the take ended: stopped from outside, at a standstill, or out of time."""
-    end_s = max(float(m.t_s[-1]) for m in motions)
+    end_s = max(float(arm.motion.t_s[-1]) for arm in arms_seen)
     says = f"after {view.take.duration_s:.1f} s the arm was still at it"
     late = Seen("duration_s", view.take.duration_s, "s", says)
-    found = [Event(M.TIMEOUT, end_s, end_s, late), *_stops(view, motions)]
-    stood = standing(motions)
+    found = [Event(M.TIMEOUT, end_s, end_s, late), *_stops(view, arms_seen)]
+    stood = standing(tuple(arm.motion for arm in arms_seen))
     return [*found, stood] if stood is not None else found
 
 
-def _stops(view: View, motions: tuple[Motion, ...]) -> list[Event]:
+def _stops(view: View, arms_seen: list[_Arm]) -> list[Event]:
     stops = SafetyReason.ESTOP | SafetyReason.TRIPPED
     flags = view.take.frames.safety
     hit = np.flatnonzero(flags & int(stops)) if len(flags) else np.empty(0, dtype=np.int64)
@@ -146,21 +163,15 @@ def _stops(view: View, motions: tuple[Motion, ...]) -> list[Event]:
     why = f"{tripped} at {when:.1f} s" if len(hit) else "the take was cut off"
     seen = Seen("stopped_at_s", when, "s", why)
     if cause & SafetyReason.STALL:
-        pressed = [c.at_s for m in motions for c in contacts(m, load_share(view, m))
+        pressed = [c.at_s for arm in arms_seen for c in arm.touched
                    if c.at_s <= when <= c.end_s + STALLED_S]  # fmt: skip
         return [Event(M.OBSTRUCTION, min([when, *pressed]), when, seen)]
     return [Event(M.OPERATOR_STOP, when, when, seen)]
 
 
-def _first(candidates: list[tuple[Event, Motion]]) -> tuple[Event, Motion]:
+def _first(candidates: list[tuple[Event, _Arm]]) -> tuple[Event, _Arm]:
     if any(event.mode is M.OBSTRUCTION for event, _ in candidates):
         candidates = [c for c in candidates if c[0].mode is not M.COLLISION]
     earliest = min(event.at_s for event, _ in candidates)
     together = [c for c in candidates if c[0].at_s <= earliest + TOGETHER_S]
     return min(together, key=lambda c: PRECEDENCE.index(c[0].mode))
-
-
-def _phase(view: View, motion: Motion, event: Event) -> Phase:
-    fixed = {M.MISSED_GRASP: Phase.GRASP, M.MISPLACEMENT: Phase.PLACE}
-    tool = view.tool if motion is view.motion else None
-    return fixed.get(event.mode) or phase_at(motion, event.at_s, tool)

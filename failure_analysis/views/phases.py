@@ -6,6 +6,7 @@ scene. Where an attempt holds several grasps, the last one that held something c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,7 +108,9 @@ class Stretch:
     end_s: float
 
 
-def timeline(motion: Motion, tool: ToolPath | None = None) -> tuple[Stretch, ...]:
+def timeline(
+    motion: Motion, tool: ToolPath | None = None, closings: Sequence[Grasp] | None = None
+) -> tuple[Stretch, ...]:
     """Return the phases of a take in order, without gaps, through every attempt in it.
 
     Approach until the gripper is told to close; grasp until the tool has lifted what it holds;
@@ -118,8 +121,9 @@ def timeline(motion: Motion, tool: ToolPath | None = None) -> tuple[Stretch, ...
         motion: the arm.
         tool: its tool path; without, lifting and lowering are taken to last `GRASP_S` and
             `PLACE_S`.
+        closings: of the gripper; by default `grasps(motion)`.
     """
-    found, end_s = grasps(motion), float(motion.t_s[-1])
+    found, end_s = grasps(motion) if closings is None else closings, float(motion.t_s[-1])
     ends: list[tuple[Phase, float]] = []
     for number, grasp in enumerate(found):
         last = number == len(found) - 1
@@ -136,7 +140,7 @@ def timeline(motion: Motion, tool: ToolPath | None = None) -> tuple[Stretch, ...
         ends.append((Phase.RETREAT, end_s if last else grasp.open_s + AGAIN_S))
     stretches, at_s = list[Stretch](), float(motion.t_s[0])
     for phase, until_s in ends or [(Phase.APPROACH, end_s)]:
-        if min(until_s, end_s) > at_s:
+        if min(until_s, end_s) > at_s + 1e-6:  # no phase of a rounding error's length
             stretches.append(Stretch(phase, at_s, min(until_s, end_s)))
             at_s = stretches[-1].end_s
     return tuple(stretches) or (Stretch(Phase.APPROACH, at_s, end_s),)
@@ -162,9 +166,14 @@ def lift(grasp: Grasp, tool: ToolPath | None) -> tuple[float, float]:
     return float(t_s[lifted[0]]), float(t_s[max(high[-1], lifted[0])])
 
 
-def phase_at(motion: Motion, t_s: float, tool: ToolPath | None = None) -> Phase:
-    """Return the phase at a time [s]; what ends a phase belongs to it."""
-    stretches = timeline(motion, tool)
+def phase_at(
+    motion: Motion,
+    t_s: float,
+    tool: ToolPath | None = None,
+    closings: Sequence[Grasp] | None = None,
+) -> Phase:
+    """Return the phase at a time [s], see `timeline`; what ends a phase belongs to it."""
+    stretches = timeline(motion, tool, closings)
     return next((s.phase for s in stretches if t_s <= s.end_s), stretches[-1].phase)
 
 
