@@ -6,6 +6,7 @@ import functools
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from gaploop.scripts import _arms, _casts, options, record
 from gaploop.scripts._attended_session import Job
 from gaploop.scripts._campaign import require_consents
 from gaploop.scripts._pushing import push_after
-from gaploop.scripts._record_checks import check_display, check_targets
+from gaploop.scripts._record_checks import check_display, check_targets, check_wanted_sensors
 from gaploop.scripts._record_publish import Publisher
 from gaploop.scripts._rolling import Rolling
 from gaploop.scripts._signals import stoppable
+from gaploop.scripts._watching import Watching, watching
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +44,14 @@ def roll_out(config: Any) -> int:
     is_embedded = config.robot.type == _arms.EMBEDDED
     fixed = 1.0 if is_embedded and config.speed_scale is None else config.speed_scale
     by_itself = _is_by_itself(config)
+    watched = watching(config, policy, policy_id, is_embedded)
     rolling = Rolling(
         policy,
         functools.partial(
             PolicyLeader if by_itself else PatientLeader,  # simulated time waits for a policy
             lag_s=config.smoothing.exponential_s,
         ),
-        Attempts(SpeedRamp(journal, policy_id, fixed)),
+        Attempts(SpeedRamp(journal, policy_id, fixed), watched=watched),
         functools.partial(_wishes, config),
         has_person=config.take_over != "never",
         drives_between=not is_embedded,
@@ -69,7 +72,7 @@ def roll_out(config: Any) -> int:
         from gaploop.scripts._attended import attend
 
         end, reports, stopped = attend(job)
-    return _tell(job, rolling, end, reports, stopped)
+    return _tell(job, rolling, watched, end, reports, stopped)
 
 
 def _is_by_itself(config: Any) -> bool:
@@ -119,6 +122,7 @@ def _log(note: RolloutNote, result: TakeResult) -> None:
 def _check(config: Any) -> None:
     config.policy.required()
     check_display(config.display)
+    check_wanted_sensors(config)
     lag_share(config.smoothing.exponential_s, 1.0)
     positive = [
         ("dataset.num_episodes", config.dataset.num_episodes),
@@ -186,6 +190,7 @@ def _wishes(config: Any, follower: Follower, fps: float) -> TakeOver:
 def _tell(
     job: Job,
     rolling: Rolling,
+    watched: Watching,
     end: SessionEnd,
     reports: Sequence[PublishReport],
     stopped: list[int],
@@ -205,6 +210,7 @@ def _tell(
         "person_s": round(sum(note.person_s for note in sealed), 3),
         "policy": _pace([note.pace for note in sealed]),
         "speed_scale": [note.speed_scale for note in sealed],
+        "alarms": {uid: asdict(alarm) for uid, alarm in watched.alarms.items()},
         "faults": [note.fault for note in notes.values() if note.fault],
         "published": published,
         "recovered": end.recovered,

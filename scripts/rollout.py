@@ -87,6 +87,12 @@ def config_class() -> type:
         """Hand back by itself: with motion after the leader has rested this long, with auto after
         the person has driven this long [s]. Unless given, only t hands back."""
         smoothing: SmoothingOptions = field(default_factory=SmoothingOptions)
+        watch: str = "auto"
+        """Which takes that went well say what is usual, so that an attempt that looks like failing
+        is told of while it runs: a folder with 20 or more of this policy on this station, auto
+        (what ships, for the packaged base in the embedded cell; else nothing), or never."""
+        watch_false_alarms: float = 0.05
+        """Share of the attempts that go well that may alarm."""
         speed_scale: float | None = None
         """Share of its speed at which the policy drives, above 0 and up to 1: its targets are
         passed through in the same order, more slowly. Unless given: 1 in the embedded cell; on an
@@ -96,6 +102,10 @@ def config_class() -> type:
         """Folder of the takes; beside the dataset, as <dataset.root>_journal, unless given."""
         station: Path | None = None
         """station.yaml with the cell's limits; conservative ones unless given."""
+        sensors: dict[str, Any] = field(default_factory=dict)
+        """What else is recorded with an arm, at the control rate: name to
+        '{port: /dev/ttyACM2, baud: 115200, channels: {fx_n: N, fy_n: N, fz_n: N}}', where lines of
+        numbers arrive, or '{driver: "my_lab.tactile:Pad", options: {}}'."""
         display: str = "auto"
         """window, terminal or none; auto: a window if there is a display and a person is needed."""
         keys: dict[str, Any] = field(default_factory=dict)
