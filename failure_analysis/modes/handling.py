@@ -31,6 +31,8 @@ IDLE_SHARE: Final = 0.12
 """Of the stall load. The SO-101's gripper is limited to half of it, and shows all of that while it
 holds; jaws that have met show friction only."""
 RESTING_RAD: Final = 0.02
+MET_S: Final = 0.3
+"""Jaws that lost what they held have met so long afterwards."""
 CLOSED_S: Final = 0.3
 """Jaws have met so long after they were told to close."""
 MOVED_M: Final = 0.025
@@ -115,13 +117,17 @@ def _by_effort(grasp: Grasp, motion: Motion, effort: FloatArray) -> Grasp:
     works = float(np.median(effort[first])) > WORKING_SHARE
     if not works and not (effort[inside] > WORKING_SHARE).any():
         return replace(grasp, short_rad=min(grasp.short_rad, 0.0), lost_s=math.nan)
-    if not grasp.held and not (works and at_rest):
+    if grasp.held and math.isnan(grasp.lost_s):
+        return grasp  # jaws that stay apart hold something, however little they press
+    if grasp.held:
+        later = (motion.t_s > grasp.lost_s + MET_S) & (motion.t_s < grasp.lost_s + 2 * MET_S)
+        still = later.any() and float(np.median(effort[later])) > WORKING_SHARE
+        return replace(grasp, lost_s=math.nan) if still else grasp
+    if not works or not at_rest:
         return grasp
     idle = spans(motion.t_s, inside & (effort < IDLE_SHARE), least_s=0.05)
-    lost_s = idle[0][0] if idle and not math.isnan(idle[0][0]) else math.nan
-    if grasp.held and math.isnan(grasp.lost_s):
-        lost_s = math.nan  # jaws that stay apart hold something, however little they press
-    return replace(grasp, short_rad=max(grasp.short_rad, 1.01 * HELD_RAD), lost_s=lost_s)
+    lost_s = idle[0][0] if idle else math.nan
+    return replace(grasp, short_rad=1.01 * HELD_RAD, lost_s=lost_s)
 
 
 def reads_jaws(motion: Motion) -> bool:
