@@ -39,7 +39,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     from gaploop.scripts._bench_detection_rollouts import CLASSES, rolled, trials
 
     if config.data is not None:
-        done = recorded(config.data)
+        done = {name: rolls for name, rolls in recorded(config.data).items() if _is_fit(rolls)}
         file = _shipped(done, "pick_place, policy", config.seed, folder)
         return {**analysed(done, config.seed), "file": str(file)}
     n = config.n or TRIALS
@@ -97,6 +97,14 @@ def analysed(done: Mapping[str, Sequence[Rolled]], seed: int) -> dict[str, Any]:
         ),
         "false_alarms_stated": FALSE_ALARMS,
     }
+
+
+def _is_fit(rolls: Sequence[Rolled]) -> bool:
+    """Say whether enough nominal takes went well to say what is usual."""
+    from gaploop.failure_analysis.live.score import LEAST_TAKES
+
+    went = sum(r.trial.part == "fit" and not r.track.failed for r in rolls)
+    return went >= LEAST_TAKES
 
 
 def _usual(rolls: Sequence[Rolled]) -> Usual:
