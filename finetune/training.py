@@ -78,7 +78,10 @@ PRESETS: Final[Mapping[str, TrainSpec]] = {
 class Learner(Protocol):
     """Something trainable; `training` knows no more about the policy than this."""
 
-    module: torch.nn.Module
+    @property
+    def module(self) -> torch.nn.Module:
+        """What is trained."""
+        ...
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Return the scalar loss of a batch, with gradients."""

@@ -90,7 +90,7 @@ def rolled(
     name: str, wanted: Sequence[Trial], folder: Path, seed: int, progress: Callable[[int], None]
 ) -> list[Rolled]:
     """Return the rollouts of one policy class, made and kept in `folder` where they aren't yet."""
-    result = []
+    result: list[Rolled] = []
     policy = None
     for start in range(0, len(wanted), CHUNK):
         part = wanted[start : start + CHUNK]
