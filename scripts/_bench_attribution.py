@@ -116,7 +116,7 @@ def table(result: Mapping[str, Any]) -> str:
             _confusion(result["confusion"]),
             "",
             *(_recalibration(row) for row in result["recalibration"]),
-            f"Takes diagnosed a minute: {speed['with_pictures']:.0f} with pictures, "
+            f"Takes diagnosed in a minute of one core: {speed['with_pictures']:.0f} with pictures, "
             f"{speed['telemetry_and_scene']:.0f} from telemetry and tracked scene",
         ]
     )
@@ -154,10 +154,9 @@ def _confusion(rows: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def _recalibration(row: Mapping[str, Any]) -> str:
-    station = ", ".join(f"{k} {v}" for k, v in row["station"].items())
     low, high = row["gain_interval"]
+    gain = f"{100 * row['gain']:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]"
     return (
-        f"{row['labels']} labels at a station with {station}: top-1 {row['top1_before']:.1%} → "
-        f"{row['top1_after']:.1%}, gain {100 * row['gain']:+.1f} points "
-        f"[{100 * low:+.1f}, {100 * high:+.1f}]"
+        f"{row['labels']} labels at a station with {row['station']}: top-1 "
+        f"{row['top1_before']:.1%} → {row['top1_after']:.1%}, gain {gain}"
     )
