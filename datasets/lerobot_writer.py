@@ -52,6 +52,16 @@ class TakeVideos:
         """Nothing is held open between episodes."""
 
 
+def _doubles(values: Any) -> Any:
+    """Return floats as doubles of the same value, anything else as it is.
+
+    LeRobot's statistics take mean squares in the precision of what they are given: of floats, the
+    spread of a column that hardly varies comes out as 0, and training divides by it.
+    """
+    is_float = isinstance(values, np.ndarray) and values.dtype == np.float32
+    return values.astype(np.float64) if is_float else values
+
+
 def picture_stats(path: Path) -> dict[str, Any]:
     """Return LeRobot's per-channel statistics of a video's key frames, each of shape (3,)."""
     pictures = sample_pictures(path, PICTURES_PER_TAKE)
@@ -104,6 +114,7 @@ class TakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not typed
             "frame_index": np.arange(n),
             "timestamp": (np.arange(n) / meta.fps).astype(np.float32),
         }
+        buffer = {key: _doubles(values) for key, values in buffer.items()}
         self.save_episode(episode_data=buffer)
 
     def _save_episode_data(self, episode_buffer: dict[str, Any]) -> dict[str, Any]:
