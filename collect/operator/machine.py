@@ -91,6 +91,9 @@ def ended(
         suggestion: what is marked.
         purpose: the take's dimensions where it doesn't fail.
     """
+    if state.stage is Stage.ENDED and uid:  # stopped while it was about to begin, and it began
+        takes, purposes = (*state.takes, uid), {**state.purposes, uid: purpose}
+        return replace(state, takes=takes, purposes=purposes), ()
     if state.stage not in RUNS_ON:
         return state, ()
     said, state = state.verdict, replace(state, verdict=None)
