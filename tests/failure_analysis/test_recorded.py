@@ -164,6 +164,7 @@ def test_a_session_begins_after_a_pause_or_where_the_counter_goes_back() -> None
     assert stops.sessions_of(t_s, cycle).tolist() == [0, 0, 0, 1, 1, 2, 2]
 
 
+@pytest.mark.slow
 def test_events_with_forerunners_are_foreseen_and_others_arent() -> None:
     t_s, values, cycle, stop = log_of()
     moments = stops.moments_of(t_s, values, cycle, {"stop": stop})

@@ -134,6 +134,7 @@ def test_seeking_shows_exactly_that_frame_in_every_camera(journal: Path, tab: Ta
         assert pictures(tab) == [stopped, stopped]
 
 
+@pytest.mark.slow
 def test_a_suggestion_is_accepted_with_one_key(dataset: Path, tmp_path: Path, tab: Tab) -> None:
     """The first is read from a diagnosis, the next one is made while the page is open."""
     uid = open_labelled(dataset).episodes[3].info.uid
@@ -162,6 +163,7 @@ def test_a_suggestion_is_accepted_with_one_key(dataset: Path, tmp_path: Path, ta
     assert {e.source for e in events} == {"engineer"}
 
 
+@pytest.mark.slow
 def test_nothing_is_saved_where_nothing_was_said(dataset: Path, tab: Tab) -> None:
     with serving(dataset, "--author=ana", "--suggestions=false") as address:
         visit(tab, address)
@@ -182,6 +184,7 @@ def test_nothing_is_saved_where_nothing_was_said(dataset: Path, tab: Tab) -> Non
     assert open_labelled(dataset).events == ()
 
 
+@pytest.mark.slow
 def test_filters_and_search_narrow_the_list(dataset: Path, tab: Tab) -> None:
     with serving(dataset, "--author=ana", "--suggestions=false") as address:
         visit(tab, address)
