@@ -25,8 +25,7 @@ from gaploop.teleop.advice import GONE, say_reasons, say_to_do
 from gaploop.teleop.control import ControlThread, Mode
 from gaploop.teleop.loop import LoopEnd, Rates
 from gaploop.teleop.safety import make_safety
-from gaploop.teleop.sensors import close_sensors
-from gaploop.teleop.stopping import one_line
+from gaploop.teleop.stopping import disconnect, one_line
 
 
 class ArmRig:
@@ -121,9 +120,7 @@ class ArmRig:
         Returns:
             A line for every step that failed.
         """
-        failed = self.control.close()
-        close_sensors(self.rig.sensors)
-        return failed
+        return (*self.control.close(), *disconnect(*self.rig.sensors))
 
     def hurdle(self) -> str:
         """Return why no take can begin now, in one line; "" where one can.

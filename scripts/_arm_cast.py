@@ -24,7 +24,8 @@ from gaploop.scripts._find_again import LOOK_S, find_again
 from gaploop.scripts._rolling import Rolling
 from gaploop.scripts._window_keys import gone_of, subscribers
 from gaploop.teleop.loop import Rates
-from gaploop.teleop.sensors import close_sensors, connect_sensors
+from gaploop.teleop.sensors import connect_sensors
+from gaploop.teleop.stopping import disconnect
 
 log = logging.getLogger(__name__)
 
@@ -107,13 +108,13 @@ class _Line:
         o = self._options
         with contextlib.ExitStack() as undo:
             follower, clock = _arms.follower_of(o.robot, o.station)
-            undo.callback(_arms.disconnect, follower)
+            undo.callback(disconnect, follower)
             person = self._person(follower, clock)
-            undo.callback(_arms.disconnect, person)
+            undo.callback(disconnect, person)
             cameras = _arms.cameras_of(o.robot, clock)
-            undo.callback(_arms.disconnect, *cameras)
+            undo.callback(disconnect, *cameras)
             sensors = connect_sensors(o.sensors)
-            undo.callback(close_sensors, sensors)
+            undo.callback(disconnect, *sensors)
             rig = ArmRig(
                 follower,
                 self._led(follower, person),

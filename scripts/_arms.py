@@ -15,7 +15,6 @@ from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
-from gaploop.teleop.stopping import run_steps
 
 if TYPE_CHECKING:
     from gaploop.teleop.lerobot_devices.force import ForceLeader
@@ -113,17 +112,6 @@ def _is_emulated(robot: Any) -> bool:
     for arm in ("left_arm_config", "right_arm_config"):
         ports += [str(getattr(getattr(robot, arm, None), "port", "") or "")]
     return any(os.path.realpath(port).startswith("/dev/pts/") for port in ports if port)
-
-
-def disconnect(*devices: object) -> tuple[str, ...]:
-    """Torque off and disconnect whatever of `devices` can be, each whatever the others do.
-
-    Returns:
-        A line for every one that failed.
-    """
-    named = [(device, getattr(device, "close", None)) for device in devices]
-    steps = [(type(device).__name__, close) for device, close in named if callable(close)]
-    return run_steps(steps)
 
 
 def connect(

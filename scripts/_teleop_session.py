@@ -13,7 +13,7 @@ from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.core.types import SafetyReason
-from gaploop.scripts._arms import Arms, disconnect
+from gaploop.scripts._arms import Arms
 from gaploop.scripts._find_again import Finder
 from gaploop.scripts._keys import Keys
 from gaploop.scripts._teleop_screen import LINE_S, Show
@@ -26,6 +26,7 @@ from gaploop.teleop.loop import Rates
 from gaploop.teleop.realtime import Realtime
 from gaploop.teleop.safety import SafetyFilter, make_safety
 from gaploop.teleop.statistics import Figures, LoopStatistics
+from gaploop.teleop.stopping import disconnect
 
 type Watch = Callable[[ControlThread, Follower], None]
 

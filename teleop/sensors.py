@@ -6,6 +6,7 @@ send them, or a class of one's own.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import threading
@@ -15,7 +16,8 @@ from typing import Any, Final
 
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.protocols import SensorSource
-from gaploop.core.schema import check_keys
+from gaploop.core.schema import check_keys, number
+from gaploop.teleop.stopping import disconnect
 
 STALE_S: Final = 0.5
 """A reading older than this isn't recorded as the sensor's."""
@@ -142,6 +144,9 @@ def check_sensors(sensors: Mapping[str, Any]) -> None:
                 f"{where} needs channels: names to units in the order in which the numbers "
                 "arrive, such as {fx_n: N, fy_n: N, fz_n: N}."
             )
+        number(spec.get("baud", BAUD), f"{where}: baud", 1, 1e7)
+        if not isinstance(spec.get("options", {}), Mapping):
+            raise UnusableInputError(f"{where}: options must map names to values.")
 
 
 def connect_sensors(sensors: Mapping[str, Any]) -> tuple[SensorSource, ...]:
@@ -152,32 +157,20 @@ def connect_sensors(sensors: Mapping[str, Any]) -> tuple[SensorSource, ...]:
         DeviceError: a sensor sends nothing usable.
     """
     found: list[SensorSource] = []
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(lambda: disconnect(*found))
         for name, spec in sensors.items():
             found.append(_connect(name, spec))
-            require_distinct(found)
+            _require_distinct(found)
         for sensor in found:
             if isinstance(sensor, LineSensor):
                 sensor.wait()
-    except BaseException:
-        close_sensors(found)
-        raise
+        undo.pop_all()
     return tuple(found)
 
 
-def close_sensors(sensors: Sequence[SensorSource]) -> None:
-    """Let go of sensors that hold something."""
-    for sensor in sensors:
-        if callable(close := getattr(sensor, "close", None)):
-            close()
-
-
-def require_distinct(sensors: Sequence[SensorSource]) -> None:
-    """Check that no two sensors write the same column.
-
-    Raises:
-        UnusableInputError: two do.
-    """
+def _require_distinct(sensors: Sequence[SensorSource]) -> None:
+    """Check that no two sensors write the same column."""
     columns = [column for sensor in sensors for column in sensor.channels]
     twice = sorted({column for column in columns if columns.count(column) > 1})
     if twice:

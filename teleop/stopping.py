@@ -56,6 +56,17 @@ def run_steps(steps: Iterable[Step]) -> tuple[str, ...]:
     return tuple(faults)
 
 
+def disconnect(*devices: object) -> tuple[str, ...]:
+    """Torque off and disconnect whatever of `devices` can be, each whatever the others do.
+
+    Returns:
+        A line for every one that failed.
+    """
+    named = [(device, getattr(device, "close", None)) for device in devices]
+    steps = [(type(device).__name__, close) for device, close in named if callable(close)]
+    return run_steps(steps)
+
+
 def _run_step(name: str, step: Callable[[], object], faults: list[str]) -> None:
     with Attempt() as attempt:
         step()

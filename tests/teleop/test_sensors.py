@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.teleop.sensors import LineSensor, check_sensors, close_sensors, connect_sensors
+from gaploop.teleop.sensors import LineSensor, check_sensors, connect_sensors
 
 CHANNELS = {"fx_n": "N", "fy_n": "N", "fz_n": "N"}
 
@@ -20,8 +20,8 @@ CHANNELS = {"fx_n": "N", "fy_n": "N", "fz_n": "N"}
 class Pad:
     """A driver of one's own."""
 
-    def __init__(self, name: str, scale: float = 1.0) -> None:
-        self.channels = {f"{name}.touch": "kPa"}
+    def __init__(self, name: str, scale: float = 1.0, as_: str = "") -> None:
+        self.channels = {f"{as_ or name}.touch": "kPa"}
         self._scale = scale
 
     def read(self) -> Mapping[str, float]:
@@ -125,7 +125,10 @@ def test_a_driver_of_ones_own_is_made_with_its_options() -> None:
     path = f"{Pad.__module__}:Pad"
     (made,) = connect_sensors({"gel": {"driver": path, "options": {"scale": 3.0}}})
     assert made.read() == {"gel.touch": 6.0}
-    close_sensors([made])
+    with pytest.raises(UnusableInputError, match=r"two sensors write gel\.touch"):
+        connect_sensors(
+            {"gel": {"driver": path}, "pad": {"driver": path, "options": {"as_": "gel"}}}
+        )
     with pytest.raises(UnusableInputError, match="can't be made"):
         connect_sensors({"gel": {"driver": "no.such.module:Pad"}})
     with pytest.raises(UnusableInputError, match="can't be made"):
@@ -139,6 +142,8 @@ def test_a_driver_of_ones_own_is_made_with_its_options() -> None:
         ({"channels": CHANNELS}, "either port"),
         ({"port": "x", "driver": "a:b", "channels": CHANNELS}, "either port"),
         ({"port": "x"}, "needs channels"),
+        ({"port": "x", "channels": CHANNELS, "baud": "fast"}, "baud"),
+        ({"driver": "a:b", "options": 3}, "options"),
         ({"prot": "x"}, "port"),
     ],
 )
