@@ -37,12 +37,12 @@ _SCENE: Final = texture(0)
 warm_up()
 
 
-def header() -> TakeHeader:
+def header(fps: int = FPS) -> TakeHeader:
     """Return the header of a new take with two cameras."""
     info = TakeInfo(
-        uuid7(), task="bench", fps=FPS, joint_names=JOINTS, robot_type="bench", units="deg"
+        uuid7(), task="bench", fps=fps, joint_names=JOINTS, robot_type="bench", units="deg"
     )
-    spec = {"width": WIDTH, "height": HEIGHT, "fps": float(FPS), "codec": "h264"}
+    spec = {"width": WIDTH, "height": HEIGHT, "fps": float(fps), "codec": "h264"}
     return TakeHeader(info, (), dict.fromkeys(CAMERAS, spec), joint_columns("follower", JOINTS))
 
 
@@ -123,7 +123,7 @@ def publish(claims: Connection, journal: Path, root: Path) -> None:
 
 def lerobot_record(claims: Connection, root: Path, episodes: int, frames: int) -> None:
     """Save episodes as lerobot-record does; claims ("saved", n, seconds) after each."""
-    with _silent():
+    with silent():
         dataset = lerobot_dataset(root)
         claims.send(("ready",))
         for number in range(episodes):
@@ -139,7 +139,7 @@ def lerobot_durable(claims: Connection, root: Path, episodes: int, frames: int) 
     """Make every episode durable with finalize and resume; claims ("durable", seconds)."""
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
-    with _silent():
+    with silent():
         dataset = lerobot_dataset(root)
         for _ in range(episodes):
             _add_frames(dataset, frames)
@@ -160,8 +160,8 @@ def _add_frames(dataset: Any, frames: int) -> None:
         dataset.add_frame({"observation.state": joints, "action": joints, "task": "bench", **shown})
 
 
-def lerobot_dataset(root: Path, codec: str = "h264") -> Any:
-    """Return a new LeRobot dataset with its streaming encoder; its own codec where "" is given."""
+def lerobot_dataset(root: Path, fps: int = FPS, streaming: bool = True) -> Any:
+    """Return a new LeRobot dataset that encodes H.264, by its streaming encoder or afterwards."""
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
     names = list(JOINTS)
@@ -169,9 +169,8 @@ def lerobot_dataset(root: Path, codec: str = "h264") -> Any:
     size = {"shape": (HEIGHT, WIDTH, 3), "names": ["height", "width", "channels"]}
     features = {"observation.state": joints, "action": joints}
     features |= {f"observation.images.{name}": {"dtype": "video", **size} for name in CAMERAS}
-    encoder = _h264() if codec else None
     return LeRobotDataset.create(
-        REPO, FPS, features, root, rgb_encoder=encoder, streaming_encoding=True
+        REPO, fps, features, root, rgb_encoder=_h264(), streaming_encoding=streaming
     )
 
 
@@ -182,7 +181,7 @@ def _h264() -> Any:
 
 
 @contextlib.contextmanager
-def _silent() -> Any:
+def silent() -> Any:
     """Keep LeRobot's encoder, which prints its settings, off the terminal."""
     import os
 

@@ -29,6 +29,7 @@ gaploop bench journal --kills=1000 --output_dir=outputs/journal
 gaploop bench modes --n=2 --output_dir=outputs/modes
 gaploop bench memory --n=200
 gaploop bench record --seconds=300 --output_dir=outputs/record
+gaploop bench publish --json
 gaploop bench review --json
 gaploop bench real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
 """
@@ -45,6 +46,7 @@ BENCHES: Final = {
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
     "modes": "failure modes and phases against what really happened, with channels removed",
     "memory": "what the recorder's processes hold after each of 200 takes",
+    "publish": "takes to a dataset, beside LeRobot's save_episode; each row's picture is checked",
     "review": "the review page in a browser: first paint, key to saved label, 50 takes by keyboard",
     "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
     "faults": "torque off after every trip: random faults on emulated arms",
@@ -72,7 +74,8 @@ class BenchConfig:
     loaders and from the frame cache; loop drives emulated arms with gaploop and with
     lerobot-teleoperate in turn; metadata searches and checks simulated datasets; modes sets failure
     modes and phases against what really happened; real_input takes foreign recordings through
-    import, diagnosis and LoRA; record counts dropped pictures;
+    import, diagnosis and LoRA; publish makes datasets of takes and checks every row's picture;
+    record counts dropped pictures;
     reference records nominal takes and says what is usual in them; review labels takes in a
     headless browser; signals measures what watching a rollout costs.
     """

@@ -170,7 +170,7 @@ def follow(model: str, tmp_path: Path) -> None:
     modules = {(m, r): (module, name) for m, r, module, name in ARMS}
     with (
         EmulatedBus.start(model, hand="still") as follower_bus,
-        EmulatedBus.start(model, role="leader", hand="wave") as leader_bus,
+        EmulatedBus.start(model, role="leader", hand="still") as leader_bus,
     ):
         arms = []
         for role, bus in (("follower", follower_bus), ("leader", leader_bus)):
@@ -183,18 +183,22 @@ def follow(model: str, tmp_path: Path) -> None:
         leader.connect(calibrate=False)
         assert follower.is_calibrated
         assert leader.is_calibrated
-        for _ in range(100):
+        leader_bus.hand.pose([0.3] * len(leader_bus.all_servos))
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
             follower.send_action(leader.get_action())
             time.sleep(0.02)
-        apart = [
-            abs(f.joint.q_rad - q.joint.q_rad)
-            for f, q in zip(follower_bus.all_servos[:5], leader_bus.all_servos[:5], strict=True)
-        ]
-        moved = max(abs(s.joint.q_rad) for s in leader_bus.all_servos[:5])
+            apart = max(
+                abs(f.joint.q_rad - q.joint.q_rad)
+                for f, q in zip(follower_bus.all_servos[:5], leader_bus.all_servos[:5], strict=True)
+            )
+            moved = min(abs(s.joint.q_rad) for s in leader_bus.all_servos[:5])
+            if moved > 0.25 and apart < 0.1:
+                break
         follower.disconnect()
         leader.disconnect()
-        assert moved > 0.15
-        assert max(apart) < 0.2  # lag at 0.3 rad/s, and what weight bends
+        assert moved > 0.25
+        assert apart < 0.1  # what weight bends
         assert not any(s.torque for s in follower_bus.all_servos)
 
 
