@@ -13,24 +13,20 @@ from gaploop.core.consent_store import default_register, load_register
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.take import TakeInfo
-from gaploop.core.vocabulary import Domain
 from gaploop.datasets import layout
 from gaploop.datasets.hub import card as hub_card
 from gaploop.datasets.hub import push as hub
 from gaploop.datasets.hub.client import README
-from gaploop.datasets.hub.dataset import NOTICES, PushOptions, require_clean
+from gaploop.datasets.hub.dataset import PushOptions, require_clean
 from gaploop.datasets.hub.target import ChangedError, Contents, HubFile, HubTarget, Pushed
-from gaploop.finetune import lerobot_adapter as adapter
+from gaploop.finetune.hub_policy_card import LINEAGE, card_of
+from gaploop.finetune.hub_policy_files import files_of, owns, portable
 from gaploop.finetune.lerobot_policy import load_policy, policy_id, resolve
 
-LINEAGE: Final = "lineage.json"
 SCHEMA: Final = "gaploop.lineage.v1"
-PARTS: Final = frozenset({".safetensors", ".json", ".yaml", ".yml"})
-"""What policies consist of, as LeRobot's own push has it."""
-TEMPLATE: Final = Path(__file__).parent / "hub_policy_card.md"
 _CONFIG: Final = ("share_real", "lora", "full", "spec", "select", "sim_takes")
 _INPUT: Final = ("sha256", "domain", "share", "takes", "frames", "uids", "plans")
-_RESULT: Final = ("steps", "loss", "held_out")
+_RESULT: Final = ("steps", "loss", "held_out", "merged")
 
 
 @dataclass(frozen=True)
@@ -84,8 +80,7 @@ def pack_policy(
     load_policy(folder)
     identity = policy_id(folder)
     lineage, roots, warnings = _lineage(folder, identity)
-    files = _files(folder)
-    require_clean(folder, files, options.allow_paths)
+    require_clean(folder, files_of(folder), options.allow_paths)
 
     def still_allowed() -> None:
         if policy_id(folder) != identity:
@@ -93,30 +88,14 @@ def pack_policy(
         _require_consent(folder, lineage, roots, options.consents)
 
     _require_consent(folder, lineage, roots, options.consents)
-    card = _card(folder, identity, lineage, target, options, before)
-    contents = [HubFile(name, path) for name, path in files.items()]
+    contents = portable(folder, target.repo_id)
+    card = card_of(folder, identity, lineage, target, options, before)
     contents.append(HubFile(README, card.encode()))
     if lineage:
         contents.append(HubFile(LINEAGE, hub_card.json_bytes(lineage)))
     message = f"gaploop push: policy {identity}"
-    packed = Contents(tuple(contents), message, _owns, check=still_allowed)
+    packed = Contents(tuple(contents), message, owns, check=still_allowed)
     return PolicyParcel(packed, card, tuple(warnings))
-
-
-def _files(folder: Path) -> dict[str, Path]:
-    found = sorted(p for p in folder.rglob("*") if p.is_file())
-    return {
-        p.relative_to(folder).as_posix(): p
-        for p in found
-        if (p.suffix in PARTS or p.stem.upper() in NOTICES)
-        and not any(part.startswith(".") for part in p.relative_to(folder).parts)
-    }
-
-
-def _owns(name: str) -> bool:
-    """Say whether a file on the Hub belongs to a policy: an old adapter's must not stay beside."""
-    path = Path(name)
-    return path.suffix in PARTS and (len(path.parts) == 1 or path.parts[0] == adapter.BASE)
 
 
 def _lineage(folder: Path, identity: str) -> tuple[dict[str, Any], list[Path], list[str]]:
@@ -165,36 +144,3 @@ def _require_consent(
         infos += [e.info for e in layout.read_episodes(layout.read_info(root))]
     used = [info for info in infos if info.uid in uids]
     require_consent(register, used, Use.PUSH, f"{folder}, which learned from it,")
-
-
-def _card(
-    folder: Path,
-    identity: str,
-    lineage: Mapping[str, Any],
-    target: HubTarget,
-    options: PushOptions,
-    before: str,
-) -> str:
-    config = read_json(folder / "config.json")
-    datasets = lineage.get("datasets", [])
-    domains = {entry["domain"] for entry in datasets}
-    is_adapter = adapter.is_adapter(folder)
-    kind = str(config.get("type", "policy"))
-    facts = {
-        "adapter": is_adapter,
-        "kind": kind.upper() if len(kind) < 5 else kind,
-        "identity": identity,
-        "simulated": bool(domains & {Domain.SIM_TARGET, Domain.SIM}) and "real" not in domains,
-        "datasets": datasets,
-        "base": lineage.get("base", ""),
-        "result": lineage.get("result", {}),
-        "lora": lineage.get("config", {}).get("lora") if is_adapter else None,
-        "repo_id": target.repo_id,
-        "licence": hub_card.licence_of(before, options.license),
-        "lineage": LINEAGE if lineage else "",
-    }
-    tags = ["robotics", "lerobot", "gaploop", kind, *(["lora"] if is_adapter else [])]
-    tags += ["sim-to-sim"] if Domain.SIM_TARGET in domains else []
-    metadata = {"library_name": "lerobot", "pipeline_tag": "robotics", "tags": tags}
-    title, body = target.repo_id.partition("/")[2], hub_card.render(TEMPLATE, facts)
-    return hub_card.card(before, title, body, metadata, options.license, options.tags)

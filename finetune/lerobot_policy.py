@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 from collections import deque
@@ -14,7 +15,7 @@ import torch
 from lerobot.policies.act.modeling_act import ACTTemporalEnsembler
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import sha256
+from gaploop.core.files import read_json, sha256
 from gaploop.core.types import FloatArray, Observation
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
@@ -28,6 +29,9 @@ PACKAGED_NAMES: Final = ("base", "default")
 NOTES: Final = ("base.json", "lineage.json")
 """Files beside a policy that don't decide how it acts; gaploop push adds the latter."""
 RUN_PARTS: Final = ("adapter", "policy", "merged")
+WEIGHTS: Final = "model.safetensors"
+BASE_KEY: Final = "base_model_name_or_path"
+"""Where PEFT says which base an adapter belongs to."""
 
 
 class ActPolicy:
@@ -157,7 +161,7 @@ def resolve(path: str | Path) -> Path:
             "Hub, such as me/pick_place, or 'base'."
         )
     for candidate in (folder, *(folder / name for name in RUN_PARTS)):
-        if adapter.is_adapter(candidate) or (candidate / "model.safetensors").exists():
+        if adapter.is_adapter(candidate) or (candidate / WEIGHTS).exists():
             return candidate
     raise UnusableInputError(
         f"No policy in {folder}: neither model.safetensors nor adapter_config.json. Name the "
@@ -169,14 +173,27 @@ def policy_id(path: str | Path) -> str:
     """Return the hash that names a policy in lineage: `sha256:` and 16 hexadecimal digits.
 
     It covers what decides how the policy acts (weights, configuration, processors), not the
-    notes beside them.
+    notes beside them, and is the same on the Hub as here.
     """
     folder = resolve(path)
     files = [p for p in folder.rglob("*") if p.suffix in (".safetensors", ".json")]
+    has_base = adapter.is_adapter(folder) and (folder / adapter.BASE).is_dir()
     digest = hashlib.sha256()
     for file in sorted(p for p in files if p.name not in NOTES):
-        digest.update(f"{file.relative_to(folder)} {sha256(file)}\n".encode())
+        name = str(file.relative_to(folder))
+        if has_base and name == WEIGHTS:
+            continue  # the base's once more, where plain LeRobot looks for it
+        is_named = has_base and name == adapter.CONFIG
+        digest.update(f"{name} {_as_here(file) if is_named else sha256(file)}\n".encode())
     return f"sha256:{digest.hexdigest()[:16]}"
+
+
+def _as_here(file: Path) -> str:
+    """Return the hash of an adapter's configuration as it is before its base is on a Hub."""
+    config = {**read_json(file), BASE_KEY: adapter.BASE}
+    return hashlib.sha256(
+        (json.dumps(config, indent=1, sort_keys=True) + "\n").encode()
+    ).hexdigest()
 
 
 def _single(observation: Observation, bundle: act.ActBundle) -> Batch:

@@ -25,6 +25,7 @@ gaploop bench detection --n=60 --output_dir=outputs/detection
 gaploop bench signals --json
 gaploop bench attribution --real --data=FOLDER_WITH_THE_RECORDINGS --json
 gaploop bench metadata --json
+gaploop bench latency --n=50 --output_dir=outputs/latency
 gaploop bench journal --kills=1000 --output_dir=outputs/journal
 gaploop bench modes --n=2 --output_dir=outputs/modes
 gaploop bench memory --n=200
@@ -40,6 +41,7 @@ BENCHES: Final = {
     "attribution": "causes of failures on tasks, severities and mechanisms left out of training",
     "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
     "cell": "rendering rate and the scripted expert's success in the nominal cell",
+    "latency": "a policy's plans in fp32, bf16, int8 and compiled, beside LeRobot's; their success",
     "loader": "training samples per second, beside LeRobot's loaders; disk, memory, building",
     "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
     "metadata": "queries and checks over up to 1,000 datasets, 1 million episodes, beside LeRobot",
@@ -70,7 +72,8 @@ class BenchConfig:
     equal elapsed time; factors recomputes a published study's lessons from its counts and
     measures coverage and false alarms on made-up trials; faults lets random things go wrong on
     emulated arms and times torque off; gaps measures what every mechanism costs the base policy;
-    journal kills recordings and counts what is lost; loader times training batches from LeRobot's
+    journal kills recordings and counts what is lost; latency times a policy's plans in several
+    number formats and counts their successes; loader times training batches from LeRobot's
     loaders and from the frame cache; loop drives emulated arms with gaploop and with
     lerobot-teleoperate in turn; metadata searches and checks simulated datasets; modes sets failure
     modes and phases against what really happened; real_input takes foreign recordings through

@@ -36,7 +36,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = lerobot_policy.PACKAGED_BASE
     bundle = act.load(base)
     adapter.save(
-        adapter.wrap(bundle, base, adapter.LoraOptions(r=2)), bundle, base, run / "adapter"
+        adapter.wrap(bundle.policy, base, adapter.LoraOptions(r=2)),
+        bundle.policy,
+        base,
+        run / "adapter",
+        lambda folder: act.save_processors(bundle, folder),
     )
     identity = lerobot_policy.policy_id(run / "adapter")
     entry = {"root": str(run.parent / "takes"), "sha256": "0" * 64, "domain": "sim_target",

@@ -1,0 +1,109 @@
+"""What was measured of a policy, for its card: from the files that gaploop wrote into its run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.errors import GaploopError
+from gaploop.core.files import read_json
+from gaploop.core.vocabulary import Domain
+from gaploop.finetune.evaluation import NOMINAL, SCHEMA, Rate, evidence
+
+log = logging.getLogger(__name__)
+
+EVALUATION: Final = "evaluation.json"
+GATE: Final = "gate.json"
+DEPTH: Final = 3
+"""How many folders below the run's files are looked for."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Success under one setting.
+
+    Attributes:
+        dimensions: gap dimensions that were injected, or "".
+        setting: what was set, in words.
+        evidence: what the figures are evidence of.
+        before: of the base; None where it wasn't measured.
+        after: of the policy; None where it wasn't measured.
+    """
+
+    dimensions: str
+    setting: str
+    evidence: str
+    before: Rate | None
+    after: Rate | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """What was measured of a policy and of its base.
+
+    Attributes:
+        rows: success by setting, the nominal cell first.
+        gate: verdict and reason of the gate, or "".
+    """
+
+    rows: tuple[Row, ...] = ()
+    gate: str = ""
+
+
+def results_of(run: Path, identities: Collection[str], base: str) -> Results:
+    """Return what the files in a run folder say of its policy.
+
+    Args:
+        run: the run folder; evaluations of the policy and of its base may lie in it.
+        identities: ids of the policy: of the adapter and of its merged twin.
+        base: id of the policy that it was adapted from, or "".
+    """
+    found: dict[tuple[str, str, str], dict[str, Rate]] = {}
+    for value in _values(run, EVALUATION):
+        if value.get("schema") != SCHEMA:
+            continue
+        policy = str(value.get("policy"))
+        who = "after" if policy in identities else "before" if policy == base else ""
+        if not who:
+            continue
+        for condition, rate in value["by_condition"].items():
+            rates = found.setdefault(_setting(value, condition), {})
+            measured = Rate(
+                rate["successes"], rate["trials"], rate["rate"], tuple(rate["interval"])
+            )
+            if who not in rates or rates[who].trials < measured.trials:
+                rates[who] = measured
+    order = sorted(found, key=lambda key: (bool(key[0]), key[1] != NOMINAL, key))
+    rows = tuple(Row(*key, found[key].get("before"), found[key].get("after")) for key in order)
+    gates = [_gate(value) for value in _values(run, GATE)]
+    return Results(rows, next(filter(None, gates), ""))
+
+
+def _setting(value: Mapping[str, Any], condition: str) -> tuple[str, str, str]:
+    gaps = {name: severity for name, severity in value.get("gaps", {}).items() if severity}
+    words = [f"{name} {severity:g}" for name, severity in gaps.items()]
+    words = [f"{', '.join(words)} (gap_seed {value.get('gap_seed', 0)})"] if words else []
+    words += [condition] if condition != NOMINAL or not words else []
+    dimensions = ", ".join(sorted({name.partition(".")[0] for name in gaps}))
+    return dimensions, "; ".join(words), evidence(Domain(value["domain"]))
+
+
+def _gate(value: Mapping[str, Any]) -> str:
+    verdict, says = value.get("verdict"), str(value.get("says", ""))
+    return f"{verdict}{f': {says}' if says else ''}" if isinstance(verdict, str) else ""
+
+
+def _values(run: Path, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the files called `name` in a run folder, leaving out what can't be read."""
+    for depth in range(DEPTH + 1):
+        for file in sorted(run.glob("*/" * depth + name)):
+            try:
+                value = read_json(file)
+            except GaploopError as error:
+                log.warning("%s isn't used for the card: %s", file, error)
+                continue
+            if isinstance(value, dict):
+                yield value

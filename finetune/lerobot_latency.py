@@ -1,0 +1,148 @@
+"""How long a policy takes here: its plans timed, in the number formats that may make it faster.
+
+int8 is torch's dynamic quantisation of the linear layers: weights are stored in 8 bits, inputs are
+quantised as they come, and nothing has to be calibrated. bf16 casts network and inputs. `compile`
+is `torch.compile`, which needs a C++ compiler here or a GPU. Attention's own projections stay as
+they are in int8: PyTorch's MultiheadAttention reads their weights as bare parameters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.types import FloatArray, Observation
+from gaploop.finetune import lerobot_act as act
+from gaploop.finetune.lerobot_policy import ActPolicy
+from gaploop.teleop.preflight.item import By, Item, Result
+
+VARIANTS: Final[Mapping[str, str]] = {
+    "fp32": "as trained",
+    "bf16": "network and inputs in bfloat16",
+    "int8": "linear layers by torch's dynamic quantisation",
+    "compile": "torch.compile",
+}
+"""Variants by name, and what each is."""
+WARM_UP: Final = 5
+"""Plans before the first that is timed; compiling happens in these."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long plans took.
+
+    Attributes:
+        took_s: of each plan [s], in order.
+    """
+
+    took_s: tuple[float, ...] = field(default_factory=tuple)
+
+    def quantile_s(self, share: float) -> float:
+        """Return the time that this share of the plans stayed below [s]."""
+        return float(np.quantile(self.took_s, share))
+
+
+class HalfPolicy(ActPolicy):
+    """Drives with a policy whose network computes in bfloat16."""
+
+    def predict(self, batch: Any) -> FloatArray:
+        """Return predicted chunks, shape (b, chunk, n_action), in LeRobot units."""
+        tensors = act.to_tensors(batch, str(self.bundle.policy.config.device))
+        with torch.inference_mode():
+            inputs = self.bundle.preprocessor({k: tensors[k] for k in (act.STATE, act.ENVIRONMENT)})
+            half = {k: v.bfloat16() if _is_float(v) else v for k, v in inputs.items()}
+            chunk = self.bundle.policy.predict_action_chunk(half).float()
+            chunk = self.bundle.postprocessor(chunk)
+        return np.asarray(chunk.cpu().numpy(), dtype=np.float64)
+
+
+def variant(policy: ActPolicy, name: str) -> ActPolicy:
+    """Return a copy of a policy that computes in another way.
+
+    Args:
+        policy: as loaded.
+        name: one of `VARIANTS`.
+
+    Raises:
+        UnusableInputError: an unknown name, or this machine can't compute so; why.
+    """
+    if name not in VARIANTS:
+        raise unknown_choice("variant", name, VARIANTS)
+    bundle = copy.deepcopy(policy.bundle)
+    with _said(name):
+        if name == "bf16":
+            bundle.policy = bundle.policy.bfloat16()
+            return HalfPolicy(bundle, policy.execute)
+        if name == "int8":
+            bundle.policy.model = torch.ao.quantization.quantize_dynamic(
+                bundle.policy.model, {torch.nn.Linear}, dtype=torch.qint8
+            )
+        if name == "compile":
+            bundle.policy.model = torch.compile(bundle.policy.model)
+        return ActPolicy(bundle, policy.execute)
+
+
+def warm_up(policy: ActPolicy, observation: Observation, name: str = "") -> None:
+    """Let a policy plan a few times.
+
+    Raises:
+        UnusableInputError: it can't compute so on this machine; why.
+    """
+    with _said(name):
+        for _ in range(WARM_UP):
+            policy.plan(observation)
+
+
+@contextlib.contextmanager
+def _said(name: str) -> Iterator[None]:
+    """Say in one line why a variant can't be computed here."""
+    try:
+        yield
+    except (RuntimeError, NotImplementedError, ImportError, OSError) as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        why = lines[0] if lines else type(error).__name__
+        raise UnusableInputError(f"{name} can't be computed on this machine: {why[:200]}") from None
+
+
+def time_plans(plan: Callable[[], object], n: int) -> Timing:
+    """Time `n` plans."""
+    took_s = []
+    for _ in range(n):
+        start_s = time.perf_counter()
+        plan()
+        took_s.append(time.perf_counter() - start_s)
+    return Timing(tuple(took_s))
+
+
+def check_latency(timing: Timing, fps: float, execute: int) -> Item:
+    """Return whether plans come in time.
+
+    Args:
+        timing: of plans on this machine.
+        fps: frames a second that the policy drives at [Hz].
+        execute: steps of a plan that are executed before the next one.
+    """
+    median_s, worst_s = timing.quantile_s(0.5), timing.quantile_s(0.99)
+    period_s, bridged_s = 1.0 / fps, execute / fps
+    found = f"a plan takes {median_s * 1e3:.1f} ms, p99 {worst_s * 1e3:.1f}; a frame lasts "
+    found += f"{period_s * 1e3:.0f} ms, a plan {bridged_s * 1e3:.0f}"
+    data = {"p50_s": median_s, "p99_s": worst_s, "period_s": period_s, "plan_s": bridged_s}
+    if worst_s <= period_s:
+        return Item("latency", Result.OK, By.MACHINE, found, data=data)
+    mend = "See which number format is faster here: gaploop bench latency"
+    if worst_s <= bridged_s:
+        found += "; it is made ahead, so the arm doesn't wait, but answers late"
+        return Item("latency", Result.WARN, By.MACHINE, found, mend, data)
+    return Item("latency", Result.FAIL, By.MACHINE, f"{found}; the arm would wait", mend, data)
+
+
+def _is_float(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()

@@ -1,0 +1,194 @@
+"""Does a policy fit the arm that it is about to drive? Names, units, rate, cameras, statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.protocols import Follower
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import Domain
+from gaploop.finetune.lerobot_facts import PolicyFacts, Spread
+from gaploop.teleop.preflight.item import By, Item, Result
+
+FEATURES: Final = "features"
+STATISTICS: Final = "statistics"
+FAR: Final = 4.0
+"""A joint this many spreads from the mean of the takes is outside what they show."""
+IMPOSSIBLE: Final = 10.0
+"""A joint this far out isn't posed unusually: units, zero or order differ from the takes'."""
+NARROW: Final = 1e-4
+"""A spread below this, in units of the arm, divides a sensor's noise into huge inputs."""
+REACH: Final = 2.0
+"""Actions this many spreads from their mean are usual in the takes."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the arm gives.
+
+    Attributes:
+        joint_names: the follower's joints.
+        units: LeRobot units of its state.
+        fps: frames a second that the session would run at [Hz].
+        domain: real, emulated or simulated.
+        robot_type: LeRobot's name of the arm.
+        state: where it stands, shape (n_joints,), in LeRobot units.
+        limits: lower and upper joint limit, shape (n_joints, 2), in LeRobot units.
+        cameras: name to (height, width) of its pictures [px].
+    """
+
+    joint_names: tuple[str, ...]
+    units: str
+    fps: float
+    domain: Domain
+    robot_type: str
+    state: FloatArray
+    limits: FloatArray
+    cameras: Mapping[str, tuple[int, int]]
+
+
+def seen_of(
+    follower: Follower, fps: float, domain: Domain, cameras: Mapping[str, tuple[int, int]]
+) -> Seen:
+    """Return what a connected arm gives."""
+    low, high = (follower.to_units(q_rad) for q_rad in follower.joint_limits_rad.T)
+    return Seen(
+        follower.joint_names,
+        follower.units,
+        fps,
+        domain,
+        follower.robot_type,
+        follower.to_units(follower.read().position_rad),
+        np.stack([np.minimum(low, high), np.maximum(low, high)], axis=1),
+        cameras,
+    )
+
+
+def check_features(facts: PolicyFacts, seen: Seen) -> list[Item]:
+    """Return what of the arm isn't what the policy was trained with; one item where all is."""
+    faults = list(_faults(facts, seen))
+    if faults:
+        return faults
+    cameras = ", ".join(facts.cameras) or ("the tracked scene" if facts.needs_scene else "none")
+    found = f"{len(facts.action_names)} joints in order, {facts.units or 'units unknown'}, "
+    found += f"{facts.fps:g} fps, cameras: {cameras}"
+    unsure = "" if facts.units and facts.robot_type else "the policy doesn't say units or robot"
+    if unsure:
+        mend = "Policies that gaploop trains say it, in gaploop.json."
+        return [Item(FEATURES, Result.WARN, By.MACHINE, f"{found}; {unsure}", mend)]
+    return [Item(FEATURES, Result.OK, By.MACHINE, found)]
+
+
+def _faults(facts: PolicyFacts, seen: Seen) -> Iterator[Item]:
+    yield from _names("observation.state", facts.state_names, seen)
+    yield from _names("action", facts.action_names, seen)
+    if facts.units and facts.units != seen.units:
+        mend = "Train on takes of this arm, or choose the units it was trained with."
+        if {facts.units, seen.units} <= {"deg", "m100_100"}:
+            mend = f"Set --robot.use_degrees={'true' if facts.units == 'deg' else 'false'}."
+        yield _bad(f"the policy works in {facts.units}, the arm in {seen.units}", mend)
+    if abs(facts.fps - seen.fps) > 1e-6:
+        found = f"the policy was trained at {facts.fps:g} fps and would run at {seen.fps:g}"
+        yield _bad(found, f"Set --dataset.fps={facts.fps:g}.")
+    for name, size in facts.cameras.items():
+        yield from _camera(name, size, seen)
+    if facts.needs_scene and seen.domain is Domain.REAL:
+        found = "the policy needs the tracked scene, which is known for the simulated cell only"
+        yield _bad(found, "Train one on what the arm records.")
+    elif facts.needs_scene and not seen.cameras:
+        yield _bad("the policy needs the tracked scene, and there is no camera", "See gaploop "
+                   "emulate --cameras, then --robot.cameras.")  # fmt: skip
+
+
+def _names(what: str, wanted: Sequence[str], seen: Seen) -> Iterator[Item]:
+    have = [f"{name}.pos" for name in seen.joint_names]
+    if all(name.isdigit() for name in wanted):  # the policy doesn't name them
+        if len(wanted) != len(have):
+            yield _bad(f"{what}: the policy has {len(wanted)} entries, the arm {len(have)}",
+                       "Choose a policy of this arm.")  # fmt: skip
+        return
+    if list(wanted) == have:
+        return
+    same = sorted(wanted) == sorted(have)
+    first = next((f"{a} for {b}" for a, b in zip(wanted, have, strict=False) if a != b), "length")
+    how = f"in another order, first {first}" if same else f"others: {', '.join(wanted)}"
+    yield _bad(f"{what}: the policy's joints are {how}; the arm's: {', '.join(have)}",
+               "Choose a policy of this arm, or train one on its takes.")  # fmt: skip
+
+
+def _camera(name: str, size: tuple[int, int], seen: Seen) -> Iterator[Item]:
+    if name not in seen.cameras:
+        have = ", ".join(seen.cameras) or "none"
+        mend = f"Name it so in --robot.cameras='{{{name}: {{…}}}}'."
+        yield _bad(f"the policy sees camera {name}; the arm has {have}", mend)
+    elif seen.cameras[name] != size:
+        have = seen.cameras[name]
+        found = f"camera {name} gives {have[1]}x{have[0]}, the policy was trained with "
+        yield Item(
+            FEATURES,
+            Result.WARN if size[0] * have[1] == size[1] * have[0] else Result.FAIL,
+            By.MACHINE,
+            f"{found}{size[1]}x{size[0]}",
+            f"Set width: {size[1]} and height: {size[0]} in --robot.cameras.",
+        )
+
+
+def _bad(found: str, mend: str) -> Item:
+    return Item(FEATURES, Result.FAIL, By.MACHINE, found, mend)
+
+
+def check_statistics(facts: PolicyFacts, seen: Seen) -> list[Item]:
+    """Return whether the state now, and the arm's limits, are what the policy's takes had.
+
+    A joint at rest may be unusual; one that is far outside all takes means other units, another
+    zero or another order.
+    """
+    n = len(seen.joint_names)
+    if facts.state is None or facts.action is None or len(facts.state.mean) != n:
+        found = "the policy's statistics can't be compared with the arm's joints"
+        return [Item(STATISTICS, Result.WARN, By.MACHINE, found)]
+    items = [*_narrow(facts.state, seen), *_state(facts.state, seen)]
+    if len(facts.action.mean) == n:
+        items += _reach(facts.action, seen)
+    bad = [item for item in items if item.result is not Result.OK]
+    return bad or items[:1]
+
+
+def _state(spread: Spread, seen: Seen) -> Iterator[Item]:
+    away = np.abs(seen.state - spread.mean) / np.maximum(spread.std, NARROW)
+    worst = int(away.argmax())
+    name = seen.joint_names[worst]
+    found = f"the arm stands {away[worst]:.1f} spreads from the takes' mean at most ({name})"
+    data: dict[str, Any] = {"spreads": dict(zip(seen.joint_names, away.tolist(), strict=True))}
+    if away[worst] > IMPOSSIBLE:
+        mend = "Check units, calibration (lerobot-calibrate) and joint order."
+        yield Item(STATISTICS, Result.FAIL, By.MACHINE, found, mend, data)
+    elif away[worst] > FAR:
+        mend = "Put the arm where the policy's takes begin."
+        yield Item(STATISTICS, Result.WARN, By.MACHINE, found, mend, data)
+    else:
+        yield Item(STATISTICS, Result.OK, By.MACHINE, found, data=data)
+
+
+def _narrow(spread: Spread, seen: Seen) -> Iterator[Item]:
+    narrow = [n for n, s in zip(seen.joint_names, spread.std, strict=True) if not s > NARROW]
+    if narrow:
+        found = f"{', '.join(narrow)} never moved in the policy's takes: noise is blown up"
+        mend = "Train on takes in which it moves, or leave it out."
+        yield Item(STATISTICS, Result.WARN, By.MACHINE, found, mend)
+
+
+def _reach(spread: Spread, seen: Seen) -> Iterator[Item]:
+    low, high = seen.limits.T
+    span = np.maximum(high - low, NARROW)
+    beyond = np.maximum(low - (spread.mean - REACH * spread.std), spread.mean + REACH * spread.std
+                        - high) / span  # fmt: skip
+    out = [f"{n} by {b:.0%}" for n, b in zip(seen.joint_names, beyond, strict=True) if b > 0.1]
+    if out:
+        found = f"usual actions reach beyond the arm's limits, of their range: {', '.join(out)}"
+        mend = "They will be clamped. Is it the arm that the takes were recorded with?"
+        yield Item(STATISTICS, Result.WARN, By.MACHINE, found, mend)

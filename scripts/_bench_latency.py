@@ -1,0 +1,208 @@
+"""`gaploop bench latency`: how long a policy takes here, in four number formats, and what it costs.
+
+Plans of all variants, and of plain LeRobot's `select_action` on the same policy and observation,
+are timed in turn, block by block, so that what else the machine does falls on all of them. Success
+is counted on the same scenes for every variant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.types import FloatArray, Observation
+from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    from gaploop.finetune.evaluation import Rollout
+    from gaploop.finetune.lerobot_policy import ActPolicy
+
+BLOCKS: Final = 20
+PLANS: Final = 30
+"""Plans of a variant in a block."""
+ROLLOUTS: Final = 50
+"""Scenes that each variant is tried on, unless --n says otherwise."""
+REFERENCE: Final = "fp32"
+PEER: Final = "lerobot"
+"""Plain LeRobot: `from_pretrained`, `make_pre_post_processors`, `select_action`."""
+
+
+def measure(config: Any, folder: Path) -> dict[str, Any]:
+    """Time every variant that this machine can compute, and count its successes."""
+    del folder
+    import torch
+
+    from gaploop.finetune.lerobot_latency import VARIANTS, variant, warm_up
+    from gaploop.finetune.lerobot_policy import load_policy, policy_id, resolve
+
+    path = resolve(config.policy.required())
+    policy, seen = load_policy(path), _seen(config.seed)
+    made: dict[str, ActPolicy] = {}
+    lacking: dict[str, str] = {}
+    for name in VARIANTS:
+        try:
+            made[name] = variant(policy, name)
+            warm_up(made[name], seen, name)
+        except UnusableInputError as error:
+            lacking[name] = str(error)
+    plans: dict[str, Callable[[], object]] = {n: _planning(p, seen) for n, p in made.items()}
+    plans[PEER] = _lerobot(path, seen)
+    took_s = _timed(plans)
+    successes = _successes(made, config.n or ROLLOUTS, config.seed)
+    return {
+        "policy": policy_id(path),
+        "fps": policy.fps,
+        "execute": policy.execute,
+        "plan_lasts_ms": 1e3 * policy.execute / policy.fps,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "plans": BLOCKS * PLANS,
+        "variants": {
+            name: {**_times(took_s[name], took_s[REFERENCE]), **successes.get(name, {})}
+            for name in plans
+        },
+        "lacking": lacking,
+        "evidence": "simulation (nominal cell)",
+    }
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Return the result as text."""
+    lines = [
+        f"{result['policy']}, {result['threads']} thread(s), {result['plans']} plans each; a plan "
+        f"of {result['execute']} steps lasts {result['plan_lasts_ms']:.0f} ms",
+        f"{'':10}{'p50 ms':>9}{'p99 ms':>9}   times fp32 [95 %]     success on the same scenes",
+    ]
+    for name, one in result["variants"].items():
+        low, high = one["ratio_interval"]
+        line = f"{name:<10}{one['p50_ms']:>9.2f}{one['p99_ms']:>9.2f}   "
+        line += f"{one['ratio']:.2f} [{low:.2f}, {high:.2f}]"
+        if "successes" in one:
+            gain = one["difference"]
+            line = f"{line:<52}{one['successes']} of {one['trials']}"
+            line += "" if name == REFERENCE else f" ({100 * gain['value']:+.0f} points "
+            if name != REFERENCE:
+                line += f"[{100 * gain['interval'][0]:+.0f}, {100 * gain['interval'][1]:+.0f}])"
+        lines.append(line)
+    lines += [f"{name}: left out: {why}" for name, why in result["lacking"].items()]
+    return "\n".join([*lines, f"Evidence of success: {result['evidence']}."])
+
+
+# -- what is timed ------------------------------------------------------------------------------
+
+
+def _seen(seed: int) -> Observation:
+    """Return what the policy sees when an attempt begins."""
+    from gaploop.sim.cell import Cell
+    from gaploop.sim.tracker import Tracker
+    from gaploop.sim.units import to_degrees
+
+    with Cell() as cell:
+        cell.reset(seed)
+        image = cell.frame().image
+        state = to_degrees(cell.read().position_rad)
+        return Observation(state, Tracker.nominal(cell.image_size).observe(image), {})
+
+
+def _planning(policy: ActPolicy, seen: Observation) -> Callable[[], object]:
+    return lambda: policy.plan(seen)
+
+
+def _lerobot(path: Path, seen: Observation) -> Callable[[], object]:
+    """Return plain LeRobot's way to an action that has to be planned."""
+    import contextlib
+    import sys
+
+    import torch
+    from lerobot.configs.policies import PreTrainedConfig
+    from lerobot.policies import get_policy_class, make_pre_post_processors
+
+    from gaploop.finetune import lerobot_adapter as adapter
+
+    if adapter.is_adapter(path):  # its twin without PEFT does the same work
+        path = path / adapter.BASE
+    config = PreTrainedConfig.from_pretrained(path)
+    config.device = "cpu"
+    with contextlib.redirect_stdout(sys.stderr):
+        policy = get_policy_class(config.type).from_pretrained(path, config=config)
+    policy.eval()
+    before, after = make_pre_post_processors(config, pretrained_path=str(path))
+    state, scene = (
+        torch.from_numpy(np.asarray(v, dtype=np.float32))
+        for v in (seen.state, seen.environment_state)
+    )
+
+    def act() -> object:
+        policy.reset()  # no action is left over: it has to plan
+        batch = before({"observation.state": state, "observation.environment_state": scene})
+        with torch.inference_mode():
+            return after(policy.select_action(batch))
+
+    act()
+    return act
+
+
+def _timed(plans: Mapping[str, Callable[[], object]]) -> dict[str, FloatArray]:
+    """Return how long plans took [s], shape (BLOCKS, PLANS), by variant."""
+    from gaploop.finetune.lerobot_latency import time_plans
+
+    took_s: dict[str, list[tuple[float, ...]]] = {name: [] for name in plans}
+    with options.progress("Timing", BLOCKS) as advance:
+        for block in range(BLOCKS):
+            names = list(plans)[block % len(plans) :] + list(plans)[: block % len(plans)]
+            for name in names:
+                took_s[name].append(time_plans(plans[name], PLANS).took_s)
+            advance()
+    return {name: np.array(rows) for name, rows in took_s.items()}
+
+
+def _times(took_s: FloatArray, reference_s: FloatArray) -> dict[str, Any]:
+    """Return quantiles and the ratio to the reference, with its interval over blocks."""
+    ratios = np.median(took_s, axis=1) / np.median(reference_s, axis=1)
+    draws = np.random.default_rng(0).integers(len(ratios), size=(2000, len(ratios)))
+    low, high = np.quantile(np.median(ratios[draws], axis=1), [0.025, 0.975])
+    return {
+        "p50_ms": 1e3 * float(np.median(took_s)),
+        "p99_ms": 1e3 * float(np.quantile(took_s, 0.99)),
+        "ratio": float(np.median(ratios)),
+        "ratio_interval": [float(low), float(high)],
+    }
+
+
+# -- what it costs ------------------------------------------------------------------------------
+
+
+def _successes(made: Mapping[str, ActPolicy], n: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Return how often every variant succeeds on the same scenes of the nominal cell."""
+    from gaploop.collect.rig import embedded_rig
+    from gaploop.finetune.evaluate import roll_out
+    from gaploop.finetune.evaluation import NOMINAL, wilson
+    from gaploop.finetune.verdict import paired_difference
+
+    rollouts: dict[str, tuple[Rollout, ...]] = {}
+    rig = embedded_rig()
+    try:
+        with options.progress("Rolling out", n * len(made)) as advance:
+            for name, policy in made.items():
+                done: list[Rollout] = []
+                for scene in range(seed, seed + n):
+                    done += roll_out(rig, policy, [scene], NOMINAL, 8.0)
+                    advance()
+                rollouts[name] = tuple(done)
+    finally:
+        rig.close()
+    answer = {}
+    for name, tried in rollouts.items():
+        rate = wilson(sum(r.success for r in tried), len(tried))
+        change = paired_difference(rollouts[REFERENCE], tried)
+        answer[name] = {
+            "successes": rate.successes,
+            "trials": rate.trials,
+            "interval": list(rate.interval),
+            "difference": {"value": change.value, "interval": list(change.interval)},
+        }
+    return answer

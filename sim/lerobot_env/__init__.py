@@ -1,0 +1,125 @@
+"""The embedded cell as a gymnasium environment, for LeRobot's own evaluation.
+
+    lerobot-eval --env.discover_packages_path=gaploop.sim.lerobot_env --env.type=so101_cell \
+        --policy.path=me/pick_place_adapter --eval.n_episodes=50
+
+The policy's own preprocessor reads the scene from the pictures. Between the policy and the arm
+there is no safety filter and no interpolation here, as there is in gaploop's evaluation: figures
+of the two differ a little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.sim.cell import Cell
+from gaploop.sim.lerobot_env.config import ENTRY_POINT, GYM_ID, UNSEEN_SCENES, CellEnvConfig
+from gaploop.sim.scene import CAMERA_NAME
+from gaploop.sim.units import from_degrees, to_degrees
+
+__all__ = ["CellEnv", "CellEnvConfig"]
+
+SUCCESS_HELD_S: Final = 0.3
+"""An attempt ends once success has held this long [s]: long enough for a thing to fall over."""
+type Seen = dict[str, Any]
+
+
+class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
+    """The cell, one policy frame a step.
+
+    Observations are `agent_pos`, joint positions [°, gripper 0 to 100], shape (6,), and
+    `pixels`: {camera: RGB, uint8, shape (size, size, 3)}. Actions are goals in the same units as
+    `agent_pos`. The reward is 1 on the step that ends in success; `info` holds `is_success`.
+
+    Args:
+        task: `pick_place`, `pick_lift` or `stack_cube`.
+        fps: steps per second of simulated time [Hz].
+        max_steps: steps after which an attempt is over.
+        gaps: gap dimension, or "dimension.mechanism", to severity in [0, 1].
+        gap_seed: draws mechanism and direction of each gap.
+        conditions: what is set up, by the names of `vocabulary.CONDITIONS`.
+        image_size: width and height of the pictures [px].
+        first_scene: scene of seed 0.
+
+    Raises:
+        UnusableInputError: an unknown task, dimension or condition.
+    """
+
+    def __init__(
+        self,
+        task: str = "pick_place",
+        *,
+        fps: float = 50.0,
+        max_steps: int = 400,
+        gaps: Mapping[str, float] | None = None,
+        gap_seed: int = 0,
+        conditions: Mapping[str, Any] | None = None,
+        image_size: int = 192,
+        first_scene: int = UNSEEN_SCENES,
+    ) -> None:
+        self._cell = Cell(
+            task, gaps=gaps, gap_seed=gap_seed, conditions=conditions, image_size=image_size
+        )
+        self.task = self.task_description = task.replace("_", " ")
+        self.render_mode = "rgb_array"
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": fps}
+        self._period_s, self._max_steps = 1.0 / fps, max_steps
+        self._max_episode_steps = max_steps  # what lerobot-eval asks for
+        self._scene = first_scene - 1
+        self._first_scene = first_scene
+        self._step = self._succeeded_for = 0
+        low, high = (to_degrees(q_rad) for q_rad in self._cell.joint_limits_rad.T)
+        self.action_space = gym.spaces.Box(
+            np.minimum(low, high).astype(np.float32), np.maximum(low, high).astype(np.float32)
+        )
+        picture = gym.spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
+        self.observation_space = gym.spaces.Dict(
+            {
+                "agent_pos": gym.spaces.Box(-np.inf, np.inf, low.shape, np.float32),
+                "pixels": gym.spaces.Dict({CAMERA_NAME: picture}),
+            }
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Seen, dict[str, Any]]:
+        """Set up the scene of `seed`; the one after the last where it is left out."""
+        super().reset(seed=seed, options=options)
+        self._scene = self._scene + 1 if seed is None else self._first_scene + seed
+        self._cell.reset(self._scene)
+        self._step = self._succeeded_for = 0
+        return self._seen(), {"is_success": False}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
+        """Send goals [°, gripper 0 to 100], shape (6,), and let one frame pass."""
+        goal_rad = from_degrees(np.asarray(action, dtype=np.float64))
+        self._cell.command(goal_rad)
+        self._cell.advance(self._period_s)
+        self._step += 1
+        self._succeeded_for = self._succeeded_for + 1 if self._cell.success() else 0
+        over = self._succeeded_for * self._period_s >= SUCCESS_HELD_S
+        late = self._step >= self._max_steps
+        won = over or (late and self._succeeded_for > 0)
+        return self._seen(), float(won), over, late and not over, {"is_success": won}
+
+    def _seen(self) -> Seen:
+        state = to_degrees(self._cell.read().position_rad)
+        picture = self._cell.frame().image.copy()
+        return {"agent_pos": state.astype(np.float32), "pixels": {CAMERA_NAME: picture}}
+
+    def render(self) -> NDArray[np.uint8]:  # type: ignore[override]
+        """Return a picture for people, from the side; RGB, shape (480, 640, 3)."""
+        return self._cell.picture()
+
+    def close(self) -> None:
+        """Take the cell down; safe to call twice."""
+        self._cell.close()
+
+
+if GYM_ID not in gym.registry:
+    gym.register(GYM_ID, ENTRY_POINT)

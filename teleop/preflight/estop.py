@@ -1,0 +1,95 @@
+"""Does the emergency stop stop the arm? The program's own, and the one that cuts the power."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.errors import DeviceError
+from gaploop.core.protocols import Follower
+from gaploop.core.types import NO_REPLY, REBOOTED
+from gaploop.teleop.control import ControlThread, Mode
+from gaploop.teleop.preflight.item import By, Item, Person, Result
+
+NAME: Final = "estop"
+SLACK_S: Final = 0.2
+"""Torque is off this much after the hold that the station asks for, at most [s]."""
+PRESS_S: Final = 30.0
+"""How long a press of the switch is waited for [s]."""
+POLL_S: Final = 0.005
+SAG: Final = 0.7
+"""A supply below this share of what it was has been cut."""
+
+
+def check_estop(control: ControlThread, follower: Follower, hold_s: float) -> Item:
+    """Press the program's emergency stop, the one behind the space bar, and time it.
+
+    Args:
+        control: running; it is tripped, and limp, afterwards.
+        follower: says whether every servo has let go.
+        hold_s: how long a trip is held before torque goes off [s].
+    """
+    pressed_s = time.monotonic()
+    control.estop()
+    allowed_s = hold_s + SLACK_S
+    while control.snapshot().mode is not Mode.TRIPPED:
+        if time.monotonic() - pressed_s > 2 * allowed_s + 1.0 or not control.alive:
+            break
+        time.sleep(POLL_S)
+    took_s = time.monotonic() - pressed_s
+    data = {"took_s": took_s, "allowed_s": allowed_s}
+    try:
+        follower.torque_off()
+    except DeviceError as error:
+        return Item(NAME, Result.FAIL, By.MACHINE, str(error), "Switch the power off.", data)
+    found = f"torque off {took_s * 1e3:.0f} ms after the program's stop, {hold_s * 1e3:.0f} of "
+    found += "them held on purpose"
+    if control.snapshot().mode is Mode.TRIPPED and took_s <= allowed_s:
+        return Item(NAME, Result.OK, By.MACHINE, found, data=data)
+    mend = "The machine is too busy, or real-time rights are missing: gaploop doctor"
+    return Item(NAME, Result.FAIL, By.MACHINE, found, mend, data)
+
+
+def check_switch(control: ControlThread, person: Person) -> Item:
+    """Have the switch pressed that cuts the arm's power, and see it on the bus.
+
+    Args:
+        control: tripped; it goes on asking the arm how it is.
+        person: presses it.
+    """
+    before = control.snapshot().state
+    volts = np.nanmedian(before.voltage_v) if before is not None else np.nan
+    what = (
+        "Cut the arm's power now, with its emergency stop, or the supply's switch or plug "
+        f"({PRESS_S:.0f} s)."
+    )
+    if not person.told(what):
+        found = "nobody is there to press the arm's emergency stop"
+        mend = "Run it in a terminal, with somebody beside the arm."
+        return Item(NAME, Result.UNANSWERED, By.PERSON, found, mend)
+    began_s = time.monotonic()
+    while time.monotonic() - began_s < PRESS_S:
+        if why := _is_cut(control, float(volts)):
+            found = f"the switch cuts the arm's power: {why}"
+            return Item(NAME, Result.OK, By.MACHINE, found, data={"seen": why})
+        time.sleep(POLL_S)
+    found = f"the arm's power wasn't cut within {PRESS_S:.0f} s"
+    mend = "Put a switch into the supply's lead where the operator reaches it, and press it."
+    return Item(NAME, Result.FAIL, By.MACHINE, found, mend)
+
+
+def _is_cut(control: ControlThread, volts: float) -> str:
+    state = control.snapshot().state
+    if not control.alive:
+        return "the bus is gone"
+    if state is None:
+        return ""
+    if (state.status & NO_REPLY).all():
+        return "no servo answers"
+    if (state.status & REBOOTED).any():
+        return "a servo lost power"
+    if np.nanmedian(state.voltage_v) < SAG * volts:
+        return f"the supply fell to {np.nanmedian(state.voltage_v):.1f} V"
+    return ""

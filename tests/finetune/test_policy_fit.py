@@ -1,0 +1,79 @@
+"""A policy that doesn't fit the arm is found before it moves, with what doesn't."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import Domain
+from gaploop.finetune.lerobot_facts import PolicyFacts, Spread
+from gaploop.finetune.lerobot_latency import Timing, check_latency
+from gaploop.finetune.policy_fit import Seen, check_features, check_statistics
+from gaploop.teleop.preflight.item import Result
+
+JOINTS = ("pan", "lift", "grip")
+NAMES = tuple(f"{name}.pos" for name in JOINTS)
+SPREAD = Spread(np.array([0.0, -40.0, 20.0]), np.array([20.0, 15.0, 10.0]))
+FACTS = PolicyFacts(50.0, NAMES, NAMES, "deg", "so_follower", {"top": (480, 640)}, False, 10,
+                    SPREAD, SPREAD)  # fmt: skip
+SEEN = Seen(JOINTS, "deg", 50.0, Domain.REAL, "so_follower", np.array([5.0, -60.0, 10.0]),
+            np.array([[-110.0, 110.0], [-100.0, 90.0], [0.0, 100.0]]), {"top": (480, 640)})  # fmt: skip
+
+
+def test_a_policy_that_fits_says_so_once() -> None:
+    assert [item.result for item in check_features(FACTS, SEEN)] == [Result.OK]
+    assert [item.result for item in check_statistics(FACTS, SEEN)] == [Result.OK]
+
+
+@pytest.mark.parametrize(
+    ("facts", "seen", "said"),
+    [
+        ({"action_names": (NAMES[1], NAMES[0], NAMES[2])}, {}, "another order, first lift.pos for"),
+        ({"state_names": NAMES[:2]}, {}, "others: pan.pos, lift.pos"),
+        ({"state_names": ("0", "1")}, {}, "the policy has 2 entries, the arm 3"),
+        ({"units": "m100_100"}, {}, "works in m100_100, the arm in deg"),
+        ({}, {"fps": 30.0}, "trained at 50 fps and would run at 30"),
+        ({}, {"cameras": {"front": (480, 640)}}, "sees camera top; the arm has front"),
+        ({}, {"cameras": {"top": (480, 480)}}, "gives 480x480, the policy was trained with 640x"),
+        ({"needs_scene": True}, {}, "tracked scene, which is known for the simulated cell only"),
+    ],
+)
+def test_what_differs_is_named(facts: dict[str, Any], seen: dict[str, Any], said: str) -> None:
+    items = check_features(replace(FACTS, **facts), replace(SEEN, **seen))
+    assert any(item.result is Result.FAIL and said in item.found for item in items), items
+    assert all(item.mend for item in items)
+
+
+@pytest.mark.parametrize(
+    ("state", "result"),
+    [
+        (np.array([0.0, -40.0, 20.0]), Result.OK),
+        (np.array([0.0, 30.0, 20.0]), Result.WARN),
+        (np.radians([0.0, -40.0, 20.0]) + np.array([0.0, 250.0, 0.0]), Result.FAIL),
+    ],
+)
+def test_a_state_outside_all_takes_is_told(state: FloatArray, result: Result) -> None:
+    worst = check_statistics(FACTS, replace(SEEN, state=state))
+    assert [item.result for item in worst] == [result]
+
+
+def test_a_joint_that_never_moved_and_actions_beyond_the_arm_are_told() -> None:
+    still = Spread(SPREAD.mean, np.array([20.0, 0.0, 10.0]))
+    far = Spread(np.array([0.0, -40.0, 20.0]), np.array([200.0, 15.0, 10.0]))
+    facts = replace(FACTS, state=still, action=far)
+    found = " ".join(
+        item.found for item in check_statistics(facts, replace(SEEN, state=still.mean))
+    )
+    assert "lift never moved" in found
+    assert "pan by 132%" in found
+
+
+@pytest.mark.parametrize(
+    ("took_s", "result"), [(0.005, Result.OK), (0.05, Result.WARN), (0.5, Result.FAIL)]
+)
+def test_a_plan_must_be_there_before_the_last_one_ends(took_s: float, result: Result) -> None:
+    assert check_latency(Timing((took_s,) * 20), 50.0, 10).result is result

@@ -1,0 +1,62 @@
+"""The checks that move an arm find what encoders can't: swapped ids, and who watches says so."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from emulated import SWAPPED, emulated_arm
+
+from gaploop.core.station import Station
+from gaploop.core.vocabulary import Domain
+from gaploop.scripts import _arms
+from gaploop.scripts._preflight_motion import moving_checks
+from gaploop.teleop.emulator.arms import JOINTS
+from gaploop.teleop.loop import Rates
+from gaploop.teleop.preflight.item import By, Item, Nobody, Person, Result, may_drive
+
+STATION = Station(name="bench", domain=Domain.SIM_TARGET)
+
+
+def checked(robot: object, person: Person) -> list[Item]:
+    follower, clock = _arms.follower_of(robot, STATION)
+    return list(moving_checks(follower, clock, STATION, Rates.near(50.0), person))
+
+
+def test_an_arm_that_is_well_passes_and_its_switch_is_seen_on_the_bus(tmp_path: Path) -> None:
+    with emulated_arm(tmp_path) as (robot, watcher):
+        items = checked(robot, watcher)
+    assert may_drive(items), [item for item in items if item.mend]
+    by_name = {item.name: item for item in items}
+    assert {item.data["joint"] for item in items if item.name == "joint_order"} == set(JOINTS)
+    assert [item.name for item in items][-3:] == ["loop", "estop", "estop"]
+    assert by_name["estop"].by is By.MACHINE
+    assert not any("shoulder" in question for question in watcher.questions)  # not suggested
+
+
+def test_swapped_servo_ids_and_a_stuck_joint_are_found(tmp_path: Path) -> None:
+    """Swapped before lerobot-calibrate, two servos answer for each other: encoders agree with
+    commands, and every policy and every take has the two joints in each other's place.
+    """
+    with emulated_arm(tmp_path, swapped=True, stuck=("wrist_roll",)) as (robot, watcher):
+        items = checked(robot, watcher)
+    failed = [item for item in items if item.result is Result.FAIL and item.name == "joint_order"]
+    seen = {item.data["joint"] for item in failed if item.by is By.PERSON}
+    assert seen == {*SWAPPED, "wrist_roll"}
+    (measured,) = [item for item in failed if item.by is By.MACHINE]
+    assert measured.data["joint"] == "wrist_roll"
+    assert "doesn't move" in measured.found
+    assert not may_drive(items)
+
+
+@pytest.mark.slow
+def test_where_nobody_watches_the_answer_is_no_whatever_yes_says(tmp_path: Path) -> None:
+    with emulated_arm(tmp_path) as (robot, _):
+        items = checked(robot, Nobody(yes=True))
+    open_ = [item.name for item in items if item.result is Result.UNANSWERED]
+    assert open_ == [*["joint_order"] * 6, "estop"]
+    assert not may_drive(items)
