@@ -6,8 +6,9 @@ step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -61,6 +62,9 @@ class Episode:
         usable: frames a chunk may be learned from, bool, shape (n,).
         plan: id of the plan item it was collected for, or "".
         weight: how often its frames are drawn, relative to other takes of its source.
+        session: the sitting it was recorded in.
+        station: where it was recorded.
+        dimensions: gap dimension to weight, as it is tagged.
     """
 
     uid: str
@@ -71,6 +75,9 @@ class Episode:
     usable: NDArray[np.bool_]
     plan: str = ""
     weight: float = 1.0
+    session: str = ""
+    station: str = ""
+    dimensions: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -149,6 +156,8 @@ class MixedBatches:
         seed: decides every draw.
         randomise_domain: draw the `domain` entry anew for each sample, so that a base trained
             on one domain neither relies on the entry nor breaks when it changes.
+        rank: which of the processes that train together this is.
+        world_size: how many they are; each gets its own samples of a step.
     """
 
     def __init__(
@@ -160,21 +169,29 @@ class MixedBatches:
         batch_size: int,
         seed: int,
         randomise_domain: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
-        self.chunk, self.batch_size, self.seed = chunk, batch_size, seed
+        self.chunk, self.batch_size, self.seed, self.rank = chunk, batch_size, seed, rank
         self._frames = [_Frames(s) for s in sources]
         pools = [
             Pool(s.root, np.full(len(f.usable), i, dtype=np.int64), f.usable, f.weight)
             for i, (s, f) in enumerate(zip(sources, self._frames, strict=True))
         ]
-        self.mixture = Mixture(pools, stages, batch_size=batch_size, seed=seed)
+        self.mixture = Mixture(
+            pools, stages, batch_size=batch_size, world_size=world_size, seed=seed
+        )
         self.signature = common_signature(sources)
         names = self.signature.environment_names
         self._domain = names.index(DOMAIN) if randomise_domain and DOMAIN in names else None
 
+    def stream(self, first: int) -> Iterator[Batch]:
+        """Yield the batches of steps `first`, `first + 1`, … without end."""
+        return map(self.batch, itertools.count(first))
+
     def batch(self, step: int) -> Batch:
-        """Return the batch of training step `step`, the same whenever it is asked for."""
-        drawn = self.mixture.batch(step)
+        """Return this process's batch of training step `step`, the same whenever asked for."""
+        drawn = self.mixture.batch(step, self.rank)
         order = np.argsort(drawn.source, kind="stable")
         source, rows = drawn.source[order], drawn.frame[order]
         parts = [

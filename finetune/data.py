@@ -101,6 +101,9 @@ def _episode(episode: layout.Episode, table: FrameTable, usable: NDArray[np.bool
         np.asarray(table.columns[columns.ACTION][mine], dtype=np.float32),
         usable,
         episode.info.plan,
+        session=episode.info.session,
+        station=episode.info.station,
+        dimensions=dict(episode.info.dimensions),
     )
 
 

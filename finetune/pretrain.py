@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,12 +13,13 @@ from gaploop.datasets.mixing.mixture import Stage
 from gaploop.datasets.mixing.spec import by_size
 from gaploop.finetune import demonstrations
 from gaploop.finetune import lerobot_act as act
-from gaploop.finetune.batches import Episode, MixedBatches, Source
+from gaploop.finetune.batches import MixedBatches, Source
 from gaploop.finetune.data import load_source
 from gaploop.finetune.lerobot_learner import ActLearner
 from gaploop.finetune.lerobot_policy import policy_id
 from gaploop.finetune.runs import RunRecord, describe
 from gaploop.finetune.training import PRESETS, Progress, TrainResult, TrainSpec, train
+from gaploop.finetune.tuning.tracked import set_aside
 
 POLICY: Final = "policy"
 DEMONSTRATIONS: Final = "demonstrations.npz"
@@ -92,7 +93,9 @@ def pretrain(
     Raises:
         UnusableInputError: see `data.load_source`, `training.train`, `lerobot_act.build`.
     """
-    sources, held_out = set_aside(_sources(options, recorded), options.held_out)
+    sources = _sources(options, recorded)
+    aside = frozenset(e.uid for s in sources for e in s.episodes if e.index in options.held_out)
+    sources, held_out = set_aside(sources, aside)
     folder = writable_folder(options.output_dir)
     shares = by_size([s.frames for s in sources])
     spec = options.spec
@@ -147,23 +150,3 @@ def _sources(options: PretrainOptions, recorded: Callable[[int], None] | None) -
         )
         demonstrations.save_source(kept, path)
     return [kept]
-
-
-def set_aside(
-    sources: Sequence[Source], indices: Sequence[int]
-) -> tuple[list[Source], list[Episode]]:
-    """Split episodes with the given indices off each source.
-
-    Raises:
-        UnusableInputError: that leaves a source without takes.
-    """
-    kept, aside = [], []
-    for source in sources:
-        stay = tuple(e for e in source.episodes if e.index not in indices)
-        if not stay:
-            raise UnusableInputError(
-                f"{source.root}: all {len(source.episodes)} takes are held out. Hold out fewer."
-            )
-        aside += [e for e in source.episodes if e.index in indices]
-        kept.append(replace(source, episodes=stay))
-    return kept, aside

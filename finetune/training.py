@@ -7,23 +7,28 @@ as one that wasn't.
 
 from __future__ import annotations
 
-import io
 import json
+import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+import pickle
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import torch
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import write_atomically
-from gaploop.finetune.batches import Batch, MixedBatches
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import sync_folder, write_atomically
+from gaploop.finetune.ranks import Ranks
+
+log = logging.getLogger(__name__)
 
 CHECKPOINT: Final = "checkpoint.pt"
+PREVIOUS: Final = "checkpoint.previous.pt"
 METRICS: Final = "metrics.jsonl"
+PRECISIONS: Final = ("no", "bf16")
 
 type Progress = Callable[[int, int, float], None]
 """Called after each step with (steps done, steps in all, loss)."""
@@ -45,6 +50,8 @@ class TrainSpec:
         log_every: steps between lines in metrics.jsonl.
         eval_every: steps between held-out evaluations, 0 for none.
         keep_best: end with the weights that were best on the held-out takes.
+        patience: stop after this many held-out evaluations without a better one, 0 for never.
+        precision: `no`, or `bf16` to compute losses in bfloat16; weights stay as they are.
     """
 
     steps: int
@@ -59,8 +66,12 @@ class TrainSpec:
     log_every: int = 50
     eval_every: int = 0
     keep_best: bool = False
+    patience: int = 0
+    precision: str = "no"
 
     def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise unknown_choice("precision", self.precision, PRECISIONS, "--precision")
         if self.steps < 1 or self.batch_size < 1:
             raise UnusableInputError(
                 f"--steps={self.steps} and --batch_size={self.batch_size} must be at least 1."
@@ -75,20 +86,26 @@ PRESETS: Final[Mapping[str, TrainSpec]] = {
 """Named starting points, each held by a test that trains two steps and resumes."""
 
 
+class Batches(Protocol):
+    """Where samples come from: any batches, as long as a step always gets the same."""
+
+    def stream(self, first: int) -> Iterator[Any]:
+        """Yield the batches of steps `first`, `first + 1`, … without end."""
+        ...
+
+
 class Learner(Protocol):
     """Something trainable; `training` knows no more about the policy than this."""
 
-    @property
-    def module(self) -> torch.nn.Module:
-        """What is trained."""
-        ...
+    module: torch.nn.Module
+    """What is trained; while several processes train, what averages their gradients."""
 
-    def loss(self, batch: Batch) -> torch.Tensor:
-        """Return the scalar loss of a batch, with gradients."""
+    def loss(self, batch: Any) -> torch.Tensor:
+        """Return the scalar loss of a batch, with gradients, by calling `module`."""
         ...
 
     def held_out_error(self) -> float:
-        """Return the mean absolute action error on held-out takes, in LeRobot units."""
+        """Return the error on held-out takes; the lower, the better."""
         ...
 
 
@@ -101,22 +118,29 @@ class TrainResult:
         loss: mean loss of the last logged steps.
         held_out: step to held-out error, as far as it was measured.
         best_step: the step whose weights were kept.
+        stopped_early: the held-out error had stopped falling.
+        ranks: processes that trained.
+        weights_sha256: of the trained weights, equal in all processes.
     """
 
     steps: int
     loss: float
     held_out: Mapping[int, float]
     best_step: int
+    stopped_early: bool = False
+    ranks: int = 1
+    weights_sha256: str = ""
 
 
 def train(
     learner: Learner,
-    batches: MixedBatches,
+    batches: Batches,
     spec: TrainSpec,
     folder: Path,
     *,
     resume: bool = False,
     progress: Progress | None = None,
+    ranks: Ranks | None = None,
 ) -> TrainResult:
     """Train `learner` in place on `batches`.
 
@@ -129,24 +153,31 @@ def train(
         folder: where checkpoint.pt and metrics.jsonl go.
         resume: go on from the checkpoint in `folder`, if there is one.
         progress: called after each step.
+        ranks: the processes that train together; this one alone if None.
 
     Raises:
-        UnusableInputError: the loss is not finite, or the checkpoint is of another run.
+        UnusableInputError: the loss is not finite, memory runs out (a checkpoint is kept), or
+            the checkpoint is of another run.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    run = _Run(learner, batches, spec, folder)
+    run = _Run(learner, batches, spec, folder, ranks or Ranks())
     if resume:
         run.restore()
-    elif (folder / METRICS).exists():
-        (folder / METRICS).unlink()
+    elif run.ranks.is_main:
+        for name in (METRICS, CHECKPOINT, PREVIOUS):
+            (folder / name).unlink(missing_ok=True)
+    whole = learner.module
+    learner.module = run.ranks.parallel(whole)
     try:
-        while run.step < spec.steps:
+        while run.step < spec.steps and not run.stopped:
             loss = run.advance()
             if progress:
                 progress(run.step, spec.steps, loss)
     except KeyboardInterrupt:
         run.checkpoint()
         raise
+    finally:
+        learner.module = whole
     return run.finish()
 
 
@@ -163,9 +194,12 @@ class _Run:
     """The state of one training run."""
 
     def __init__(
-        self, learner: Learner, batches: MixedBatches, spec: TrainSpec, folder: Path
+        self, learner: Learner, batches: Batches, spec: TrainSpec, folder: Path, ranks: Ranks
     ) -> None:
         self.learner, self.batches, self.spec, self.folder = learner, batches, spec, folder
+        self.ranks = ranks
+        self.device = torch.device(ranks.device)
+        self._stream: Iterator[Any] | None = None
         self.trained = {n: p for n, p in learner.module.named_parameters() if p.requires_grad}
         matrices = [p for p in self.trained.values() if p.dim() > 1]
         vectors = [p for p in self.trained.values() if p.dim() <= 1]
@@ -181,6 +215,7 @@ class _Run:
         self.held_out: dict[int, float] = {}
         self.best: dict[str, torch.Tensor] | None = None
         self.best_step = 0
+        self.stopped = False
 
     def advance(self) -> float:
         """Do one optimiser step and whatever is due after it; return its loss."""
@@ -190,6 +225,7 @@ class _Run:
         last = self.step == self.spec.steps
         if self.spec.eval_every and (self.step % self.spec.eval_every == 0 or last):
             self._evaluate()
+            last = last or self.stopped
         if self.step % self.spec.log_every == 0 or last:
             self._log()
         if self.step % self.spec.checkpoint_every == 0 or last:
@@ -203,80 +239,137 @@ class _Run:
         else:
             self.best_step = self.step
         loss = sum(self.recent) / max(1, len(self.recent)) if self.recent else self._last_loss()
-        return TrainResult(self.step, loss, dict(self.held_out), self.best_step)
+        digest = self.ranks.require_same(self.trained.values())
+        return TrainResult(
+            self.step,
+            loss,
+            dict(self.held_out),
+            self.best_step,
+            self.stopped,
+            self.ranks.size,
+            digest,
+        )
 
     def checkpoint(self) -> None:
-        """Write everything needed to go on, whole or not at all."""
-        stream = io.BytesIO()
-        torch.save(
-            {
-                "spec": json.dumps(asdict(self.spec)),
-                "step": self.step,
-                "weights": {n: p.detach() for n, p in self.trained.items()},
-                "optimizer": self.optimizer.state_dict(),
-                "recent": self.recent,
-                "held_out": self.held_out,
-                "best": self.best,
-                "best_step": self.best_step,
-            },
-            stream,
-        )
-        write_atomically(self.folder / CHECKPOINT, stream.getvalue())
+        """Write everything needed to go on, whole or not at all, and keep the one before."""
+        if not self.ranks.is_main:
+            return
+        part, path = self.folder / f"{CHECKPOINT}.part", self.folder / CHECKPOINT
+        with part.open("wb") as stream:
+            torch.save(self._state(), stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if path.exists():
+            os.replace(path, self.folder / PREVIOUS)
+        os.replace(part, path)
+        sync_folder(self.folder)
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "spec": json.dumps(asdict(self.spec)),
+            "step": self.step,
+            "weights": {n: p.detach() for n, p in self.trained.items()},
+            "optimizer": self.optimizer.state_dict(),
+            "recent": self.recent,
+            "held_out": self.held_out,
+            "best": self.best,
+            "best_step": self.best_step,
+            "stopped": self.stopped,
+        }
 
     def restore(self) -> None:
-        """Load the checkpoint, if there is one."""
-        path = self.folder / CHECKPOINT
-        if not path.exists():
+        """Load the checkpoint, or the one before where it is damaged; nothing if there is none."""
+        state = _read_checkpoint(self.folder)
+        if state is None:
             return
-        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-        if json.loads(state["spec"]) != json.loads(json.dumps(asdict(self.spec))):
+        self._require_own(state)
+        self._put(state["weights"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.recent = state["step"], state["recent"]
+        self.held_out, self.best = state["held_out"], state["best"]
+        self.best_step, self.stopped = state["best_step"], state["stopped"]
+        if self.ranks.is_main:
+            _cut_metrics(self.folder / METRICS, self.step)
+
+    def _require_own(self, state: Mapping[str, Any]) -> None:
+        path, then = self.folder / CHECKPOINT, json.loads(state["spec"])
+        # Whoever ran out of memory goes on with smaller batches.
+        now = {**asdict(self.spec), "batch_size": then.get("batch_size")}
+        if then != json.loads(json.dumps(now)):
             raise UnusableInputError(
                 f"{path} is of a run with other settings. Resume with the options of that run, "
                 "or start anew in another --output_dir."
             )
         if state["weights"].keys() != self.trained.keys():
             raise UnusableInputError(f"{path} is of another model. Use another --output_dir.")
-        self._put(state["weights"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.recent = state["step"], state["recent"]
-        self.held_out, self.best = state["held_out"], state["best"]
-        self.best_step = state["best_step"]
-        _cut_metrics(self.folder / METRICS, self.step)
 
     def _optimise(self) -> float:
-        torch.manual_seed(_mixed(self.spec.seed, self.step))
+        # Each process draws its own dropout and noise, the first what it would draw alone.
+        torch.manual_seed(_mixed(self.spec.seed, self.step + (self.ranks.rank << 32)))
         self.learner.module.train()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.spec, self.step)
-        loss = self.learner.loss(self.batches.batch(self.step))
-        value = loss.item()
+        self.optimizer.zero_grad(set_to_none=True)
+        is_whole = True
+        try:
+            value = self._gradients()
+            torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.spec.grad_clip)
+            is_whole = False  # a step broken off in the middle is no checkpoint
+            self.optimizer.step()
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            self._out_of_memory(keep=is_whole and self.step > 0)
+        return value
+
+    def _gradients(self) -> float:
+        """Work out the gradients of the next batch and return its loss."""
+        if self._stream is None:
+            self._stream = self.batches.stream(self.step)
+        batch = next(self._stream)
+        is_half = self.spec.precision == "bf16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=is_half):
+            loss = self.learner.loss(batch)
+        value = float(loss.item())
         if not math.isfinite(value):
             raise UnusableInputError(
                 f"The loss became {value} at step {self.step}. Lower --lr, or check the data "
                 "with gaploop check."
             )
-        self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.spec.grad_clip)
-        self.optimizer.step()
         return value
 
+    def _out_of_memory(self, keep: bool) -> NoReturn:
+        self.optimizer.zero_grad(set_to_none=True)
+        if keep:
+            self.checkpoint()
+        size = max(1, self.spec.batch_size // 2)
+        raise UnusableInputError(
+            f"Out of memory at step {self.step} with --batch_size={self.spec.batch_size}. The last "
+            f"checkpoint is kept: go on with the same command and --resume --batch_size={size}."
+        ) from None
+
     def _evaluate(self) -> None:
-        error = self.learner.held_out_error()
+        error = float(self.ranks.agreed(self.learner.held_out_error()))
         if not self.held_out or error < min(self.held_out.values()):
             self.best_step = self.step
             if self.spec.keep_best:
                 self.best = {n: p.detach().clone() for n, p in self.trained.items()}
         self.held_out[self.step] = error
+        since = sum(step > self.best_step for step in self.held_out)
+        self.stopped = 0 < self.spec.patience <= since
 
     def _log(self) -> None:
+        if not self.ranks.is_main:
+            self.recent = []
+            return
         line: dict[str, float] = {
             "step": self.step,
             "loss": sum(self.recent) / len(self.recent),
             "lr": learning_rate(self.spec, self.step - 1),
         }
         if self.step in self.held_out:
-            line["held_out_action_error"] = self.held_out[self.step]
+            line["held_out_error"] = self.held_out[self.step]
         with (self.folder / METRICS).open("a") as stream:
             stream.write(json.dumps(line) + "\n")
         self.recent = []
@@ -290,6 +383,26 @@ class _Run:
         with torch.no_grad():
             for name, parameter in self.trained.items():
                 parameter.copy_(weights[name])
+
+
+def _read_checkpoint(folder: Path) -> dict[str, Any] | None:
+    for name in (CHECKPOINT, PREVIOUS):
+        path = folder / name
+        if not path.exists():
+            continue
+        try:
+            state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+            return state
+        except (RuntimeError, EOFError, OSError, KeyError, pickle.UnpicklingError):
+            log.warning("%s is damaged; trying the one before it.", path)
+    return None
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Say whether memory ran out, on a GPU (PyTorch has a class for it) or off it (it has none)."""
+    says = ("out of memory", "not enough memory", "can't allocate memory")
+    kinds = (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or any(word in str(error).lower() for word in says)
 
 
 def _cut_metrics(path: Path, step: int) -> None:

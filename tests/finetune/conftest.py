@@ -83,6 +83,7 @@ def _write_take(
     fps: float,
     outcome: Outcome = Outcome.SUCCESS,
     intervened: bool = False,
+    pictures: bool = False,
     **info: Any,
 ) -> None:
     known = TakeInfo(
@@ -90,7 +91,10 @@ def _write_take(
     )
     channels = dict(joint_columns("follower", JOINTS))
     episode = make_episode(number)
-    with JournalWriter(journal, TakeHeader(known, SCENE, {}, channels)) as writer:
+    video = {"width": 64, "height": 64, "fps": fps, "codec": "h264"}
+    cameras = {"overhead": video} if pictures else {}
+    rng = np.random.default_rng((7, number))
+    with JournalWriter(journal, TakeHeader(known, SCENE, cameras, channels)) as writer:
         for k in range(len(episode.action)):
             writer.frame(
                 FrameRow(
@@ -101,8 +105,8 @@ def _write_take(
                     environment_state=episode.environment[k].astype(float),
                     intervention=intervened and 3 <= k < 7,
                     safety=0,
-                    camera_age_s={},
-                    pictures={},
+                    camera_age_s=dict.fromkeys(cameras, 0.01),
+                    pictures={c: rng.integers(0, 255, (64, 64, 3), np.uint8) for c in cameras},
                 )
             )
             writer.telemetry(int(k * 1e9 / fps), np.zeros(len(channels)))

@@ -1,0 +1,338 @@
+"""Any LeRobot policy with its processors: load, check against the data, normalise, save.
+
+LeRobot makes the policy (`make_policy`) and its processors (`make_pre_post_processors`); what
+is added are the checks that it leaves to a crash in the middle of training, each with its mend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from lerobot.configs import FeatureType, NormalizationMode
+from lerobot.configs.policies import PreTrainedConfig
+from lerobot.policies.factory import make_policy, make_pre_post_processors
+from lerobot.policies.pretrained import PreTrainedPolicy
+from lerobot.processor import PolicyProcessorPipeline
+from lerobot.utils.constants import IMAGENET_STATS
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, write_json
+from gaploop.datasets.layout import DatasetInfo
+from gaploop.finetune.tuning import statistics
+
+ACTION: Final = "action"
+STATE: Final = "observation.state"
+SIDECAR: Final = "gaploop.json"
+PREPROCESSOR: Final = "policy_preprocessor.json"
+RESIZING: Final = ("image_resolution", "resize_imgs_with_padding", "resize_shape")
+"""Options of policies that bring pictures of any size to theirs."""
+
+
+@dataclass
+class LeRobotBundle:
+    """A policy, its processors, and what the data it is tuned on are called.
+
+    Attributes:
+        names: `fps`, `state_names`, `action_names`, `cameras`, `units`, `robot_type`, for the
+            sidecar; LeRobot's config has no place for them.
+    """
+
+    policy: PreTrainedPolicy
+    preprocessor: PolicyProcessorPipeline[Any, Any]
+    postprocessor: PolicyProcessorPipeline[Any, Any]
+    names: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def device(self) -> str:
+        """Torch device."""
+        return str(self.policy.config.device)
+
+
+def read_config(folder: Path, device: str = "cpu") -> PreTrainedConfig:
+    """Read a policy's config.
+
+    Raises:
+        UnusableInputError: there is none, or LeRobot doesn't know it.
+    """
+    import lerobot.policies  # noqa: F401  registers the policies by name
+
+    with _in_words(folder):
+        config = PreTrainedConfig.from_pretrained(
+            folder, local_files_only=True, cli_overrides=[f"--device={device}"]
+        )
+    config.pretrained_path = folder
+    return config
+
+
+def check_fits(
+    config: PreTrainedConfig,
+    info: DatasetInfo,
+    folder: Path,
+    rename: Mapping[str, str],
+    size: tuple[int, int] | None = None,
+) -> None:
+    """Check that a dataset has what a policy is fed, under the same names.
+
+    Args:
+        config: the policy's.
+        info: the dataset.
+        folder: where the policy's sidecar is, if it has one.
+        rename: the dataset's name of a feature to the policy's.
+        size: height and width that pictures are scaled to [px]; None as recorded.
+
+    Raises:
+        UnusableInputError: what differs, and how to mend it.
+    """
+    have = {rename.get(k, k): v for k, v in info.features.items()}
+    _check_cameras(config, have, info.root)
+    for key, shape in _pictures(config).items():
+        if key in have:
+            _check_size(config, key, shape, have[key], info.root, size)
+    for key, width in _widths(config).items():
+        if key not in have:
+            raise UnusableInputError(
+                f"{info.root} has no {key}, which policy {folder} needs. Record it, or name the "
+                f"""feature that stands for it: --rename_map='{{"THEIRS": "{key}"}}'."""
+            )
+        given = int((have[key].get("shape") or (0,))[0])
+        padded = hasattr(config, "max_action_dim") and given < width
+        if given != width and not padded:
+            raise UnusableInputError(
+                f"{info.root}: {key} has {given} entries, policy {folder} was trained on {width}. "
+                "Use takes of the arm it was trained with, or gaploop harmonise."
+            )
+    _check_names(info, folder)
+
+
+def _check_cameras(config: PreTrainedConfig, have: Mapping[str, Any], root: Path) -> None:
+    wanted = [k for k in config.image_features if ".empty_camera_" not in k]
+    missing = [k for k in wanted if k not in have]
+    cameras = sorted(k for k in have if k.startswith("observation.image"))
+    if len(missing) > int(getattr(config, "empty_cameras", 0) or 0):
+        raise UnusableInputError(
+            f"{root} has no camera {', '.join(missing)}, which the {config.type} policy looks "
+            f"through; it has {', '.join(cameras) or 'none'}. If one is the same view, say so: "
+            f"""--rename_map='{{"{cameras[0] if cameras else "THEIRS"}": "{missing[0]}"}}'; or """
+            "record with it."
+        )
+
+
+def _pictures(config: PreTrainedConfig) -> dict[str, tuple[int, ...]]:
+    return {k: tuple(f.shape) for k, f in config.image_features.items()}
+
+
+def _check_size(
+    config: PreTrainedConfig,
+    key: str,
+    shape: tuple[int, ...],
+    feature: Mapping[str, Any],
+    root: Path,
+    size: tuple[int, int] | None,
+) -> None:
+    given = list(feature.get("shape") or ())
+    recorded = tuple(given[:2]) if given and given[-1] == 3 else tuple(given[1:])
+    seen = size or recorded
+    if any(hasattr(config, name) for name in RESIZING) or seen == shape[1:]:
+        return
+    height, width = shape[1:]
+    raise UnusableInputError(
+        f"{root}: {key} is {seen[1]}×{seen[0]}, the policy was trained on {width}×{height}. Scale "
+        f"with --cache.size={width}x{height}."
+    )
+
+
+def _widths(config: PreTrainedConfig) -> dict[str, int]:
+    features = {**(config.input_features or {}), **(config.output_features or {})}
+    kinds = (FeatureType.STATE, FeatureType.ACTION, FeatureType.ENV)
+    return {k: int(f.shape[0]) for k, f in features.items() if f.type in kinds}
+
+
+def _check_names(info: DatasetInfo, folder: Path) -> None:
+    path = folder / SIDECAR
+    if not path.exists():
+        return
+    own = read_json(path)
+    mend = "Name, order and convert them alike with gaploop harmonise."
+    for key, feature in (("state_names", STATE), ("action_names", ACTION)):
+        theirs, ours = tuple(own.get(key) or ()), info.names(feature)
+        if theirs and theirs != ours:
+            raise UnusableInputError(
+                f"{info.root}: {feature} is [{', '.join(ours)}], policy {folder} was trained on "
+                f"[{', '.join(theirs)}]. {mend}"
+            )
+    if own.get("fps") and float(own["fps"]) != info.fps:
+        raise UnusableInputError(
+            f"{info.root}: {info.fps:g} frames a second, policy {folder} was trained on "
+            f"{float(own['fps']):g}. Resample with gaploop harmonise."
+        )
+
+
+def check_units(units: Sequence[str], folder: Path, root: str) -> None:
+    """Check that takes are in the units that a policy was trained on.
+
+    Raises:
+        UnusableInputError: they aren't.
+    """
+    path = folder / SIDECAR
+    own = str(read_json(path).get("units") or "") if path.exists() else ""
+    other = sorted({u for u in units if u and own and u != own})
+    if other:
+        raise UnusableInputError(
+            f"{root}: joints in {', '.join(other)}, policy {folder} was trained in {own}. Convert "
+            "with gaploop harmonise."
+        )
+
+
+def open_bundle(
+    config: PreTrainedConfig,
+    meta: Any,
+    names: Mapping[str, Any],
+    *,
+    stats: str = "base",
+    rename: Mapping[str, str] | None = None,
+) -> LeRobotBundle:
+    """Load a policy with its processors, ready to be tuned.
+
+    Args:
+        config: as `read_config` gave it; says where the policy is.
+        meta: LeRobot metadata of the data, with their statistics.
+        names: for the sidecar.
+        stats: one of `statistics.CHOICES`.
+        rename: the dataset's name of a feature to the policy's.
+
+    Raises:
+        UnusableInputError: files are missing or damaged, a library of this policy isn't
+            installed, or the base has no statistics to keep.
+    """
+    statistics.check_choice(stats)
+    folder = Path(str(config.pretrained_path))
+    inputs = dict(config.input_features or {})
+    with _in_words(folder):
+        policy = make_policy(config, ds_meta=meta, rename_map=dict(rename or {}) or None)
+        before, after = _processors(config, folder, rename or {})
+    config.input_features = inputs
+    _check_weights(policy, folder)
+    bundle = LeRobotBundle(policy, before, after, dict(names))
+    _normalise(bundle, meta.stats, stats, folder)
+    return bundle
+
+
+def _processors(config: PreTrainedConfig, folder: Path, rename: Mapping[str, str]) -> Any:
+    if not (folder / PREPROCESSOR).exists():
+        return make_pre_post_processors(config)
+    overrides: dict[str, Any] = {"device_processor": {"device": str(config.device)}}
+    if rename:
+        overrides["rename_observations_processor"] = {"rename_map": dict(rename)}
+    return make_pre_post_processors(
+        config, pretrained_path=str(folder), preprocessor_overrides=overrides
+    )
+
+
+def _check_weights(policy: PreTrainedPolicy, folder: Path) -> None:
+    """Refuse a file of weights that isn't this policy's: pi0's loader only prints that it failed.
+
+    Raises:
+        UnusableInputError: it can't be read, or holds almost nothing of the policy.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(folder / "model.safetensors", framework="pt") as weights:
+            held = {k.removeprefix("model.") for k in weights.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise UnusableInputError(
+            f"{folder}/model.safetensors can't be read ({error}). Fetch or train it again."
+        ) from None
+    own = {k.removeprefix("model.") for k in policy.state_dict()}
+    if len(own & held) < 0.5 * len(own):
+        raise UnusableInputError(
+            f"{folder}/model.safetensors holds {len(own & held)} of the {len(own)} weights of a "
+            f"{policy.config.type} policy. Its config.json belongs to other weights."
+        )
+
+
+def _normalise(bundle: LeRobotBundle, new: statistics.Stats, choice: str, folder: Path) -> None:
+    config = bundle.policy.config
+    features = {**(config.input_features or {}), **(config.output_features or {})}
+    modes = config.normalization_mapping
+    needed = {
+        k: f
+        for k, f in features.items()
+        if modes.get(f.type.value, NormalizationMode.IDENTITY) != NormalizationMode.IDENTITY
+    }
+    own = base_stats(bundle)
+    if choice == "base":
+        lacking = [k for k in needed if not own.get(k) and ".empty_camera_" not in k]
+        if lacking:
+            raise UnusableInputError(
+                f"{folder} has no statistics of {', '.join(lacking)} to keep: it is meant to be "
+                "tuned to any arm. Take the new data's with --stats=new."
+            )
+        return
+    numbers = {k: s for k, s in new.items() if k in needed and not k.startswith("observation.im")}
+    chosen = numbers if choice == "new" else statistics.merged(own, numbers)
+    # Pictures keep the scale that the backbone learned with.
+    pictures = {k: own.get(k) or _imagenet() for k in needed if k not in numbers}
+    set_stats(bundle, {**chosen, **pictures})
+
+
+def _imagenet() -> dict[str, Any]:
+    return {k: np.asarray(v, dtype=np.float32) for k, v in IMAGENET_STATS.items()}
+
+
+def base_stats(bundle: Any) -> statistics.Stats:
+    """Return the statistics that a policy's preprocessor normalises by."""
+    for step in bundle.preprocessor.steps:
+        if getattr(step, "norm_map", None) is not None:
+            found: statistics.Stats = step.stats or {}
+            return found
+    return {}
+
+
+def set_stats(bundle: Any, stats: statistics.Stats) -> None:
+    """Let both processors normalise by other statistics."""
+    for pipeline in (bundle.preprocessor, bundle.postprocessor):
+        for step in pipeline.steps:
+            if getattr(step, "norm_map", None) is not None:
+                step.stats = {k: dict(v) for k, v in stats.items()}
+                step.to(device=step.device)
+
+
+def save_processors(bundle: LeRobotBundle, folder: Path) -> None:
+    """Write the processors and the sidecar of a policy or adapter folder."""
+    bundle.preprocessor.save_pretrained(folder)
+    bundle.postprocessor.save_pretrained(folder)
+    write_json(folder / SIDECAR, {"schema": "gaploop.policy.v1", **bundle.names})
+
+
+def save(bundle: LeRobotBundle, folder: Path) -> None:
+    """Write a policy folder that LeRobot's own `from_pretrained` loads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.redirect_stdout(io.StringIO()):
+        bundle.policy.save_pretrained(folder)
+    save_processors(bundle, folder)
+
+
+@contextlib.contextmanager
+def _in_words(folder: Path) -> Iterator[None]:
+    """Say in one line what LeRobot raises while it opens a policy; LeRobot's prints go nowhere."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    except ImportError as error:
+        raise UnusableInputError(
+            f"{folder} needs a library that isn't installed: {' '.join(str(error).split())[:200]}"
+        ) from None
+    except (OSError, ValueError, KeyError, RuntimeError, torch.OutOfMemoryError) as error:
+        reason = " ".join(str(error).split())[:240]
+        raise UnusableInputError(
+            f"{folder} is not a policy that LeRobot can load ({reason}). Name a folder that "
+            "gaploop or lerobot-train saved, or a policy on the Hub."
+        ) from None

@@ -1,0 +1,142 @@
+"""Visual randomisation of training pictures: light, noise, camera, background; drawn per frame.
+
+For policies that look at pictures, against gaps of what cameras see (Tobin et al. 2017,
+arXiv:1703.06907). The draw of a sample depends on the seed, the step and its place in the batch
+alone, so that a resumed run sees the same pictures. LeRobot's own `image_transforms` change
+colours and shift pictures; what is added are backgrounds, a camera that moves as one (a
+homography, the same for all frames of a sample), and a strength that rises over the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.nn import functional
+from torchvision.transforms.v2.functional import perspective
+
+from gaploop.finetune.tuning.lerobot_takes import collated
+from gaploop.finetune.tuning.work import Randomise
+
+PICTURES: Final = "observation.image"
+LIGHT: Final = 0.5
+"""Largest change of brightness, contrast and gamma, as a part of 1, at strength 1."""
+TINT: Final = 0.15
+"""Largest change of one colour channel against the others."""
+NOISE: Final = 0.06
+"""Largest standard deviation of the pixels' noise; pixels are from 0 to 1."""
+SHIFT: Final = 0.08
+"""Largest shift of a corner, as a part of the picture's width: about 5 cm at half a metre."""
+NEAR_PLATE: Final = 0.06
+"""A pixel this near to the background's is background; pixels are from 0 to 1."""
+PLATE_FRAMES: Final = 24
+COARSE: Final = 6
+"""Random backgrounds are smooth: this many random values across."""
+
+
+class Randomiser:
+    """Changes the pictures of a batch.
+
+    Args:
+        options: how strong, and how it rises.
+        steps: training steps of the run.
+        seed: of every draw.
+        plates: camera to its picture without what moves, shape (3, height, width); from `plates`.
+    """
+
+    def __init__(
+        self,
+        options: Randomise,
+        steps: int,
+        seed: tuple[int, ...],
+        plates: Mapping[str, torch.Tensor],
+    ) -> None:
+        self._options, self._steps, self._seed, self._plates = options, steps, seed, plates
+
+    def strength(self, step: int) -> float:
+        """Return the strength at a step: a line from 0 over the ramp, then level."""
+        ramp = self._options.ramp * self._steps
+        return self._options.strength * (min(1.0, step / ramp) if ramp else 1.0)
+
+    def __call__(self, batch: dict[str, Any], step: int) -> dict[str, Any]:
+        """Return the batch of a step with its pictures changed."""
+        strength = self.strength(step)
+        if not strength:
+            return batch
+        changed = dict(batch)
+        for key in (k for k in batch if k.startswith(PICTURES) and _is_picture(batch[k])):
+            changed[key] = torch.stack(
+                [
+                    self._altered(key, sample, strength, (*self._seed, step, place))
+                    for place, sample in enumerate(batch[key])
+                ]
+            )
+        return changed
+
+    def _altered(
+        self, key: str, sample: torch.Tensor, strength: float, seed: tuple[int, ...]
+    ) -> torch.Tensor:
+        rng = np.random.default_rng((*seed, sum(key.encode())))
+        frames = sample.reshape(-1, *sample.shape[-3:])
+        frames = self._background(key, frames, strength, rng)
+        frames = _jittered(frames, strength, rng)
+        return _lit(frames, strength, rng).reshape(sample.shape)
+
+    def _background(
+        self, key: str, frames: torch.Tensor, strength: float, rng: np.random.Generator
+    ) -> torch.Tensor:
+        plate = self._plates.get(key)
+        if plate is None or plate.shape != frames.shape[1:] or rng.random() > strength:
+            return frames
+        values = rng.random((1, 3, COARSE, COARSE)).astype(np.float32)
+        size = (frames.shape[-2], frames.shape[-1])
+        other = functional.interpolate(
+            torch.from_numpy(values), size, mode="bicubic", align_corners=False
+        ).clamp(0, 1)
+        is_background = (frames - plate).abs().amax(dim=1, keepdim=True) < NEAR_PLATE
+        part = strength * float(rng.random())
+        return torch.where(is_background, (1 - part) * frames + part * other, frames)
+
+
+def _jittered(frames: torch.Tensor, strength: float, rng: np.random.Generator) -> torch.Tensor:
+    """Move the camera a little: each corner of the picture by itself."""
+    height, width = frames.shape[-2:]
+    corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]])
+    moved = corners + rng.uniform(-1, 1, (4, 2)) * strength * SHIFT * width
+    start, end = corners.tolist(), moved.round().astype(int).tolist()
+    return perspective(frames, start, end, fill=[0.5, 0.5, 0.5])
+
+
+def _lit(frames: torch.Tensor, strength: float, rng: np.random.Generator) -> torch.Tensor:
+    """Change brightness, contrast, gamma and colour; add the sensor's noise."""
+    gain, contrast, gamma = np.exp(rng.uniform(-1, 1, 3) * strength * LIGHT)
+    tint = torch.tensor(1 + rng.uniform(-1, 1, (3, 1, 1)) * strength * TINT, dtype=frames.dtype)
+    mean = frames.mean(dim=(-3, -2, -1), keepdim=True)
+    lit = (((frames - mean) * contrast + mean) * gain * tint).clamp(0, 1) ** gamma
+    noise = rng.standard_normal(tuple(frames.shape), dtype=np.float32)
+    scale = float(rng.random()) * strength * NOISE
+    return (lit + scale * torch.from_numpy(noise)).clamp(0, 1)
+
+
+def plates(dataset: Any, takes: Sequence[Any], seed: int) -> dict[str, torch.Tensor]:
+    """Return each camera's picture without what moves: the median over frames of many takes.
+
+    A camera on the wrist has no such picture: next to nothing is near the median then, and its
+    background stays.
+    """
+    rng = np.random.default_rng((seed, 3))
+    chosen = rng.integers(0, len(takes), PLATE_FRAMES)
+    keys = [(takes[i].dataset, int(rng.choice(takes[i].frames))) for i in chosen]
+    batch = collated(dataset, keys)
+    found = {}
+    for key, value in batch.items():
+        if key.startswith(PICTURES) and _is_picture(value):
+            frames = value if value.ndim == 4 else value[:, -1]
+            found[key] = frames.median(dim=0).values
+    return found
+
+
+def _is_picture(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim >= 4

@@ -1,0 +1,152 @@
+"""Named starting points for fine-tuning, one for each kind of policy and way of tuning it.
+
+Learning rates. An adapter starts as an exact zero update and has few weights; LeRobot's guide
+to PEFT trains them near 1e-3, ten times its rates for whole policies. All weights at once
+start from a policy that works: a tenth of the rate it was pretrained with moves it to the new
+data without throwing it out of what it knows. Pretraining rates are LeRobot 0.6.1's own
+(`optimizer_lr` of ACT 1e-5, Diffusion and SmolVLA 1e-4, pi0 and pi0.5 2.5e-5).
+
+Rank and scale. Rank 16, LeRobot's default. Where LeRobot leaves the scale open PEFT takes
+alpha 8, so that a larger rank means a smaller step; alpha is twice the rank here, whatever the
+rank, so that one learning rate fits all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gaploop.core.errors import unknown_choice
+from gaploop.finetune.training import PRESETS as SPECS
+from gaploop.finetune.training import TrainSpec
+
+TRACKED: Final = "tracked"
+"""The kind of ACT that sees joints and tracked poses, no pictures: minutes on a CPU."""
+OTHER: Final = "other"
+
+ACT_TARGETS: Final = (
+    "linear1",
+    "linear2",
+    "action_head",
+    "encoder_robot_state_input_proj",
+    "encoder_env_state_input_proj",
+)
+"""ACT's Linear layers. Attention's `in_proj` is a bare parameter, which PEFT can't wrap."""
+DIFFUSION_TARGETS: Final = (
+    r"diffusion\.(unet\..*(cond_encoder\.1|conv[12]\.block\.0|diffusion_step_encoder\.[13])"
+    r"|rgb_encoder.*\.out)"
+)
+"""The U-Net's convolutions and conditioning, and what the picture encoder's features go through."""
+
+type Targets = str | tuple[str, ...] | None
+"""Names of modules, or one regular expression; None for LeRobot's own."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named starting point.
+
+    Attributes:
+        name: of the preset.
+        policy: LeRobot's name of the policy class, `tracked`, or `other`.
+        full: train all weights instead of an adapter.
+        spec: how to train.
+        targets: what gets an adapter.
+        r: rank of the adapter.
+        why: the reason for its learning rate.
+    """
+
+    name: str
+    policy: str
+    full: bool
+    spec: TrainSpec
+    targets: Targets = None
+    r: int = 16
+    why: str = ""
+
+
+def _lora(policy: str, batch_size: int, steps: int, targets: Targets = None) -> Preset:
+    # A twentieth of the run to warm up, at most LeRobot's 1000 steps.
+    spec = TrainSpec(
+        steps,
+        batch_size,
+        lr=1e-3,
+        final_lr=0.1,
+        warmup_steps=min(1000, steps // 20),
+        weight_decay=0.0,
+        precision="bf16" if policy.startswith(("pi", "smol")) else "no",
+    )
+    why = "LeRobot's guide to PEFT: about ten times the rate for whole policies"
+    return Preset(f"{policy}_lora", policy, False, spec, targets, why=why)
+
+
+def _full(policy: str, batch_size: int, steps: int, pretraining_lr: float) -> Preset:
+    spec = TrainSpec(
+        steps,
+        batch_size,
+        lr=pretraining_lr / 10,
+        final_lr=0.1,
+        warmup_steps=min(1000, steps // 20),
+        precision="bf16" if policy.startswith(("pi", "smol")) else "no",
+    )
+    why = f"a tenth of LeRobot's {pretraining_lr:g} for training it"
+    return Preset(f"{policy}_full", policy, True, spec, why=why)
+
+
+PRESETS: Final[Mapping[str, Preset]] = {
+    p.name: p
+    for p in (
+        Preset(
+            "tracked_lora",
+            TRACKED,
+            False,
+            SPECS["lora"],
+            ACT_TARGETS,
+            why="twice LeRobot's 1e-3: an adapter of 43,000 weights, 400 steps",
+        ),
+        Preset(
+            "tracked_full",
+            TRACKED,
+            True,
+            SPECS["full"],
+            why="a third of the 1e-3 it was pretrained with, since it runs 300 steps only",
+        ),
+        _lora("act", 8, 3_000, ACT_TARGETS),
+        _full("act", 8, 3_000, 1e-5),
+        _lora("diffusion", 32, 3_000, DIFFUSION_TARGETS),
+        _full("diffusion", 32, 3_000, 1e-4),
+        _lora("smolvla", 32, 5_000),
+        _full("smolvla", 32, 5_000, 1e-4),
+        _lora("pi0", 16, 5_000),
+        _full("pi0", 16, 5_000, 2.5e-5),
+        _lora("pi05", 16, 5_000),
+        _full("pi05", 16, 5_000, 2.5e-5),
+        _lora(OTHER, 8, 3_000),
+        _full(OTHER, 8, 3_000, 1e-4),
+    )
+}
+"""Each held by a test that trains two steps and resumes."""
+
+
+def preset_for(policy: str, full: bool, name: str = "") -> Preset:
+    """Return the preset of that name, or the one for a kind of policy where no name is given.
+
+    Raises:
+        UnusableInputError: no such preset.
+    """
+    if name:
+        if name not in PRESETS:
+            raise unknown_choice("preset", name, PRESETS, "--preset")
+        return PRESETS[name]
+    way = "full" if full else "lora"
+    return PRESETS.get(f"{policy}_{way}", PRESETS[f"{OTHER}_{way}"])
+
+
+def table() -> str:
+    """Return the presets as text, one in each line."""
+    lines = ["preset            steps  batch  learning rate  why"]
+    for p in PRESETS.values():
+        spec = p.spec
+        lines.append(f"{p.name:<16} {spec.steps:>6} {spec.batch_size:>6} {spec.lr:>14g}  {p.why}")
+    return "\n".join(lines)

@@ -1,0 +1,208 @@
+"""Tuning the small ACT that sees joints and tracked poses: all takes in memory, no pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.vocabulary import Domain
+from gaploop.datasets.mixing.mixture import Stage
+from gaploop.datasets.mixing.spec import by_size, load_mixture
+from gaploop.finetune import lerobot_act as act
+from gaploop.finetune import lerobot_adapter as adapter
+from gaploop.finetune.batches import DOMAIN, Episode, MixedBatches, Source, check_signature
+from gaploop.finetune.data import load_mixture_sources, load_source
+from gaploop.finetune.demonstrations import scripted_source
+from gaploop.finetune.lerobot_learner import ActLearner
+from gaploop.finetune.ranks import Ranks
+from gaploop.finetune.runs import describe
+from gaploop.finetune.tuning import held_out, statistics
+from gaploop.finetune.tuning.held_out import TakeNote
+from gaploop.finetune.tuning.lerobot_bundle import base_stats, set_stats
+from gaploop.finetune.tuning.work import AdaptOptions
+
+
+class TrackedWork:
+    """The base, wrapped, with batches of its data; see `work.Work`."""
+
+    def __init__(self, base: Path, options: AdaptOptions, ranks: Ranks) -> None:
+        self._base, self._options = base, options
+        bundle = act.load(base, ranks.device)
+        sources, stages = sources_of(options)
+        for source in sources:
+            where = f"policy {options.base}"
+            check_signature(source.signature, bundle.signature, source.root, where)
+        self._sources, aside = set_aside(sources, held_out_uids(options, sources))
+        spec = options.spec
+        torch.manual_seed(spec.seed)
+        module = bundle.policy if options.full else adapter.wrap(bundle.policy, base, options.lora)
+        self.batches = MixedBatches(
+            self._sources,
+            stages,
+            chunk=bundle.chunk,
+            batch_size=spec.batch_size,
+            seed=spec.seed,
+            rank=ranks.rank,
+            world_size=ranks.size,
+        )
+        self._normalise(bundle)
+        self.learner = ActLearner(bundle, module, aside)
+        self.held_out: Sequence[TakeNote] = [note_of(e) for e in aside]
+
+    def held_out_errors(self) -> dict[str, float]:
+        """Return the mean absolute action error on each held-out take, by uid."""
+        return self.learner.held_out_errors()
+
+    def inputs(self, steps: int) -> tuple[Mapping[str, Any], ...]:
+        """Return how `run.json` names what was trained on."""
+        shares = self.batches.mixture.mean_shares(steps).tolist()
+        pairs = zip(self._sources, shares, strict=True)
+        return tuple(describe(s, w) for s, w in pairs if w > 0)
+
+    def save(self, folder: Path, merge: bool) -> None:
+        """Write `adapter` and `merged`, or `merged` alone where all weights were trained."""
+        bundle, module = self.learner.bundle, self.learner.module
+        _drive_as_real(bundle, self._sources)
+        if self._options.full:
+            act.save(bundle, folder / "merged")
+            return
+        adapter.save(
+            module,
+            bundle.policy,
+            self._base,
+            folder / "adapter",
+            lambda where: act.save_processors(bundle, where),
+        )
+        if merge:
+            act.save(replace(bundle, policy=adapter.merged(module)), folder / "merged")
+
+    def _normalise(self, bundle: act.ActBundle) -> None:
+        if self._options.stats == "base":
+            return
+        moments = self.batches.moments(self._options.spec.steps)
+        new = {act.FEATURE_KEYS[k]: {"mean": m.mean, "std": m.std} for k, m in moments.items()}
+        is_new = self._options.stats == "new"
+        set_stats(bundle, new if is_new else statistics.merged(base_stats(bundle), new))
+
+
+def sources_of(options: AdaptOptions) -> tuple[list[Source], list[Stage]]:
+    """Return the takes to tune on and their shares; held-out takes are among them.
+
+    Raises:
+        UnusableInputError: nothing to learn from, or takes of the wrong kind.
+    """
+    if options.mixture is not None:
+        return _mixed(options, options.mixture)
+    if not options.real:
+        raise UnusableInputError("Nothing to adapt to. Name real takes with --real='[DIR]'.")
+    real = [load_source(r, options.select, options.episodes) for r in options.real]
+    for source in real:
+        if source.domain is Domain.SIM:
+            raise UnusableInputError(
+                f"{source.root} holds takes of nominal simulation, given with --real. Give it "
+                "with --sim."
+            )
+    real = _of_station([weighted(s, options.weights) for s in real], options.station)
+    sim = [load_source(r, options.select) for r in options.sim]
+    if not sim and options.sim_takes:
+        sim = [scripted_source(options.sim_takes, seed=options.spec.seed)]
+    share = options.share_real if sim else 1.0
+    if share <= 0 and not sim:
+        raise UnusableInputError("A share of 0 for real takes needs simulated ones: --sim='[DIR]'.")
+    shares = _by_size(real, share) + _by_size(sim, 1.0 - share)
+    return [*real, *sim], [Stage(tuple(shares))]
+
+
+def set_aside(
+    sources: Sequence[Source], uids: frozenset[str]
+) -> tuple[list[Source], list[Episode]]:
+    """Split the takes with these uids off their sources.
+
+    Raises:
+        UnusableInputError: that leaves a source without takes.
+    """
+    kept, aside = [], []
+    for source in sources:
+        stay = tuple(e for e in source.episodes if e.uid not in uids)
+        if not stay:
+            raise UnusableInputError(
+                f"{source.root}: all {len(source.episodes)} takes are held out. Hold out fewer."
+            )
+        aside += [e for e in source.episodes if e.uid in uids]
+        kept.append(replace(source, episodes=stay))
+    return kept, aside
+
+
+def held_out_uids(options: AdaptOptions, sources: Sequence[Source]) -> frozenset[str]:
+    """Return the uids of the real takes that the options keep aside."""
+    real = [e for s in sources if s.domain is not Domain.SIM for e in s.episodes]
+    if options.held_out_uids:
+        return options.held_out_uids
+    if options.held_out_share:
+        notes = [note_of(e) for e in real]
+        return held_out.choose(notes, options.held_out_share, options.spec.seed)
+    return frozenset(e.uid for e in real if e.index in options.held_out)
+
+
+def note_of(episode: Episode) -> TakeNote:
+    """Return what decisions need to know of a take."""
+    return TakeNote(episode.uid, episode.session, episode.dimensions)
+
+
+def weighted(source: Source, weights: Mapping[str, float]) -> Source:
+    """Return a source whose takes are drawn as often as the weights of their dimensions say."""
+    if not weights:
+        return source
+    episodes = (replace(e, weight=_weight(e.dimensions, weights)) for e in source.episodes)
+    return replace(source, episodes=tuple(episodes))
+
+
+def _weight(dimensions: Mapping[str, float], weights: Mapping[str, float]) -> float:
+    """Return the mean of the weights of a take's dimensions; what none claims counts 1."""
+    scale = max(1.0, sum(dimensions.values()))
+    claimed = sum(p * weights.get(d, 1.0) for d, p in dimensions.items()) / scale
+    return claimed + 1.0 - sum(dimensions.values()) / scale
+
+
+def _of_station(sources: Sequence[Source], station: str) -> list[Source]:
+    if not station:
+        return list(sources)
+    kept = [
+        replace(s, episodes=tuple(e for e in s.episodes if e.station == station)) for s in sources
+    ]
+    found = [s for s in kept if s.episodes]
+    if not found:
+        known = sorted({e.station or "(none)" for s in sources for e in s.episodes})
+        raise UnusableInputError(
+            f"No real take is of station '{station}'. There are: {', '.join(known)}."
+        )
+    return found
+
+
+def _mixed(options: AdaptOptions, path: Path) -> tuple[list[Source], list[Stage]]:
+    if options.real or options.sim or options.sim_takes or options.episodes:
+        raise UnusableInputError(
+            f"--mixture={path} stands for --real, --sim, --sim_takes and --episodes. Name "
+            "datasets in one place."
+        )
+    return load_mixture_sources(load_mixture(path))
+
+
+def _by_size(sources: Sequence[Source], share: float) -> list[float]:
+    return by_size([s.frames for s in sources], share) if sources else []
+
+
+def _drive_as_real(bundle: act.ActBundle, sources: Sequence[Source]) -> None:
+    """Let the saved tracker step say 'real': that is where an adapted policy drives."""
+    if DOMAIN not in bundle.signature.environment_names:
+        return
+    if all(s.domain is Domain.SIM for s in sources):
+        return
+    for step in bundle.preprocessor.steps:
+        if hasattr(step, "domain"):
+            step.domain = 1.0

@@ -1,0 +1,125 @@
+"""What is tuned, on what, and how; and what every kind of policy must offer for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.datasets.cache.folder import CacheOptions
+from gaploop.finetune.lerobot_adapter import LoraOptions
+from gaploop.finetune.training import PRESETS, Batches, Learner, TrainSpec
+from gaploop.finetune.tuning import statistics
+from gaploop.finetune.tuning.held_out import TakeNote
+
+
+@dataclass(frozen=True)
+class Randomise:
+    """Visual randomisation of training pictures.
+
+    Attributes:
+        strength: 0 for none to 1 for strong.
+        ramp: part of the run over which the strength rises from 0.
+    """
+
+    strength: float = 0.0
+    ramp: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.strength <= 1 or not 0 <= self.ramp <= 1:
+            raise UnusableInputError(
+                f"--randomise.strength={self.strength:g} and --randomise.ramp={self.ramp:g} must "
+                "be from 0 to 1."
+            )
+
+
+@dataclass(frozen=True)
+class AdaptOptions:
+    """What to adapt, on what, and how.
+
+    Attributes:
+        base: policy to start from, as for `load_policy`.
+        real: folders of real takes (or of a simulated target cell).
+        sim: folders of simulated takes, mixed in so that nominal success is kept.
+        output_dir: run folder to write.
+        sim_takes: without `sim`, scripted takes of the nominal cell to record and mix in.
+        share_real: share of real samples in a batch, where there are simulated ones.
+        lora: size of the adapter.
+        full: train all weights instead of an adapter.
+        spec: how to train.
+        select: which takes, see `selection.SELECTIONS`.
+        episodes: only these episodes of the real datasets.
+        held_out: episodes of the real datasets to keep aside and measure the error on.
+        held_out_share: instead, the share of real takes to keep aside, by session.
+        held_out_uids: instead, the uids of the takes.
+        resume: go on from the checkpoint in `output_dir`.
+        mixture: a mixture.yaml in the place of `real`, `sim`, `share_real` and `select`.
+        stats: by whose statistics to normalise, see `statistics`.
+        weights: gap dimension to how often its takes are drawn, relative to 1.
+        station: only real takes of this station.
+        rename: the dataset's name of a feature to the policy's.
+        cache: how pictures are cached.
+        workers: processes that fetch pictures ahead.
+        randomise: visual randomisation of training pictures.
+        device: torch device, or `auto`.
+        merge: also write the merged policy.
+    """
+
+    base: str | Path
+    real: tuple[Path, ...]
+    output_dir: Path
+    sim: tuple[Path, ...] = ()
+    sim_takes: int = 0
+    share_real: float = 0.5
+    lora: LoraOptions = field(default_factory=LoraOptions)
+    full: bool = False
+    spec: TrainSpec = PRESETS["lora"]
+    select: str = "demonstrations"
+    episodes: tuple[int, ...] | None = None
+    held_out: tuple[int, ...] = ()
+    held_out_share: float = 0.0
+    held_out_uids: frozenset[str] = frozenset()
+    resume: bool = False
+    mixture: Path | None = None
+    stats: str = "base"
+    weights: Mapping[str, float] = field(default_factory=dict)
+    station: str = ""
+    rename: Mapping[str, str] = field(default_factory=dict)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    workers: int = 0
+    randomise: Randomise = field(default_factory=Randomise)
+    device: str = "cpu"
+    merge: bool = True
+
+    def __post_init__(self) -> None:
+        statistics.check_choice(self.stats)
+        if not 0 <= self.share_real <= 1:
+            raise UnusableInputError(
+                f"--mix.real={self.share_real:g} must be above 0 and at most 1; 0.5 is usual."
+            )
+        if sum(map(bool, (self.held_out, self.held_out_share, self.held_out_uids))) > 1:
+            raise UnusableInputError(
+                "--held_out names episodes, --held_out_share chooses them. Give one of the two."
+            )
+
+
+class Work(Protocol):
+    """A policy and its data, ready to be tuned."""
+
+    learner: Learner
+    batches: Batches
+    held_out: Sequence[TakeNote]
+
+    def held_out_errors(self) -> dict[str, float]:
+        """Return the error on each held-out take, by uid."""
+        ...
+
+    def inputs(self, steps: int) -> tuple[Mapping[str, Any], ...]:
+        """Return how `run.json` names what was trained on."""
+        ...
+
+    def save(self, folder: Path, merge: bool) -> None:
+        """Write `adapter` and `merged`, or `merged` alone where all weights were trained."""
+        ...

@@ -1,0 +1,205 @@
+"""Every kind of LeRobot policy is tuned by its presets: two steps, stopped, resumed, saved."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.vocabulary import Domain
+from gaploop.datasets.cache.folder import CacheOptions
+from gaploop.finetune.adapt import AdaptOptions, adapt, kind_of
+from gaploop.finetune.lerobot_adapter import LoraOptions
+from gaploop.finetune.training import TrainSpec
+from gaploop.finetune.tuning.presets import PRESETS, Preset, preset_for
+from gaploop.finetune.tuning.work import Randomise
+
+_SPEC = importlib.util.spec_from_file_location(
+    "tiny_policies", Path(__file__).parent / "tiny_policies.py"
+)
+assert _SPEC is not None
+assert _SPEC.loader is not None
+tiny = sys.modules.setdefault("tiny_policies", importlib.util.module_from_spec(_SPEC))
+_SPEC.loader.exec_module(tiny)
+tiny_policy = tiny.tiny_policy
+
+OFF = CacheOptions(mode="off")
+QUICK = TrainSpec(steps=2, batch_size=2, warmup_steps=1, lr=1e-2, checkpoint_every=1)
+NO_PICTURES = ("tracked", "other")
+
+
+def options_for(preset: Preset, base: Path, real: Path, out: Path) -> AdaptOptions:
+    spec = replace(preset.spec, steps=2, batch_size=2, checkpoint_every=1, warmup_steps=1)
+    lora = LoraOptions(2, targets=preset.targets)
+    return AdaptOptions(
+        base, (real,), out, lora=lora, full=preset.full, spec=spec, stats="new", cache=OFF
+    )
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "merged" / "model.safetensors")
+
+
+@pytest.fixture
+def real(write_dataset: Callable[..., Path]) -> Path:
+    return write_dataset("real", [{"pictures": True, "session": f"s{k}"} for k in range(3)])
+
+
+@pytest.mark.parametrize("name", [n for n, p in PRESETS.items() if p.policy not in NO_PICTURES])
+def test_a_preset_trains_two_steps_and_resumes(
+    tiny_policy: Callable[..., Path], real: Path, tmp_path: Path, name: str
+) -> None:
+    preset = PRESETS[name]
+    base = tiny_policy(preset.policy)
+    assert preset_for(kind_of(base), preset.full) is preset
+    whole = options_for(preset, base, real, tmp_path / "whole")
+    adapt(whole)
+
+    def stop(step: int, *_: float) -> None:
+        if step == 1:
+            raise KeyboardInterrupt
+
+    cut = replace(whole, output_dir=tmp_path / "cut")
+    with pytest.raises(KeyboardInterrupt):
+        adapt(cut, stop)
+    done = adapt(replace(cut, resume=True))
+    found, before = weights(tmp_path / "whole"), load_file(base / "model.safetensors")
+    again = weights(tmp_path / "cut")
+    assert found.keys() == again.keys() == before.keys()
+    assert all(torch.equal(found[k], again[k]) for k in found)
+    assert any(not torch.equal(found[k], before[k]) for k in found)
+    assert done.result.steps == 2
+    assert (done.run / "adapter").exists() is not preset.full
+
+
+def test_plain_lerobot_loads_what_was_tuned(
+    tiny_policy: Callable[..., Path], real: Path, tmp_path: Path
+) -> None:
+    from lerobot.configs.policies import PreTrainedConfig
+    from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+
+    preset = PRESETS["act_lora"]
+    done = adapt(options_for(preset, tiny_policy("act"), real, tmp_path / "out"))
+    config = PreTrainedConfig.from_pretrained(done.merged)
+    policy = get_policy_class(config.type).from_pretrained(done.merged)
+    before, _ = make_pre_post_processors(config, pretrained_path=str(done.merged))
+    seen = {
+        "observation.state": torch.zeros(1, 3),
+        tiny.CAMERA: torch.zeros(1, 3, tiny.SIZE, tiny.SIZE),
+    }
+    assert torch.isfinite(policy.predict_action_chunk(before(seen))).all()
+    run = json.loads((done.run / "run.json").read_text())
+    assert run["inputs"][0]["takes"] == 3
+    assert json.loads((done.merged / "gaploop.json").read_text())["cameras"] == [tiny.CAMERA]
+
+
+def test_sim_is_mixed_in_takes_are_held_out_by_session_and_pictures_randomised(
+    tiny_policy: Callable[..., Path],
+    real: Path,
+    write_dataset: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    sim = write_dataset("sim", [{"pictures": True, "domain": Domain.SIM}] * 2)
+    options = AdaptOptions(
+        tiny_policy("act"),
+        (real,),
+        tmp_path / "out",
+        (sim,),
+        share_real=0.5,
+        lora=LoraOptions(2),
+        spec=replace(QUICK, steps=4, patience=2),
+        held_out_share=0.3,
+        randomise=Randomise(1.0, 0.5),
+        cache=OFF,
+    )
+    done = adapt(options)
+    assert [i["share"] for i in done.inputs] == pytest.approx([0.5, 0.5])
+    assert sum(i["takes"] for i in done.inputs if i["domain"] == "real") == 2
+    assert done.result.held_out
+    ended = json.loads((done.run / "result.json").read_text())["held_out_at_end"]
+    assert len(ended["by_session"]) == 1
+
+
+def test_a_policy_without_targets_asks_for_them(
+    tiny_policy: Callable[..., Path], real: Path, tmp_path: Path
+) -> None:
+    base = tiny_policy("act")
+    options = AdaptOptions(
+        base, (real,), tmp_path / "out", lora=LoraOptions(2, targets=None), spec=QUICK, cache=OFF
+    )
+    with pytest.raises(UnusableInputError, match=r"--lora\.target_modules, such as .*linear1"):
+        adapt(options)
+    done = adapt(replace(options, lora=LoraOptions(2, targets=("action_head",))))
+    assert done.result.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"camera": "observation.images.wrist"}, r"no camera .*wrist.*--rename_map"),
+        ({"joints": 5}, "3 entries, .* trained on 5"),
+        ({"stats": False}, "--stats=new"),
+    ],
+)
+def test_what_does_not_fit_is_found_before_training(
+    tiny_policy: Callable[..., Path],
+    real: Path,
+    tmp_path: Path,
+    changes: dict[str, object],
+    says: str,
+) -> None:
+    base = tiny_policy("act", **changes)
+    with pytest.raises(UnusableInputError, match=says) as caught:
+        adapt(AdaptOptions(base, (real,), tmp_path / "out", spec=QUICK, cache=OFF))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_camera_of_another_name_is_renamed(
+    tiny_policy: Callable[..., Path], real: Path, tmp_path: Path
+) -> None:
+    base = tiny_policy("act", camera="observation.images.wrist")
+    options = AdaptOptions(
+        base,
+        (real,),
+        tmp_path / "out",
+        lora=LoraOptions(2),
+        spec=QUICK,
+        cache=OFF,
+        rename={tiny.CAMERA: "observation.images.wrist"},
+    )
+    assert adapt(options).result.steps == 2
+
+
+def test_other_action_order_and_rate_are_found_by_the_sidecar(
+    tiny_policy: Callable[..., Path], real: Path, tmp_path: Path
+) -> None:
+    base = tiny_policy("act")
+    options = AdaptOptions(base, (real,), tmp_path / "out", spec=QUICK, cache=OFF)
+    names = ["gripper.pos", "lift.pos", "pan.pos"]
+    for sidecar, says in (
+        ({"action_names": names}, "harmonise"),
+        ({"fps": 30.0}, "50 frames a second"),
+        ({"units": "rad"}, "joints in deg"),
+    ):
+        (base / "gaploop.json").write_text(json.dumps(sidecar))
+        with pytest.raises(UnusableInputError, match=says):
+            adapt(options)
+
+
+def test_weights_of_another_policy_are_refused(
+    tiny_policy: Callable[..., Path], real: Path, tmp_path: Path
+) -> None:
+    """LeRobot's pi0 prints that it couldn't load them and trains what it drew at random."""
+    base = tiny_policy("pi0")
+    (base / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(UnusableInputError, match="can't be read"):
+        adapt(AdaptOptions(base, (real,), tmp_path / "out", spec=QUICK, stats="new", cache=OFF))
