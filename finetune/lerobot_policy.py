@@ -123,6 +123,7 @@ def load_policy(
     execute: int | None = None,
     device: str = "cpu",
     temporal_ensemble_coeff: float | None = None,
+    task: str = "",
 ) -> ActPolicy:
     """Load a policy, ready to drive.
 
@@ -131,12 +132,22 @@ def load_policy(
         execute: actions executed before the next prediction; by default the policy's own.
         device: torch device.
         temporal_ensemble_coeff: as of `ActPolicy`.
+        task: the instruction, for policies that read one.
 
     Raises:
-        UnusableInputError: nothing loadable there.
+        UnusableInputError: nothing loadable there, or no ACT where one is needed.
     """
+    from gaploop.finetune import lerobot_driver as driver
+
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     folder = resolve(path)
+    if driver.is_for_driver(folder):
+        if temporal_ensemble_coeff is not None:
+            raise UnusableInputError(
+                f"Temporal ensembling is for ACT on the tracked scene; {folder} is another policy. "
+                "Leave --smoothing.temporal_ensemble_coeff out."
+            )
+        return driver.load_driver(folder, execute=execute, device=device, task=task)
     load = adapter.load if adapter.is_adapter(folder) else act.load
     return ActPolicy(load(folder, device), execute, temporal_ensemble_coeff)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -39,12 +41,12 @@ def test_a_variant_plans_what_the_policy_plans(
 def test_compiled_it_plans_the_same_or_says_why_it_cant_be(policy: ActPolicy) -> None:
     from gaploop.finetune.lerobot_latency import warm_up
 
-    compiled = variant(policy, "compile")
-    try:
-        warm_up(compiled, seen(policy), "compile")
-    except UnusableInputError as error:
-        assert "can't be computed on this machine" in str(error)
+    if shutil.which("g++") is None:
+        with pytest.raises(UnusableInputError, match="can't be computed on this machine"):
+            warm_up(variant(policy, "compile"), seen(policy), "compile")
         return
+    compiled = variant(policy, "compile")
+    warm_up(compiled, seen(policy), "compile")
     assert np.allclose(compiled.plan(seen(policy)), policy.plan(seen(policy)), atol=0.05)
 
 

@@ -21,7 +21,8 @@ SPREAD = Spread(np.array([0.0, -40.0, 20.0]), np.array([20.0, 15.0, 10.0]))
 FACTS = PolicyFacts(50.0, NAMES, NAMES, "deg", "so_follower", {"top": (480, 640)}, False, 10,
                     SPREAD, SPREAD)  # fmt: skip
 SEEN = Seen(JOINTS, "deg", 50.0, Domain.REAL, "so_follower", np.array([5.0, -60.0, 10.0]),
-            np.array([[-110.0, 110.0], [-100.0, 90.0], [0.0, 100.0]]), {"top": (480, 640)})  # fmt: skip
+            np.array([[-110.0, 110.0], [-100.0, 90.0], [0.0, 100.0]]),
+            {"top": (480, 640)})  # fmt: skip
 
 
 def test_a_policy_that_fits_says_so_once() -> None:

@@ -94,7 +94,7 @@ def push(hub: LoopbackHub) -> Callable[[Path, str], None]:
 
 
 def observed() -> tuple[np.ndarray, np.ndarray]:
-    """Return pictures and joint states of an arm that moves, (STEPS, 192, 192, 3) and (STEPS, 6)."""
+    """Return pictures and joint states [°] of an arm that moves, one row each a step."""
     pictures, states = [], []
     with Cell() as cell:
         cell.reset(5)

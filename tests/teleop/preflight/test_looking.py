@@ -77,7 +77,7 @@ def test_feedback_from_the_wrong_joint_is_named() -> None:
 def test_a_question_is_settled_by_a_yes_only(answer: str | None) -> None:
     class Says:
         def asked(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
-            assert (question, safety) == ("Is it so?", True)
+            assert (question, set(choices), safety) == ("Is it so?", {"y", "n"}, True)
             return answer
 
         def told(self, what: str) -> bool:

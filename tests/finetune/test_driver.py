@@ -1,0 +1,145 @@
+"""Policies that see pictures drive here as plain LeRobot drives them, adapters too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from lerobot.configs import FeatureType, NormalizationMode, PolicyFeature
+from lerobot.policies.act.configuration_act import ACTConfig
+from lerobot.policies.act.modeling_act import ACTPolicy
+from lerobot.policies.factory import make_pre_post_processors
+from lerobot.policies.utils import prepare_observation_for_inference
+from peft import PeftModel
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import write_json
+from gaploop.core.types import Observation
+from gaploop.datasets.hub.dataset import PushOptions
+from gaploop.datasets.hub.target import HubTarget
+from gaploop.finetune import lerobot_adapter as adapter
+from gaploop.finetune.hub_policy import pack_policy
+from gaploop.finetune.lerobot_facts import facts_of
+from gaploop.finetune.lerobot_policy import load_policy
+
+SIZE = 32
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a tiny ACT that sees a camera, as lerobot-train leaves it."""
+    folder = tmp_path_factory.mktemp("policy") / "act"
+    torch.manual_seed(0)
+    config = ACTConfig(
+        chunk_size=6, n_action_steps=4, dim_model=16, n_heads=2, dim_feedforward=16,
+        n_encoder_layers=1, n_decoder_layers=1, use_vae=False, pretrained_backbone_weights=None,
+        device="cpu", push_to_hub=False,
+        input_features={
+            "observation.state": PolicyFeature(FeatureType.STATE, (6,)),
+            "observation.images.top": PolicyFeature(FeatureType.VISUAL, (3, SIZE, SIZE)),
+        },
+        output_features={"action": PolicyFeature(FeatureType.ACTION, (6,))},
+        normalization_mapping=dict.fromkeys(("STATE", "VISUAL", "ACTION"),
+                                            NormalizationMode.MEAN_STD),
+    )  # fmt: skip
+    moments = {"mean": torch.arange(6.0), "std": torch.full((6,), 2.0)}
+    picture = {"mean": torch.full((3, 1, 1), 0.5), "std": torch.full((3, 1, 1), 0.25)}
+    stats = {"observation.state": moments, "action": moments, "observation.images.top": picture}
+    before, after = make_pre_post_processors(config, dataset_stats=stats)
+    for part in (ACTPolicy(config), before, after):
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapted(saved: Path) -> Path:
+    """Return an adapter on it."""
+    policy = ACTPolicy.from_pretrained(saved)
+    targets = ("linear1", "linear2", "action_head")
+    model = adapter.wrap(policy, saved, adapter.LoraOptions(r=2, targets=targets))
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            if "lora_B" in name:
+                weights.normal_(0.0, 0.1)
+
+    def processors(folder: Path) -> None:
+        for part in make_pre_post_processors(policy.config, pretrained_path=str(saved)):
+            part.save_pretrained(folder)
+        write_json(folder / "gaploop.json", {
+            "fps": 25.0, "state_names": ["a", "b", "c", "d", "e", "f"], "units": "deg",
+            "action_names": ["a", "b", "c", "d", "e", "f"], "robot_type": "so_follower",
+        })  # fmt: skip
+
+    adapter.save(model, policy, saved, saved.parent / "adapter", processors)
+    return saved.parent / "adapter"
+
+
+def seen(step: int) -> Observation:
+    rng = np.random.default_rng(step)
+    image = rng.integers(0, 255, (SIZE, SIZE, 3), dtype=np.uint8)
+    return Observation(rng.normal(size=6), None, {"top": image, "side": image})
+
+
+def by_lerobot(folder: Path, steps: int) -> np.ndarray:
+    """Return what plain LeRobot answers, step by step, shape (steps, 6)."""
+    is_adapter = adapter.is_adapter(folder)
+    policy = ACTPolicy.from_pretrained(folder / "base" if is_adapter else folder)
+    if is_adapter:
+        policy = PeftModel.from_pretrained(policy, str(folder)).merge_and_unload()
+    policy.eval()
+    before, after = make_pre_post_processors(policy.config, pretrained_path=str(folder))
+    actions = []
+    for step in range(steps):
+        now = seen(step)
+        given = {"observation.state": now.state.astype(np.float32),
+                 "observation.images.top": now.images["top"].copy()}  # fmt: skip
+        batch = before(prepare_observation_for_inference(given, torch.device("cpu")))
+        with torch.inference_mode():
+            actions.append(after(policy.select_action(batch)).numpy()[0])
+    return np.array(actions)
+
+
+@pytest.mark.parametrize("kind", ["saved", "adapted"])
+def test_it_answers_what_plain_lerobot_answers(
+    kind: str, saved: Path, adapted: Path
+) -> None:
+    folder = saved if kind == "saved" else adapted
+    policy = load_policy(folder)
+    policy.reset()
+    mine = np.array([policy.act(seen(step)) for step in range(9)])
+    assert np.array_equal(mine.astype(np.float32), by_lerobot(folder, 9))
+    assert policy.plan(seen(0)).shape == (6, 6)
+    assert policy.execute == 4
+
+
+def test_an_adapter_says_what_it_needs(adapted: Path, saved: Path) -> None:
+    facts = facts_of(load_policy(adapted))
+    assert (facts.fps, facts.units, facts.cameras) == (25.0, "deg", {"top": (SIZE, SIZE)})
+    assert facts.action_names == ("a", "b", "c", "d", "e", "f")
+    assert facts_of(load_policy(saved)).fps == 30.0
+
+
+def test_what_isnt_seen_is_named(saved: Path) -> None:
+    blind = Observation(np.zeros(6), None, {"front": np.zeros((SIZE, SIZE, 3), dtype=np.uint8)})
+    with pytest.raises(UnusableInputError, match=r"needs observation\.images\.top"):
+        load_policy(saved).act(blind)
+    with pytest.raises(UnusableInputError, match="ensembling is for ACT on the tracked scene"):
+        load_policy(saved, temporal_ensemble_coeff=0.01)
+
+
+def test_a_damaged_one_is_refused_in_a_line(saved: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(saved, tmp_path / "cut")
+    (tmp_path / "cut" / "model.safetensors").write_bytes(b"\0" * 40)
+    with pytest.raises(UnusableInputError, match="is not a loadable policy"):
+        load_policy(tmp_path / "cut")
+
+
+def test_it_is_packed_for_a_hub(adapted: Path) -> None:
+    parcel = pack_policy(adapted, HubTarget("me/x", "model", "http://hub"), PushOptions())
+    names = {file.name for file in parcel.contents.files}
+    assert {"model.safetensors", "adapter_model.safetensors", "base/config.json"} <= names
+    assert "gaploop has to be installed" not in parcel.card

@@ -1,0 +1,75 @@
+"""gaploop preflight: the answer in the exit code, every item in the JSON, a record for rollout."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gaploop.collect.preflight import Checked, missing
+from gaploop.finetune.lerobot_policy import policy_id
+from gaploop.scripts import cli
+from gaploop.scripts._preflight_person import Terminal
+
+LOOKED_AT = {
+    "memory", "disk", "speed", "arm", "cameras", "features", "statistics", "latency", "limits",
+}  # fmt: skip
+
+
+def preflight(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    code = cli.main(["preflight", "--policy.path=base", "--json", *arguments])
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, answer
+
+
+def test_what_only_looks_passes_in_the_cell_and_what_wasnt_tried_stays_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, answer = preflight(capsys, f"--journal={tmp_path / 'j'}", "--move=false")
+    results = {item["name"]: item["result"] for item in answer["items"]}
+    assert set(results) == {*LOOKED_AT, "joint_order", "estop"}
+    assert {results[name] for name in LOOKED_AT} <= {"ok", "warn"}
+    assert (results["joint_order"], results["estop"]) == ("unanswered", "unanswered")
+    assert (code, answer["ok"]) == (1, False)
+    checked = Checked(policy_id("base"), "so101_sim")
+    assert "has to be mended" in missing(tmp_path / "j", checked)
+
+
+@pytest.mark.slow
+def test_the_embedded_cell_is_ready(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, answer = preflight(capsys, f"--journal={tmp_path / 'j'}")
+    assert (code, answer["ok"]) == (0, True), answer
+    joints = [i for i in answer["items"] if i["name"] == "joint_order"]
+    assert [item["by"] for item in joints] == ["machine"] * 6
+    assert missing(tmp_path / "j", Checked(policy_id("base"), "so101_sim")) == ""
+
+
+def test_an_arm_that_doesnt_answer_is_an_item_and_not_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, answer = preflight(
+        capsys, "--robot.type=so101_follower", f"--robot.port={tmp_path / 'none'}", "--robot.id=f",
+        f"--journal={tmp_path / 'j'}", "--speed_scale=1",
+    )  # fmt: skip
+    failed = {item["name"] for item in answer["items"] if item["result"] == "fail"}
+    assert code == 1
+    assert failed == {"arm", "speed"}
+
+
+def test_a_terminal_is_asked_until_it_gives_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, device = pty.openpty()
+    with os.fdopen(device, "r") as typed:
+        monkeypatch.setattr(sys, "stdin", typed)
+        os.write(host, b"perhaps\nY\n")
+        assert Terminal().asked("Is it so?", {"y": "yes", "n": "no"}, safety=True) == "y"
+        assert Terminal(gone=lambda: True).asked("Still?", {"y": "yes"}, safety=True) is None
+    os.close(host)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))  # a pipe is nobody
+    assert Terminal().asked("Is it so?", {"y": "yes"}, safety=False) is None
+    assert not Terminal().told("Pull the plug.")
