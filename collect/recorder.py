@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from gaploop.collect.journal import FrameRow, JournalWriter
+from gaploop.collect.frame_row import FrameRow
 from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Follower, Leader, SensorSource
 from gaploop.core.telemetry import JOINT_QUANTITIES, LOOP_CHANNELS, joint_columns
@@ -57,6 +57,19 @@ def channels(
     return {**names, **LOOP_CHANNELS}
 
 
+class TakeWriter(Protocol):
+    """What a recorder hands a take to: a `JournalWriter`, or memory."""
+
+    def event(self, t_s: float, name: str, **details: Any) -> None:
+        """Take note of something that happened at `t_s` [s]."""
+
+    def telemetry(self, t_ns: int, values: FloatArray) -> None:
+        """Take a row of `channels` at `t_ns` [ns]; the array is used again for the next."""
+
+    def frame(self, row: FrameRow) -> None:
+        """Take a policy frame."""
+
+
 class Recorder:
     """A `TakeSink` that writes telemetry on every turn and a frame row on every policy frame.
 
@@ -70,7 +83,7 @@ class Recorder:
 
     def __init__(
         self,
-        writer: JournalWriter,
+        writer: TakeWriter,
         follower: Follower,
         sensors: Sequence[SensorSource] = (),
         leader: Leader | None = None,
@@ -151,7 +164,7 @@ class Recorder:
 class _Sensor:
     """A sensor whose failing is an event and not the take's end."""
 
-    def __init__(self, sensor: SensorSource, writer: JournalWriter) -> None:
+    def __init__(self, sensor: SensorSource, writer: TakeWriter) -> None:
         self.names = tuple(sensor.channels)
         self._sensor, self._writer = sensor, writer
         self._is_failing = False

@@ -43,6 +43,10 @@ OBJECTS: dict[str, ObjectKind] = {
 
 HUMANS = ("none", "reach_in", "nudge", "take")
 
+PLACEMENTS = ("nominal", "inner", "flank")
+"""Where the object starts. Only in nominal has any demonstration of the embedded cell begun; the
+others are beside it and within reach: `placement` says where."""
+
 
 @dataclass(frozen=True)
 class Conditions:
@@ -57,6 +61,7 @@ class Conditions:
         table_height: offset of the table top [m].
         grid_cell: (row, column) of the spawn region that the object starts in, or None.
         human: name in HUMANS.
+        placement: name in PLACEMENTS; a free condition, which only the embedded cell knows.
     """
 
     background: str = "wood"
@@ -67,6 +72,7 @@ class Conditions:
     table_height: float = 0.0
     grid_cell: tuple[int, int] | None = None
     human: str = "none"
+    placement: str = "nominal"
 
 
 NAMES: dict[str, Sequence[str]] = {
@@ -93,16 +99,17 @@ def parse_conditions(values: Mapping[str, object]) -> Conditions:
     """
     known: dict[str, object] = {}
     for key, value in values.items():
-        if key not in CONDITIONS:
-            raise unknown_choice("condition", key, CONDITIONS, "conditions")
+        if key not in (*CONDITIONS, "placement"):
+            raise unknown_choice("condition", key, (*CONDITIONS, "placement"), "conditions")
         known[key] = _checked(key, value)
     return Conditions(**known)  # type: ignore[arg-type]
 
 
 def _checked(key: str, value: object) -> object:
-    if key in NAMES:
-        if value not in NAMES[key]:
-            raise unknown_choice(key, value, NAMES[key], f"condition '{key}'")
+    names = PLACEMENTS if key == "placement" else NAMES.get(key)
+    if names is not None:
+        if value not in names:
+            raise unknown_choice(key, value, names, f"condition '{key}'")
         return value
     if key == "distractors":
         return int(_numbers(key, [value], 1, 0, MAX_DISTRACTORS)[0])

@@ -13,19 +13,23 @@ from gaploop.sim.scene import CUBE_HALF_SIZE_M, DISC_HALF_HEIGHT_M
 SPAWN_CENTRE_M = np.array([0.15, 0.0])
 SPAWN_RADIUS_M = (0.05, 0.13)
 SPAWN_HALF_ANGLE_RAD = np.radians(75.0)
+FLANK_ANGLE_RAD = np.radians(30.0)
+"""How far the flanks reach beyond the spawn region, to either side."""
 OBJECT_TARGET_GAP_M = 0.065  # the object starts beside the disc (radius 35 mm), not on it
 CLEARANCE_M = 0.05  # between a distractor and object, target or another distractor
 ATTEMPTS = 200
 
 
 def spawn_point(
-    rng: np.random.Generator, cell: tuple[int, int] | None = None
+    rng: np.random.Generator, cell: tuple[int, int] | None = None, placement: str = "nominal"
 ) -> NDArray[np.float64]:
-    """Draw a point of the spawn region, or of one cell of its grid.
+    """Draw a point of the spawn region, of one cell of its grid, or of what lies beside it.
 
     Args:
         rng: source of randomness; always consumes two numbers.
         cell: row (by azimuth, right to left) and column (by radius, near to far), or None.
+        placement: one of `PLACEMENTS`. The spawn region is a part of a ring: `inner` is what the
+            ring leaves free in its middle, `flank` goes on along the ring at both its ends.
 
     Returns:
         Position on the table [m], shape (2,).
@@ -36,6 +40,11 @@ def spawn_point(
         v = (cell[0] + v) / GRID_ROWS
     radius = SPAWN_RADIUS_M[0] + u * (SPAWN_RADIUS_M[1] - SPAWN_RADIUS_M[0])
     angle = (2.0 * v - 1.0) * SPAWN_HALF_ANGLE_RAD
+    if placement == "inner":
+        radius = u * SPAWN_RADIUS_M[0]
+    elif placement == "flank":
+        angle = (2.0 * v - 1.0) * FLANK_ANGLE_RAD
+        angle += np.sign(angle) * SPAWN_HALF_ANGLE_RAD
     return np.asarray(SPAWN_CENTRE_M + radius * np.array([np.cos(angle), np.sin(angle)]))
 
 
@@ -48,7 +57,7 @@ def place_task(
     conditions: Conditions,
 ) -> None:
     """Place object and target in `data` and `model`, apart from each other."""
-    object_xy = spawn_point(rng, conditions.grid_cell)
+    object_xy = spawn_point(rng, conditions.grid_cell, conditions.placement)
     yaw = float(rng.uniform(-np.pi, np.pi))
     target_xy = spawn_point(rng)
     for _ in range(ATTEMPTS):

@@ -9,7 +9,13 @@ import pytest
 
 from gaploop.core.errors import GaploopError
 from gaploop.sim.cell import Cell
-from gaploop.sim.conditions import NAMES
+from gaploop.sim.conditions import NAMES, PLACEMENTS
+from gaploop.sim.placement import (
+    SPAWN_CENTRE_M,
+    SPAWN_HALF_ANGLE_RAD,
+    SPAWN_RADIUS_M,
+    spawn_point,
+)
 from gaploop.sim.scene import HOME_Q_RAD
 from gaploop.sim.tasks import TASKS
 from gaploop.sim.units import ENCODER_STEP_RAD, from_degrees, to_degrees
@@ -160,3 +166,14 @@ def test_wrong_arguments_say_what_is_right(arguments: dict[str, object], says: s
     with pytest.raises(GaploopError, match=says) as error:
         Cell(**arguments)  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
+
+
+def test_beside_the_spawn_region_lies_what_no_nominal_scene_starts_in() -> None:
+    rng = np.random.default_rng(0)
+    for placement in PLACEMENTS:
+        points = np.array([spawn_point(rng, placement=placement) for _ in range(400)])
+        offset = points - SPAWN_CENTRE_M
+        radius, angle = np.hypot(*offset.T), np.abs(np.arctan2(offset[:, 1], offset[:, 0]))
+        is_nominal = (radius >= SPAWN_RADIUS_M[0]) & (angle <= SPAWN_HALF_ANGLE_RAD + 1e-9)
+        assert is_nominal.all() if placement == "nominal" else not is_nominal.any()
+        assert radius.max() <= SPAWN_RADIUS_M[1]
