@@ -5,6 +5,10 @@ PYTHON ?=
 BIN := .venv/bin
 STAMP := .venv/.gaploop-setup
 PYTEST := $(BIN)/pytest -q
+# These run control loops and emulated arms in real time and would starve each other; the others
+# share two cores.
+REALTIME := tests/teleop tests/collect tests/scripts
+TWO := -n 2 --dist=loadfile $(addprefix --ignore=,$(REALTIME))
 
 # Small models and a shared machine: more threads are slower (measured 4 to 11 times).
 export OMP_NUM_THREADS ?= 1
@@ -43,10 +47,12 @@ demo: setup
 	exit $$code
 
 test: lint types
-	$(PYTEST)
+	$(PYTEST) $(TWO)
+	$(PYTEST) $(REALTIME)
 
 test-all: lint types
-	$(PYTEST) -m "slow or not slow"
+	$(PYTEST) $(TWO) -m "slow or not slow"
+	$(PYTEST) $(REALTIME) -m "slow or not slow"
 
 lint: setup
 	$(BIN)/ruff check .
