@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.hub.target import check_repo_id
+from gaploop.scripts import _finetune_job as jobs
 from gaploop.scripts import options
 from gaploop.scripts._pushing import MODEL, push_folder
 
+if TYPE_CHECKING:
+    from gaploop.finetune.pretrain import TrainedPolicy
+    from gaploop.finetune.tuning.work import AdaptOptions
+
+log = logging.getLogger(__name__)
+
 EXAMPLE: Final = """\
-gaploop finetune --policy.path=base --real='[real_takes]' --sim='[sim_takes]' --mix.real=0.5 \\
-    --lora.r=16 --output_dir=adapted
+gaploop finetune --policy.path=base --real='[real_takes]' --sim='[sim_takes]' --mix.real=auto \\
+    --held_out_share=0.2 --lora.r=16 --output_dir=adapted
+gaploop finetune --preset=smolvla_lora --policy.path=lerobot/smolvla_base --stats=new \\
+    --real='[real_takes]' --device=auto --output_dir=adapted
+gaploop finetune --policy.path=base --real='[real]' --sim='[sim]' --ablation --output_dir=recipes
+gaploop finetune --preset=help
+accelerate launch --num_processes=4 -m gaploop.scripts.cli finetune --device=auto …
 """
 
 
@@ -22,20 +36,46 @@ gaploop finetune --policy.path=base --real='[real_takes]' --sim='[sim_takes]' --
 class MixOptions:
     """How sources are mixed."""
 
-    real: float = 0.5
-    """Share of real samples in a batch, where there are simulated ones."""
+    real: str = "0.5"
+    """Share of real samples in a batch, where there are simulated ones; auto to choose it on
+    held-out real takes."""
 
 
 @dataclass
 class LoraFlags:
     """Size of the adapter."""
 
-    r: int = 16
-    """Rank."""
+    r: int = 0
+    """Rank; the preset's (16) unless given."""
     alpha: int = 0
     """Scale; 0 means twice the rank."""
     dropout: float = 0.0
     """Dropout on the adapter's input."""
+    target_modules: list[str] = field(default_factory=list)
+    """What gets an adapter: names of modules, or one regular expression; the preset's unless
+    given."""
+
+
+@dataclass
+class RandomiseFlags:
+    """Visual randomisation of training pictures."""
+
+    strength: float = 0.0
+    """0 for none to 1 for strong: light, noise, camera pose, background."""
+    ramp: float = 0.3
+    """Part of the run over which the strength rises from 0."""
+
+
+@dataclass
+class RetentionFlags:
+    """What the base could do in simulation, and whether the tuned policy still can."""
+
+    n: int = 0
+    """Paired rollouts in the nominal cell afterwards; 0 for none."""
+    margin: float = 3.0
+    """Success may fall by this many points; more ends with exit code 1. The adapter is kept."""
+    workers: int = 1
+    """Processes."""
 
 
 @dataclass
@@ -60,14 +100,17 @@ class TunedPolicyOptions(options.PolicyOptions):
 
 @dataclass
 class FinetuneConfig:
-    """Adapt a policy to real takes with LoRA, mixed with simulated takes so that it forgets little.
+    """Adapt any LeRobot policy to real takes, mixed with simulated takes so that it forgets little.
 
     Writes OUT/adapter (with the base inside: it loads from anywhere), OUT/merged (a plain LeRobot
     policy), metrics.jsonl and run.json with the lineage. Ctrl-C keeps a checkpoint; the same
-    command with --resume goes on from it.
+    command with --resume goes on from it. --preset=help lists the presets. docs/finetuning.md
+    explains the choices.
     """
 
     policy: TunedPolicyOptions = field(default_factory=TunedPolicyOptions)
+    preset: str = ""
+    """Named starting point, such as act_lora; by the kind of policy unless given; help lists."""
     real: list[Path] = field(default_factory=list)
     """Datasets of real takes, or of a simulated target cell."""
     sim: list[Path] = field(default_factory=list)
@@ -77,6 +120,8 @@ class FinetuneConfig:
     mix: MixOptions = field(default_factory=MixOptions)
     mixture: Path | None = None
     """In the place of --real, --sim and --mix: a mixture.yaml with shares or stages and weights."""
+    plan: Path | None = None
+    """A plan.yaml: takes of a gap dimension are drawn as often as it expects them to help."""
     lora: LoraFlags = field(default_factory=LoraFlags)
     full: bool = False
     """Train all weights instead of an adapter."""
@@ -84,18 +129,44 @@ class FinetuneConfig:
     """Which takes: demonstrations, successful or all."""
     episodes: list[int] = field(default_factory=list)
     """Only these episodes of the real datasets, such as '[0, 3]'."""
+    station: str = ""
+    """Only real takes of this station."""
+    per_station: bool = False
+    """One adapter for each station among the real takes, in OUT/<station>."""
     held_out: list[int] = field(default_factory=list)
-    """Episodes of the real datasets to keep aside and measure the action error on."""
+    """Episodes of the real datasets to keep aside and measure the error on."""
+    held_out_share: float = 0.0
+    """Instead: which part of the real takes to keep aside, chosen by session and dimension."""
+    patience: int = 0
+    """Stop after this many held-out evaluations (ten in a run) without a better one; 0: never."""
+    stats: str = "base"
+    """Normalise by the statistics of the base, of the new data (new), or of both (merged)."""
+    rename_map: dict[str, str] = field(default_factory=dict)
+    """The dataset's name of a feature to the policy's, where they differ."""
+    cache: options.CacheFlags = field(default_factory=options.CacheFlags)
+    randomise: RandomiseFlags = field(default_factory=RandomiseFlags)
+    retention: RetentionFlags = field(default_factory=RetentionFlags)
+    ablation: bool = False
+    """Train real takes alone, simulated ones alone and both, and print the recipes side by side."""
     steps: int = 0
-    """Training steps; the preset's (400) unless given."""
-    batch_size: int = 64
-    """Samples per step."""
+    """Training steps; the preset's unless given."""
+    batch_size: int = 0
+    """Samples per step and process; the preset's unless given."""
     lr: float = 0.0
     """Peak learning rate; the preset's unless given."""
+    precision: str = ""
+    """no or bf16; the preset's unless given."""
+    device: str = "cpu"
+    """Torch device; auto for a GPU where there is one, and with accelerate launch."""
+    num_workers: int = 0
+    """Processes that fetch pictures ahead."""
+    merge: bool = True
+    """Write OUT/merged beside the adapter."""
     seed: int = 0
     """Draws adapter weights and batches."""
     resume: bool = False
     """Go on from the checkpoint in --output_dir."""
+    job: jobs.JobFlags = field(default_factory=jobs.JobFlags)
     output_dir: Path | None = None
     """Run folder to write."""
     json: bool = False
@@ -104,57 +175,223 @@ class FinetuneConfig:
 
 def run(config: FinetuneConfig) -> int:
     """Adapt and print where the adapter is."""
-    from gaploop.finetune.adapt import AdaptOptions, adapt
-    from gaploop.finetune.lerobot_adapter import LoraOptions
-    from gaploop.finetune.training import PRESETS
+    from gaploop.finetune.tuning.presets import table
 
+    if config.preset == "help":
+        options.emit(config.json, {"presets": _presets()}, table())
+        return 0
     if config.output_dir is None:
         raise UnusableInputError("Where to? Name a run folder with --output_dir=OUT.")
-    preset = PRESETS["full" if config.full else "lora"]
+    config.policy.required()
+    if config.job.is_remote:
+        return jobs.hand_in(config, FinetuneConfig())
+    what = _options(config, config.output_dir)
+    if config.retention.n:
+        from gaploop.finetune.tuning.retention import require_measurable
+
+        require_measurable(what.base)
+    if config.ablation:
+        return _ablation(config, what)
+    if config.per_station:
+        return _per_station(config, what)
+    answer, text, code = _one(config, what)
+    if answer:
+        options.emit(config.json, answer, text)
+    return code
+
+
+def _presets() -> list[dict[str, Any]]:
+    from gaploop.finetune.tuning.presets import PRESETS
+
+    return [dataclasses.asdict(p) for p in PRESETS.values()]
+
+
+def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
+    from gaploop.finetune.adapt import base_of, kind_of
+    from gaploop.finetune.lerobot_adapter import LoraOptions
+    from gaploop.finetune.tuning.presets import Targets, preset_for
+    from gaploop.finetune.tuning.ratio import parse_share
+    from gaploop.finetune.tuning.work import AdaptOptions, Randomise
+
+    base = config.policy.required()
+    preset = preset_for(kind_of(base_of(base)), config.full, config.preset)
+    given: dict[str, Any] = {
+        "steps": config.steps,
+        "batch_size": config.batch_size,
+        "lr": config.lr,
+        "precision": config.precision,
+    }
     spec = dataclasses.replace(
-        preset,
-        steps=config.steps or preset.steps,
-        lr=config.lr or preset.lr,
-        batch_size=config.batch_size,
+        preset.spec,
+        **{k: v for k, v in given.items() if v},
         seed=config.seed,
+        patience=config.patience,
     )
-    what = AdaptOptions(
-        base=config.policy.required(),
+    names = config.lora.target_modules
+    targets: Targets = tuple(names) if names else preset.targets
+    if len(names) == 1 and not names[0].isidentifier():
+        targets = names[0]
+    share = parse_share(config.mix.real)
+    return AdaptOptions(
+        base=base,
         real=tuple(config.real),
-        output_dir=config.output_dir,
+        output_dir=folder,
         sim=tuple(config.sim),
         sim_takes=config.sim_takes,
-        share_real=config.mix.real,
-        lora=LoraOptions(config.lora.r, config.lora.alpha, config.lora.dropout),
-        full=config.full,
+        share_real=0.5 if share is None else share,
+        lora=LoraOptions(
+            config.lora.r or preset.r, config.lora.alpha, config.lora.dropout, targets
+        ),
+        full=config.full or preset.full,
         spec=spec,
         select=config.select,
         episodes=tuple(config.episodes) or None,
         held_out=tuple(config.held_out),
+        held_out_share=config.held_out_share,
         resume=config.resume,
         mixture=config.mixture,
+        stats=config.stats,
+        weights=_weights(config),
+        station=config.station,
+        rename=config.rename_map,
+        cache=config.cache.options(),
+        workers=config.num_workers,
+        randomise=Randomise(config.randomise.strength, config.randomise.ramp),
+        device=config.device,
+        merge=config.merge,
     )
-    with options.progress("Training", total=spec.steps) as advance:
+
+
+def _weights(config: FinetuneConfig) -> dict[str, float]:
+    if config.plan is None:
+        return {}
+    from gaploop.core.plan import load_plan
+    from gaploop.finetune.tuning.plan_weights import weights_of
+
+    if config.mixture:
+        raise UnusableInputError(
+            f"--plan={config.plan} weighs --real by dimension; {config.mixture} has weights of "
+            "its own. Give one of the two."
+        )
+    return weights_of(load_plan(config.plan))
+
+
+def _one(config: FinetuneConfig, what: AdaptOptions) -> tuple[dict[str, Any], str, int]:
+    """Adapt once; return the answer, its text and the exit code; nothing in other processes."""
+    from gaploop.finetune.adapt import adapt
+    from gaploop.finetune.ranks import Ranks
+    from gaploop.finetune.tuning import retention
+    from gaploop.finetune.tuning.ratio import parse_share
+
+    chosen = None
+    if parse_share(config.mix.real) is None:
+        from gaploop.finetune.tuning.recipes import chosen_share
+
+        chosen = chosen_share(what, _say)
+        what = dataclasses.replace(what, share_real=chosen.share)
+    with options.progress("Training", total=what.spec.steps) as advance:
         done = adapt(what, lambda *_: advance())
-    mixed = config.sim or config.sim_takes or config.mixture
-    warning = "" if mixed else " No simulated takes were mixed in: check what it forgot."
+    if not Ranks(config.device).is_main:
+        return {}, "", 0
+    kept, code = None, 0
+    if config.retention.n:
+        flags = config.retention
+        with options.progress("Nominal simulation", total=2 * flags.n) as advance:
+            kept = retention.measure(
+                what.base, done.folder, flags.n, flags.margin, done.run,
+                workers=flags.workers, progress=advance,
+            )  # fmt: skip
+        code = 0 if kept.is_kept else 1
     pushed = None
     if config.policy.push_to_hub:
         pushed = push_folder(done.folder, MODEL, config.policy, None).as_json()
+    answer = {
+        **_answer(done),
+        "share_real": what.share_real,
+        "ratio": chosen,
+        "retention": retention.as_json(kept) if kept else None,
+        "push": pushed,
+    }
+    said = [chosen.says()] if chosen else []
+    said.append(_text(config, done))
+    said += [kept.says()] if kept else []
+    return answer, "\n".join(said), code
+
+
+def _answer(done: TrainedPolicy) -> dict[str, Any]:
+    return {
+        "policy": done.folder,
+        "merged": done.merged,
+        "id": done.id,
+        "run": done.run,
+        "takes": {i["root"]: i["takes"] for i in done.inputs},
+        "steps": done.result.steps,
+        "stopped_early": done.result.stopped_early,
+        "best_step": done.result.best_step,
+        "ranks": done.result.ranks,
+        "weights_sha256": done.result.weights_sha256,
+        "loss": done.result.loss,
+        "held_out_error": done.result.held_out,
+    }
+
+
+def _text(config: FinetuneConfig, done: TrainedPolicy) -> str:
+    result = done.result
+    mixed = config.sim or config.sim_takes or config.mixture
+    warning = "" if mixed else " No simulated takes were mixed in: check what it forgot."
+    best = ""
+    if result.held_out:
+        best = f" Best on held-out takes: step {result.best_step}, kept."
+    early = " It had stopped getting better." if result.stopped_early else ""
+    return (
+        f"{done.folder} ({done.id}): {result.steps} steps, loss {result.loss:.4f}.{best}{early}"
+        f"{warning} Try it: gaploop evaluate --policy.path={done.folder} --n=100"
+    )
+
+
+def _ablation(config: FinetuneConfig, what: AdaptOptions) -> int:
+    from gaploop.finetune.tuning import recipes
+
+    if config.mix.real == "auto":
+        raise UnusableInputError("--ablation needs a number for --mix.real, such as 0.5.")
+    arms = recipes.ablation(what, _say)
+    folder = what.output_dir
     options.emit(
         config.json,
-        {
-            "policy": done.folder,
-            "merged": done.merged,
-            "id": done.id,
-            "run": done.run,
-            "takes": {i["root"]: i["takes"] for i in done.inputs},
-            "steps": done.result.steps,
-            "loss": done.result.loss,
-            "held_out_action_error": done.result.held_out,
-            "push": pushed,
-        },
-        f"{done.folder} ({done.id}): {done.result.steps} steps, loss {done.result.loss:.4f}."
-        f"{warning} Try it: gaploop evaluate --policy.path={done.folder} --n=100",
+        {"arms": arms, "table": folder / "recipes.json", "figure": folder / "recipes.png"},
+        f"{recipes.table(arms)}\n{folder / 'recipes.png'}",
     )
     return 0
+
+
+def _per_station(config: FinetuneConfig, what: AdaptOptions) -> int:
+    found = _stations(what.real)
+    answers, texts, codes = {}, [], []
+    for station in found:
+        folder = what.output_dir / station
+        answer, text, code = _one(
+            config, dataclasses.replace(what, station=station, output_dir=folder)
+        )
+        answers[station] = answer
+        texts.append(text)
+        codes.append(code)
+    if all(answers.values()):
+        options.emit(config.json, {"stations": answers}, "\n".join(texts))
+    return max(codes)
+
+
+def _stations(roots: Sequence[Path]) -> list[str]:
+    from gaploop.datasets.layout import read_episodes, read_info
+
+    episodes = [e for root in roots for e in read_episodes(read_info(root))]
+    found = sorted({e.info.station for e in episodes})
+    if not found or "" in found:
+        raise UnusableInputError(
+            "--per_station: some real takes name no station. Add it with gaploop edit retag, or "
+            "leave --per_station out."
+        )
+    return found
+
+
+def _say(arm: str) -> None:
+    log.info("Training %s.", arm)

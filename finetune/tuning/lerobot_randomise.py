@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch.nn import functional
-from torchvision.transforms.v2.functional import perspective
+from torchvision.transforms.v2.functional import perspective  # type: ignore[import-untyped]
 
 from gaploop.finetune.tuning.lerobot_takes import collated
 from gaploop.finetune.tuning.work import Randomise
@@ -106,7 +106,8 @@ def _jittered(frames: torch.Tensor, strength: float, rng: np.random.Generator) -
     corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]])
     moved = corners + rng.uniform(-1, 1, (4, 2)) * strength * SHIFT * width
     start, end = corners.tolist(), moved.round().astype(int).tolist()
-    return perspective(frames, start, end, fill=[0.5, 0.5, 0.5])
+    turned: torch.Tensor = perspective(frames, start, end, fill=[0.5, 0.5, 0.5])
+    return turned
 
 
 def _lit(frames: torch.Tensor, strength: float, rng: np.random.Generator) -> torch.Tensor:
@@ -117,7 +118,8 @@ def _lit(frames: torch.Tensor, strength: float, rng: np.random.Generator) -> tor
     lit = (((frames - mean) * contrast + mean) * gain * tint).clamp(0, 1) ** gamma
     noise = rng.standard_normal(tuple(frames.shape), dtype=np.float32)
     scale = float(rng.random()) * strength * NOISE
-    return (lit + scale * torch.from_numpy(noise)).clamp(0, 1)
+    noisy: torch.Tensor = lit + scale * torch.from_numpy(noise)
+    return noisy.clamp(0, 1)
 
 
 def plates(dataset: Any, takes: Sequence[Any], seed: int) -> dict[str, torch.Tensor]:

@@ -67,7 +67,9 @@ class TrackedWork:
     def save(self, folder: Path, merge: bool) -> None:
         """Write `adapter` and `merged`, or `merged` alone where all weights were trained."""
         bundle, module = self.learner.bundle, self.learner.module
-        _drive_as_real(bundle, self._sources)
+        shares = self.batches.mixture.mean_shares(self._options.spec.steps)
+        trained = [s for s, w in zip(self._sources, shares, strict=True) if w > 0]
+        _drive_as_real(bundle, trained)
         if self._options.full:
             act.save(bundle, folder / "merged")
             return

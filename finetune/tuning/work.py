@@ -108,9 +108,20 @@ class AdaptOptions:
 class Work(Protocol):
     """A policy and its data, ready to be tuned."""
 
-    learner: Learner
-    batches: Batches
-    held_out: Sequence[TakeNote]
+    @property
+    def learner(self) -> Learner:
+        """What training trains."""
+        ...
+
+    @property
+    def batches(self) -> Batches:
+        """Where its samples come from."""
+        ...
+
+    @property
+    def held_out(self) -> Sequence[TakeNote]:
+        """The takes that are kept aside."""
+        ...
 
     def held_out_errors(self) -> dict[str, float]:
         """Return the error on each held-out take, by uid."""

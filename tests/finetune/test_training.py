@@ -117,6 +117,82 @@ def test_a_loss_that_is_not_finite_ends_training_in_words(
         train(Broken(), batches, SPEC, tmp_path)
 
 
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    make_bundle: Callable[..., act.ActBundle], batches: MixedBatches, tmp_path: Path
+) -> None:
+    """A disk that filled up had left a checkpoint of half its size."""
+    whole = make_bundle()
+    train(ActLearner(whole, whole.policy), batches, SPEC, tmp_path)
+    for damage in (lambda b: b[: len(b) // 2], lambda _: b"", lambda _: b"not a checkpoint"):
+        content = (tmp_path / CHECKPOINT).read_bytes()
+        (tmp_path / CHECKPOINT).write_bytes(damage(content))
+        again = make_bundle(seed=9)
+        done = train(ActLearner(again, again.policy), batches, SPEC, tmp_path, resume=True)
+        assert done.steps == SPEC.steps
+        assert torch.equal(weights(whole), weights(again))
+
+
+class Greedy:
+    """Runs out of memory at one step, as PyTorch says it on a CPU."""
+
+    def __init__(self, learner: ActLearner, at: int) -> None:
+        self.learner, self.module, self.at, self.calls = learner, learner.module, at, 0
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        self.calls += 1
+        if self.calls == self.at + 1:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+        return self.learner.loss(batch)
+
+    def held_out_error(self) -> float:
+        return 0.0
+
+
+def test_out_of_memory_names_the_batch_size_and_loses_nothing(
+    make_bundle: Callable[..., act.ActBundle], batches: MixedBatches, tmp_path: Path
+) -> None:
+    bundle = make_bundle()
+    spec = replace(SPEC, checkpoint_every=100)
+    greedy = Greedy(ActLearner(bundle, bundle.policy), at=3)
+    with pytest.raises(UnusableInputError, match=r"step 3 .*--resume --batch_size=2"):
+        train(greedy, batches, spec, tmp_path)
+    steps: list[int] = []
+    smaller = replace(spec, batch_size=2)
+    again = make_bundle()
+    learner = ActLearner(again, again.policy)
+    train(learner, batches, smaller, tmp_path, resume=True, progress=lambda k, *_: steps.append(k))
+    assert steps == [4, 5, 6]
+
+
+def test_training_stops_when_held_out_takes_stop_getting_better(
+    make_bundle: Callable[..., act.ActBundle], batches: MixedBatches, tmp_path: Path
+) -> None:
+    class Worsening(Greedy):
+        def held_out_error(self) -> float:
+            return abs(self.calls - 2) + 1.0
+
+    bundle = make_bundle()
+    learner = Worsening(ActLearner(bundle, bundle.policy), at=99)
+    spec = replace(SPEC, steps=20, eval_every=1, keep_best=True, patience=3)
+    done = train(learner, batches, spec, tmp_path)
+    assert (done.steps, done.best_step, done.stopped_early) == (5, 2, True)
+    again = train(learner, batches, spec, tmp_path, resume=True)
+    assert (again.steps, again.stopped_early) == (5, True)
+
+
+def test_bfloat16_learns_too_and_keeps_weights_in_full(
+    make_bundle: Callable[..., act.ActBundle], batches: MixedBatches, tmp_path: Path
+) -> None:
+    bundle = make_bundle()
+    before = weights(bundle)
+    spec = replace(SPEC, precision="bf16")
+    train(ActLearner(bundle, bundle.policy), batches, spec, tmp_path)
+    assert weights(bundle).dtype == torch.float32
+    assert not torch.equal(before, weights(bundle))
+    with pytest.raises(UnusableInputError, match="bf16"):
+        replace(SPEC, precision="fp8")
+
+
 def test_the_learning_rate_warms_up_and_falls() -> None:
     spec = replace(SPEC, steps=100, warmup_steps=10)
     rates = [learning_rate(spec, k) for k in range(100)]

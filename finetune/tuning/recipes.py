@@ -1,0 +1,217 @@
+"""Recipes side by side: real takes alone, simulated ones alone, both; by the same held-out takes.
+
+And the automatic share, which is the same comparison over shares. Each arm has its own folder;
+an arm that was finished isn't trained again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, write_json
+from gaploop.core.vocabulary import Domain
+from gaploop.finetune.adapt import AdaptOptions, adapt, base_of, is_tracked, tuned
+from gaploop.finetune.ranks import Ranks
+from gaploop.finetune.training import Progress
+from gaploop.finetune.tuning import held_out, lerobot_pictured, ratio, tracked
+from gaploop.finetune.tuning.held_out import TakeNote
+from gaploop.finetune.tuning.lerobot_takes import note_of
+
+SCHEMA: Final = "gaploop.recipes.v1"
+SHARE: Final = 0.2
+"""Real takes that are held out where nobody says which."""
+RESAMPLES: Final = 2000
+REAL_ONLY, SIM_ONLY, MIXED = "real only", "sim only", "mixed"
+
+type Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One recipe and what came of it.
+
+    Attributes:
+        name: `base`, `real only`, `sim only` or `mixed`.
+        share_real: share of real samples in a batch; None for the base.
+        steps: optimiser steps.
+        error: mean error on the held-out real takes.
+        interval: bootstrap interval of it at 95 %, drawn over takes.
+        policy: folder of the policy, "" for the base.
+    """
+
+    name: str
+    share_real: float | None
+    steps: int
+    error: float
+    interval: tuple[float, float]
+    policy: str = ""
+
+
+def real_takes(options: AdaptOptions) -> list[TakeNote]:
+    """Return what is known of the real takes that would be trained on."""
+    if is_tracked(base_of(options.base)):
+        only = replace(options, sim=(), sim_takes=0, share_real=1.0)
+        sources, _ = tracked.sources_of(only if not options.mixture else options)
+        real = [s for s in sources if s.domain is not Domain.SIM]
+        return [tracked.note_of(e) for s in real for e in s.episodes]
+    opened = lerobot_pictured.mixture_of(options)
+    real_only = [t for t in opened.takes if t.episode.info.domain is not Domain.SIM]
+    return [note_of(t) for t in real_only]
+
+
+def chosen_share(options: AdaptOptions, say: Say, progress: Progress | None = None) -> ratio.Choice:
+    """Choose the share of real takes on held-out ones; see `ratio`.
+
+    Raises:
+        UnusableInputError: no simulated takes to mix in, or too few real ones to split.
+    """
+    if options.mixture or not (options.sim or options.sim_takes):
+        raise UnusableInputError(
+            "--mix.real=auto needs simulated takes to mix in: --sim='[DIR]' or --sim_takes=100."
+        )
+    takes = [t for t in real_takes(options) if t.uid not in options.held_out_uids]
+    parts = held_out.folds(takes, ratio.FOLDS, options.spec.seed)
+    folder = options.output_dir / "ratio"
+    ranks, base = Ranks(options.device), base_of(options.base)
+    steps = max(1, round(options.spec.steps * ratio.PART))
+    spec = replace(options.spec, steps=steps, patience=0, eval_every=steps)
+
+    def measure(share: float, fold: int) -> Mapping[str, float]:
+        say(f"share {share:g}, half {fold + 1}")
+        one = replace(
+            options,
+            share_real=share,
+            spec=spec,
+            held_out=(),
+            held_out_share=0.0,
+            held_out_uids=parts[fold] | options.held_out_uids,
+            output_dir=folder / f"{share:g}_{fold}",
+            resume=True,
+        )
+        _, _, seen = tuned(one, base, ranks, progress)
+        return {uid: seen.errors[uid] for uid in parts[fold]}
+
+    return ratio.choose(measure, folder)
+
+
+def ablation(options: AdaptOptions, say: Say, progress: Progress | None = None) -> list[Arm]:
+    """Train every recipe and judge all by the same held-out real takes.
+
+    Writes OUT/real_only, OUT/sim_only, OUT/mixed, OUT/recipes.json and OUT/recipes.png.
+
+    Raises:
+        UnusableInputError: no simulated takes, or too few real ones to hold any out.
+    """
+    if options.mixture or not (options.sim or options.sim_takes):
+        raise UnusableInputError(
+            "--ablation compares real takes with simulated ones: name some with --sim='[DIR]' or "
+            "--sim_takes=100."
+        )
+    aside = _aside(options)
+    arms = [_before(options, aside, say)]
+    shares = {REAL_ONLY: 1.0, SIM_ONLY: 0.0, MIXED: options.share_real}
+    for name, share in shares.items():
+        say(name)
+        arms.append(_arm(options, name, share, aside, progress))
+    value = {"schema": SCHEMA, "held_out": sorted(aside), "arms": [asdict(a) for a in arms]}
+    write_json(options.output_dir / "recipes.json", value)
+    draw(arms, options.output_dir / "recipes.png")
+    return arms
+
+
+def _aside(options: AdaptOptions) -> frozenset[str]:
+    takes = real_takes(options)
+    if options.held_out:
+        raise UnusableInputError("--ablation holds takes out by --held_out_share, not --held_out.")
+    return held_out.choose(takes, options.held_out_share or SHARE, options.spec.seed)
+
+
+def _before(options: AdaptOptions, aside: frozenset[str], say: Say) -> Arm:
+    """Return the base on the held-out takes, as it is."""
+    from gaploop.finetune.adapt import open_work
+
+    say("base")
+    path = options.output_dir / "base.json"
+    if not path.exists():
+        one = replace(options, held_out_share=0.0, held_out_uids=aside)
+        work = open_work(base_of(options.base), one, Ranks(options.device))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"schema": SCHEMA, "errors": work.held_out_errors()})
+    return _judged("base", None, 0, read_json(path)["errors"], "")
+
+
+def _arm(
+    options: AdaptOptions,
+    name: str,
+    share: float,
+    aside: frozenset[str],
+    progress: Progress | None,
+) -> Arm:
+    folder = options.output_dir / name.replace(" ", "_")
+    done = folder / "result.json"
+    if not done.exists():
+        real_only = {"sim": (), "sim_takes": 0} if share == 1.0 else {}
+        one = replace(
+            options,
+            share_real=share,
+            held_out_share=0.0,
+            held_out_uids=aside,
+            output_dir=folder,
+            resume=True,
+            **real_only,  # type: ignore[arg-type]
+        )
+        adapt(one, progress)
+    result = read_json(done)
+    errors = result["held_out_at_end"]["errors"]
+    return _judged(name, share, result["steps"], errors, str(_policy(folder)))
+
+
+def _policy(folder: Path) -> Path:
+    adapter = folder / "adapter"
+    return adapter if adapter.exists() else folder / "merged"
+
+
+def _judged(
+    name: str, share: float | None, steps: int, errors: Mapping[str, float], policy: str
+) -> Arm:
+    values = np.array([errors[k] for k in sorted(errors)])
+    rng = np.random.default_rng(0)
+    drawn = values[rng.integers(0, len(values), (RESAMPLES, len(values)))].mean(axis=1)
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return Arm(name, share, steps, float(values.mean()), (float(low), float(high)), policy)
+
+
+def table(arms: Sequence[Arm]) -> str:
+    """Return the recipes as text, one in each line."""
+    lines = ["recipe      real share  steps  error on held-out real takes [95 %]"]
+    for arm in arms:
+        share = "–" if arm.share_real is None else f"{arm.share_real:g}"
+        low, high = arm.interval
+        lines.append(
+            f"{arm.name:<10} {share:>11} {arm.steps:>6}  {arm.error:.4g} [{low:.4g}, {high:.4g}]"
+        )
+    return "\n".join(lines)
+
+
+def draw(arms: Sequence[Arm], path: Path) -> None:
+    """Draw the errors with their intervals."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 2.6), layout="constrained")
+    axes = figure.subplots()
+    places = np.arange(len(arms))
+    errors: Any = [[a.error - a.interval[0] for a in arms], [a.interval[1] - a.error for a in arms]]
+    colours = ["#9aa0a6" if a.share_real is None else "#1a73e8" for a in arms]
+    axes.barh(places, [a.error for a in arms], xerr=errors, color=colours, height=0.6, capsize=3)
+    names = [a.name if a.name != MIXED else f"mixed ({a.share_real:g} real)" for a in arms]
+    axes.set_yticks(places, names)
+    axes.invert_yaxis()
+    axes.set_xlabel("error on held-out real takes (lower is better), 95 % interval over takes")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,190 @@
+"""Held-out takes, the share of real takes, statistics, weights from the plan, jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.plan import Estimate, Plan, PlanItem
+from gaploop.core.vocabulary import GapDimension
+from gaploop.finetune.tuning import held_out, jobs, ratio, statistics
+from gaploop.finetune.tuning.held_out import TakeNote
+from gaploop.finetune.tuning.plan_weights import LEAST, MOST, weights_of
+from gaploop.finetune.tuning.presets import PRESETS, preset_for, table
+from gaploop.scripts._finetune_job import arguments_of
+from gaploop.scripts.finetune import FinetuneConfig
+
+TAKES = st.lists(
+    st.tuples(
+        st.sampled_from(["", "monday", "tuesday", "friday"]),
+        st.sets(st.sampled_from(["contact_dynamics", "visual_domain"]), max_size=2),
+    ),
+    min_size=2,
+    max_size=12,
+).map(
+    lambda rows: [
+        TakeNote(f"u{i}", session, dict.fromkeys(sorted(dims), 1.0))
+        for i, (session, dims) in enumerate(rows)
+    ]
+)
+
+
+@given(TAKES, st.floats(0.05, 0.9), st.integers(0, 5))
+@settings(max_examples=60)
+def test_held_out_takes_are_whole_sessions_and_leave_every_dimension_to_train_on(
+    takes: list[TakeNote], share: float, seed: int
+) -> None:
+    try:
+        aside = held_out.choose(takes, share, seed)
+    except UnusableInputError:
+        return
+    kept = [t for t in takes if t.uid not in aside]
+    assert aside
+    assert kept
+    for group in held_out.grouped(takes).values():
+        assert len({t.uid in aside for t in group}) == 1
+    for take in takes:
+        if take.uid in aside:
+            assert all(any(d in k.dimensions for k in kept) for d in take.dimensions)
+
+
+@given(TAKES, st.integers(0, 5))
+@settings(max_examples=40)
+def test_folds_hold_every_take_once(takes: list[TakeNote], seed: int) -> None:
+    parts = held_out.folds(takes, 2, seed)
+    assert sorted(u for p in parts for u in p) == sorted(t.uid for t in takes)
+    assert all(parts)
+
+
+def test_one_take_can_not_be_held_out() -> None:
+    with pytest.raises(UnusableInputError, match="Record more"):
+        held_out.choose([TakeNote("a")], 0.5)
+    with pytest.raises(UnusableInputError, match="too few"):
+        held_out.folds([TakeNote("a")], 2)
+
+
+def test_errors_are_told_by_session_and_dimension() -> None:
+    takes = [TakeNote("a", "s1", {"visual_domain": 1.0}), TakeNote("b", "s2"), TakeNote("c", "s2")]
+    found = held_out.by_group({"a": 1.0, "b": 2.0, "c": 4.0}, takes)
+    assert found["session"] == {"s1": 1.0, "s2": 3.0}
+    assert found["dimension"] == {"visual_domain": 1.0, "untagged": 3.0}
+
+
+def test_what_real_takes_can_not_tell_apart_is_decided_for_simulation() -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=12)
+    level = {0.25: 2.0, 0.5: 1.02, 0.75: 1.0, 1.0: 1.01}
+    errors = {
+        s: {f"t{i}": e + 0.3 * noise[i] + 0.1 * rng.normal() for i in range(12)}
+        for s, e in level.items()
+    }
+    choice = ratio.chosen(errors)
+    assert choice.share == 0.5
+    assert {t.share: t.worse_by for t in choice.tried}[0.25] > 0.5
+
+
+@given(st.dictionaries(st.sampled_from([0.25, 0.5, 0.75, 1.0]), st.floats(0, 9), min_size=1))
+def test_the_choice_is_never_worse_than_the_best_by_more_than_its_error(
+    level: dict[float, float],
+) -> None:
+    errors = {s: {f"t{i}": e * (1 + i) for i in range(4)} for s, e in level.items()}
+    choice = ratio.chosen(errors)
+    taken = next(t for t in choice.tried if t.share == choice.share)
+    assert taken.worse_by <= taken.se
+
+
+def test_a_stopped_choice_goes_on_where_it_was(tmp_path: Path) -> None:
+    asked: list[tuple[float, int]] = []
+
+    def measure(share: float, fold: int) -> dict[str, float]:
+        asked.append((share, fold))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return {f"{fold}{i}": share for i in range(2)}
+
+    with pytest.raises(KeyboardInterrupt):
+        ratio.choose(measure, tmp_path, (0.5, 1.0))
+    assert ratio.choose(measure, tmp_path, (0.5, 1.0)).share == 0.5
+    assert asked == [(0.5, 0), (0.5, 1), (1.0, 0), (1.0, 0), (1.0, 1)]
+
+
+@pytest.mark.parametrize("text", ["0", "1.5", "-1", "some", "nan"])
+def test_shares_out_of_range_are_refused(text: str) -> None:
+    with pytest.raises(UnusableInputError, match="or auto"):
+        ratio.parse_share(text)
+
+
+@given(
+    st.lists(st.floats(-5, 5), min_size=2, max_size=30),
+    st.lists(st.floats(-5, 5), min_size=2, max_size=30),
+)
+def test_merged_statistics_are_those_of_both_counted_alike(a: list[float], b: list[float]) -> None:
+    def stats(values: list[float]) -> dict[str, dict[str, np.ndarray]]:
+        v = np.array(values)
+        names = ("mean", "std", "min", "max")
+        return {"action": {n: np.array([getattr(np, n)(v)]) for n in names}}
+
+    both = statistics.merged(stats(a), stats(b))["action"]
+    pooled = np.array(a * len(b) + b * len(a))
+    for name in ("mean", "std", "min", "max"):
+        assert both[name] == pytest.approx([getattr(np, name)(pooled)], abs=1e-9)
+
+
+def test_a_plan_weighs_dimensions_by_what_it_expects() -> None:
+    def item(dimension: GapDimension, gain: float, remedy: str = "demonstrate") -> PlanItem:
+        points = Estimate(gain, gain, gain)
+        takes = 10 if remedy == "demonstrate" else 0
+        return PlanItem(dimension.value, dimension, takes, remedy, "", gain_points=points)
+
+    plan = Plan(
+        "p",
+        "d",
+        (
+            item(GapDimension.OBJECT_PROPERTY, 30.0),
+            item(GapDimension.SPATIAL_GEOMETRY, 10.0),
+            item(GapDimension.HUMAN_BEHAVIOR, 0.0),
+            item(GapDimension.SENSOR_NOISE, 50.0, "identify"),
+        ),
+    )
+    weights = weights_of(plan)
+    assert weights == {
+        "object_property": pytest.approx(2.25),
+        "spatial_geometry": 0.75,
+        "human_behavior": LEAST,
+    }
+    assert max(weights.values()) <= MOST
+    with pytest.raises(UnusableInputError, match="collects no takes"):
+        weights_of(Plan("p", "d", (item(GapDimension.SENSOR_NOISE, 50.0, "identify"),)))
+
+
+def test_presets_are_listed_and_found() -> None:
+    assert all(name in table() for name in PRESETS)
+    assert preset_for("smolvla", full=False).name == "smolvla_lora"
+    assert preset_for("something", full=True).name == "other_full"
+    with pytest.raises(UnusableInputError, match="Did you mean 'act_lora'"):
+        preset_for("act", full=False, name="actlora")
+    for preset in PRESETS.values():
+        assert preset.why
+        if not preset.full:
+            assert 5e-4 <= preset.spec.lr <= 2e-3
+
+
+def test_a_job_runs_the_same_command_on_datasets_of_the_hub() -> None:
+    plain = FinetuneConfig()
+    config = FinetuneConfig(real=[Path(jobs.place_of("me/takes"))], full=True, steps=7)
+    config.mix.real = "auto"
+    given = [*arguments_of(config, plain), "--policy.push_to_hub=true"]
+    assert given[:1] == ['--real=["/data/me/takes"]']
+    assert {"--mix.real=auto", "--full=true", "--steps=7"} <= set(given)
+    job = jobs.job_for(given, ["me/takes"], flavor="a10g-small", package="gaploop==1")
+    script = job.command[-1]
+    assert script.index("pip install") < script.index("hf download") < script.index("finetune")
+    with pytest.raises(UnusableInputError, match="Push it first"):
+        jobs.job_for(given, ["/home/me/takes"], flavor="a10g-small")
+    with pytest.raises(UnusableInputError, match="push_to_hub"):
+        jobs.job_for(["--steps=7"], ["me/takes"], flavor="a10g-small")
