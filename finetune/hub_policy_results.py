@@ -71,15 +71,14 @@ def results_of(run: Path, identities: Collection[str], base: str) -> Results:
             continue
         for condition, rate in value["by_condition"].items():
             rates = found.setdefault(_setting(value, condition), {})
-            measured = Rate(
-                rate["successes"], rate["trials"], rate["rate"], tuple(rate["interval"])
-            )
+            measured = _rate(rate)
             if who not in rates or rates[who].trials < measured.trials:
                 rates[who] = measured
     order = sorted(found, key=lambda key: (bool(key[0]), key[1] != NOMINAL, key))
     rows = tuple(Row(*key, found[key].get("before"), found[key].get("after")) for key in order)
-    gates = [_gate(value) for value in _values(run, GATE)]
-    return Results(rows, next(filter(None, gates), ""))
+    gates = [value for value in _values(run, GATE) if _is_about(value, identities)]
+    rows += tuple(row for value in gates for row in _gate_rows(value))
+    return Results(rows, _gate(gates[0]) if gates else "")
 
 
 def _setting(value: Mapping[str, Any], condition: str) -> tuple[str, str, str]:
@@ -91,9 +90,33 @@ def _setting(value: Mapping[str, Any], condition: str) -> tuple[str, str, str]:
     return dimensions, "; ".join(words), evidence(Domain(value["domain"]))
 
 
+def _is_about(gate: Mapping[str, Any], identities: Collection[str]) -> bool:
+    contest = gate.get("contest")
+    return isinstance(contest, Mapping) and contest.get("candidate") in identities
+
+
 def _gate(value: Mapping[str, Any]) -> str:
-    verdict, says = value.get("verdict"), str(value.get("says", ""))
-    return f"{verdict}{f': {says}' if says else ''}" if isinstance(verdict, str) else ""
+    """Return a gate's verdict in words."""
+    words = f"{value['verdict']} against `{value['contest']['baseline']}`: {value.get('says', '')}"
+    return f"{words} (evidence: {value['evidence']})" if value.get("evidence") else words
+
+
+def _gate_rows(value: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield what a gate's stages counted of both sides, task by task."""
+    for stage in value.get("stages", ()):
+        rates = {name: _rate(said) for name, said in stage.get("rates", {}).items()}
+        for name, after in rates.items():
+            task, _, side = name.rpartition(": ")
+            if side == "candidate":
+                before = rates.get(f"{task}: baseline" if task else "baseline")
+                where = f"gate, {stage['stage']}, until it was decided"
+                setting = f"{where}: {task}" if task else where
+                yield Row("", setting, str(value.get("evidence", "")), before, after)
+
+
+def _rate(said: Mapping[str, Any]) -> Rate:
+    low, high = said["interval"]
+    return Rate(said["successes"], said["trials"], said["rate"], (low, high))
 
 
 def _values(run: Path, name: str) -> Iterator[dict[str, Any]]:

@@ -25,7 +25,7 @@ from gaploop.teleop.calibration.store import calibration_path
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.preflight.calibrations import check_calibration
 from gaploop.teleop.preflight.cameras import check_cameras
-from gaploop.teleop.preflight.item import By, Item, Nobody, Person, Result, may_drive
+from gaploop.teleop.preflight.item import By, Item, Person, Result, may_drive
 from gaploop.teleop.preflight.limits import check_limits
 from gaploop.teleop.preflight.machine import check_disk, check_memory
 
@@ -64,7 +64,7 @@ def preflight(config: Any, person: Person | None = None) -> int:
     checked = Checked(policy_id(config.policy.path), robot_words(config.robot))
     items: list[Item] = []
     with options.progress("Checking") as advance:
-        for item in _checks(config, policy, checked, person or _person(config)):
+        for item in _checks(config, policy, checked, person or Terminal(config.yes)):
             items.append(item)
             advance()
     ok = may_drive(items)
@@ -87,32 +87,6 @@ def journal_of(config: Any) -> Path:
     """Return the folder of the takes, as `gaploop rollout` has it."""
     root = (config.dataset.root or Path("rollouts")).absolute()
     return Path(config.journal or root.with_name(f"{root.name}_journal")).absolute()
-
-
-def _person(config: Any) -> Person:
-    terminal = Terminal()
-    return terminal if terminal.is_there and not config.yes else _Both(terminal, Nobody(config.yes))
-
-
-class _Both:
-    """Answers yes where that is allowed, and asks for the rest.
-
-    Args:
-        terminal: whoever sits there.
-        nobody: answers for `--yes`.
-    """
-
-    def __init__(self, terminal: Terminal, nobody: Nobody) -> None:
-        self._terminal, self._nobody = terminal, nobody
-
-    def asked(self, question: str, choices: Any, *, safety: bool) -> str | None:
-        """Ask; `--yes` first."""
-        said = self._nobody.asked(question, choices, safety=safety)
-        return said or self._terminal.asked(question, choices, safety=safety)
-
-    def told(self, what: str) -> bool:
-        """Ask for something to be done."""
-        return self._terminal.told(what)
 
 
 def _checks(config: Any, policy: ActPolicy, checked: Checked, person: Person) -> Iterator[Item]:

@@ -14,6 +14,7 @@ from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.core.types import Tick
 from gaploop.core.vocabulary import Domain
+from gaploop.scripts._preflight_person import Terminal
 from gaploop.teleop.control import ControlThread
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.preflight.estop import check_estop, check_switch
@@ -69,7 +70,7 @@ def moving_checks(
         follower, leader, safety, rates, clock=clock, sinks=(leader, lateness), until_done=False
     )
     with control, control.signals() as stopped:
-        if hasattr(person, "gone"):
+        if isinstance(person, Terminal):
             person.gone = lambda: bool(stopped)
         control.start()
         items = check_joints(

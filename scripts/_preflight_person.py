@@ -15,11 +15,12 @@ class Terminal:
     """Asks on stderr and reads lines from standard input; nobody is there if that is no terminal.
 
     Args:
+        yes: answer "y" where that is a choice and no safety hangs on it.
         gone: says that no answer is waited for any more.
     """
 
-    def __init__(self, gone: Callable[[], bool] = lambda: False) -> None:
-        self.gone = gone
+    def __init__(self, yes: bool = False, gone: Callable[[], bool] = lambda: False) -> None:
+        self._yes, self.gone = yes, gone
 
     @property
     def is_there(self) -> bool:
@@ -28,7 +29,8 @@ class Terminal:
 
     def asked(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
         """Ask until one of the choices is typed; None where nobody is there."""
-        del safety
+        if self._yes and not safety and "y" in choices:
+            return "y"
         if not self.is_there:
             return None
         menu = ", ".join(f"{key} {meaning}" for key, meaning in choices.items())

@@ -9,7 +9,7 @@ import numpy as np
 
 from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Follower
-from gaploop.core.types import NO_REPLY, REBOOTED
+from gaploop.core.types import NO_REPLY, REBOOTED, FollowerState
 from gaploop.teleop.control import ControlThread, Mode
 from gaploop.teleop.preflight.item import By, Item, Person, Result
 
@@ -19,6 +19,8 @@ SLACK_S: Final = 0.2
 PRESS_S: Final = 30.0
 """How long a press of the switch is waited for [s]."""
 POLL_S: Final = 0.005
+SILENT_S: Final = 2.0
+"""An arm that reports nothing for this long has lost its power, or its bus [s]."""
 SAG: Final = 0.7
 """A supply below this share of what it was has been cut."""
 
@@ -69,9 +71,14 @@ def check_switch(control: ControlThread, person: Person) -> Item:
         found = "nobody is there to press the arm's emergency stop"
         mend = "Run it in a terminal, with somebody beside the arm."
         return Item(NAME, Result.UNANSWERED, By.PERSON, found, mend)
-    began_s = time.monotonic()
-    while time.monotonic() - began_s < PRESS_S:
-        if why := _is_cut(control, float(volts)):
+    began_s = heard_s = time.monotonic()
+    newest = before
+    while (now_s := time.monotonic()) - began_s < PRESS_S:
+        if (state := control.snapshot().state) is not newest:
+            newest, heard_s = state, now_s
+        why = _is_cut(newest, float(volts))
+        if why or now_s - heard_s > SILENT_S:
+            why = why or "the bus is silent"
             found = f"the switch cuts the arm's power: {why}"
             return Item(NAME, Result.OK, By.MACHINE, found, data={"seen": why})
         time.sleep(POLL_S)
@@ -80,10 +87,7 @@ def check_switch(control: ControlThread, person: Person) -> Item:
     return Item(NAME, Result.FAIL, By.MACHINE, found, mend)
 
 
-def _is_cut(control: ControlThread, volts: float) -> str:
-    state = control.snapshot().state
-    if not control.alive:
-        return "the bus is gone"
+def _is_cut(state: FollowerState | None, volts: float) -> str:
     if state is None:
         return ""
     if (state.status & NO_REPLY).all():

@@ -71,27 +71,6 @@ class Person(Protocol):
         ...
 
 
-class Nobody:
-    """Answers what `--yes` may answer, and nothing that safety hangs on.
-
-    Args:
-        yes: answer "y" where that is a choice.
-    """
-
-    def __init__(self, yes: bool = False) -> None:
-        self._yes = yes
-
-    def asked(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
-        """Return "y" where it may."""
-        del question
-        return "y" if self._yes and not safety and "y" in choices else None
-
-    def told(self, what: str) -> bool:
-        """Return False."""
-        del what
-        return False
-
-
 def confirmed(
     person: Person,
     name: str,

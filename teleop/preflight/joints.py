@@ -102,6 +102,7 @@ class OneJoint:
         self._held: list[FloatArray] = []
         self._before: FloatArray = start_rad
         self._newest: FloatArray = start_rad
+        self._told_s = math.nan
         self.finished = True
         self.boxed = False
 
@@ -122,6 +123,11 @@ class OneJoint:
             self.finished = self.boxed = False
             self._motion = Trajectory([there, Dwell(out, HELD_S), back])
         return way_rad
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it has heard of all turns in which the joint was held."""
+        return self._told_s - self._began_s > self._held_to_s
 
     @property
     def duration_s(self) -> float:
@@ -155,9 +161,9 @@ class OneJoint:
 
     def tick(self, tick: Tick) -> None:
         """Take note of where the arm is."""
-        self._newest = tick.state.position_rad
+        self._newest, self._told_s = tick.state.position_rad, tick.leader.t_s
         self.boxed |= not self.finished and bool(tick.command.reasons & SafetyReason.WORKSPACE)
-        if self._motion is not None and not math.isnan(self._began_s):
+        if not math.isnan(self._began_s):
             since_s = tick.leader.t_s - self._began_s
             if self._held_from_s <= since_s <= self._held_to_s:
                 self._held.append(self._newest)
@@ -209,7 +215,7 @@ def _move(control: ControlThread, leader: OneJoint, joint: int) -> Moved:
     if asked_rad == 0.0:
         return Moved(joint, 0.0, np.zeros_like(leader.came_rad))
     give_up_s = time.monotonic() + leader.duration_s + LATE_S
-    while not leader.finished:
+    while not (leader.finished and leader.is_told):
         tripped = control.snapshot().tripped
         if tripped:
             said = f"{say_reasons(tripped)} ({say_to_do(tripped)})"

@@ -32,7 +32,6 @@ ADAPTER, MERGED, STEPS = "me/adapter", "me/merged", 12
 PLAIN = """
 import json, sys
 import numpy as np, torch
-from pathlib import Path
 from lerobot import policies
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies import make_pre_post_processors
@@ -42,7 +41,7 @@ out, *names = sys.argv[1:]
 seen = np.load(out + "/seen.npz")
 for name in names:
     config = PreTrainedConfig.from_pretrained(name)
-    config.pretrained_path = Path(name)
+    config.pretrained_path = name  # as lerobot-rollout sets it
     policy = _load_pretrained_policy(config)
     policy.eval()
     before, after = make_pre_post_processors(config, pretrained_path=name)
@@ -207,10 +206,23 @@ def test_the_card_shows_what_was_measured_and_nothing_else(run: Path, tmp_path: 
         (tmp_path / "run" / name).mkdir()
         write_json(tmp_path / "run" / name / "evaluation.json", found.to_json())
     (tmp_path / "run" / "another" / "gate.json").write_text("{")
+    rate = {"successes": 4, "trials": 5, "rate": 0.8, "interval": [0.38, 0.96]}
+    stage = {"stage": "hardware", "rates": {"baseline": rate, "candidate": rate,
+                                            "dim: candidate": rate}}  # fmt: skip
+    gate = {"says": "it is better", "evidence": "sim-to-sim", "stages": [stage]}
+    for name, candidate in (("before", "sha256:another"), ("after", result["merged"])):
+        contest = {"baseline": base, "candidate": candidate}
+        said = {**gate, "contest": contest, "verdict": "promote" if name == "after" else "reject"}
+        write_json(tmp_path / "run" / name / "gate.json", said)
     card = pack_policy(tmp_path / "run" / "adapter", target, options).card
     row = next(line for line in card.splitlines() if line.startswith("| object_property |"))
     assert "object_property.size 0.6 (gap_seed 4)" in row
     assert "30% [11%, 60%] (3/10) | 90% [60%, 98%] (9/10)" in row
     assert "sim-to-sim" in row
     assert "1/10" not in card
-    assert "Gate" not in card
+    assert f"Gate: promote against `{base}`: it is better (evidence: sim-to-sim)" in card
+    assert "reject" not in card
+    decided = (
+        "| – | gate, hardware, until it was decided: dim | not measured | 80% [38%, 96%] (4/5)"
+    )
+    assert decided in card

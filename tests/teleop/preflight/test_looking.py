@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from gaploop.core.clock import ManualClock
 from gaploop.core.station import Station
 from gaploop.core.types import CameraFrame
+from gaploop.scripts._preflight_person import Terminal
 from gaploop.sim.cell import Cell
 from gaploop.sim.follower import CellFollower
 from gaploop.teleop.calibration.store import save_part
 from gaploop.teleop.preflight.calibrations import check_calibration
 from gaploop.teleop.preflight.cameras import check_cameras
-from gaploop.teleop.preflight.item import By, Item, Nobody, Result, confirmed, may_drive
+from gaploop.teleop.preflight.item import By, Item, Result, confirmed, may_drive
 from gaploop.teleop.preflight.joints import MOVED, STILL, Moved
 from gaploop.teleop.preflight.limits import check_limits
 from gaploop.teleop.preflight.machine import check_memory
@@ -91,9 +92,9 @@ def test_a_question_is_settled_by_a_yes_only(answer: str | None) -> None:
 @pytest.mark.parametrize("yes", [False, True])
 def test_yes_never_answers_where_safety_hangs_on_it(yes: bool) -> None:
     choices = {"y": "yes", "n": "no"}
-    assert Nobody(yes).asked("Safe?", choices, safety=True) is None
-    assert Nobody(yes).asked("Sure?", choices, safety=False) == ("y" if yes else None)
-    assert not Nobody(yes).told("Pull the plug.")
+    assert Terminal(yes).asked("Safe?", choices, safety=True) is None
+    assert Terminal(yes).asked("Sure?", choices, safety=False) == ("y" if yes else None)
+    assert not Terminal(yes).told("Pull the plug.")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,9 @@ def test_cameras_that_are_calibrated_poorly_fail_and_unknown_ones_are_asked_abou
     save_part(file, ("cameras", "poor", "intrinsics"), {"rms_px": 0.2})
     save_part(file, ("cameras", "poor", "hand_eye"), {"held_out_mm": 7.0})
     with Cell() as cell:
-        found = list(check_calibration(file, CellFollower(cell), ["good", "poor", "new"], Nobody()))
+        found = list(
+            check_calibration(file, CellFollower(cell), ["good", "poor", "new"], Terminal())
+        )
     results = {item.data["camera"]: item.result for item in found if item.data}
     assert results == {"good": Result.OK, "poor": Result.FAIL, "new": Result.UNANSWERED}
     assert "hand_eye 7 of at most 5 mm" in next(i for i in found if i.result is Result.FAIL).found

@@ -15,9 +15,10 @@ from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import _arms
 from gaploop.scripts._preflight_motion import moving_checks
+from gaploop.scripts._preflight_person import Terminal
 from gaploop.teleop.emulator.arms import JOINTS
 from gaploop.teleop.loop import Rates
-from gaploop.teleop.preflight.item import By, Item, Nobody, Person, Result, may_drive
+from gaploop.teleop.preflight.item import By, Item, Person, Result, may_drive
 
 STATION = Station(name="bench", domain=Domain.SIM_TARGET)
 
@@ -56,7 +57,7 @@ def test_swapped_servo_ids_and_a_stuck_joint_are_found(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_where_nobody_watches_the_answer_is_no_whatever_yes_says(tmp_path: Path) -> None:
     with emulated_arm(tmp_path) as (robot, _):
-        items = checked(robot, Nobody(yes=True))
+        items = checked(robot, Terminal(yes=True))
     open_ = [item.name for item in items if item.result is Result.UNANSWERED]
     assert open_ == [*["joint_order"] * 6, "estop"]
     assert not may_drive(items)
