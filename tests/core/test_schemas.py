@@ -81,7 +81,8 @@ def test_a_slow_station_aligns_no_faster_than_it_moves(tmp_path: Path) -> None:
 
 def test_a_suite_comes_back_with_its_defaults(tmp_path: Path) -> None:
     (only,) = load_suite(write(tmp_path, SUITE)).tasks
-    assert (only.task, only.rollouts, only.conditions) == ("pick_place", 100, {"lighting": "dim"})
+    assert (only.task, only.min_pass_rate) == ("pick_place", 0.85)
+    assert only.conditions == {"lighting": "dim"}
 
 
 BAD_PLANS = [
@@ -165,7 +166,7 @@ BAD_SUITES = [
     ({"name": "s", "tasks": []}, "at least one task"),
     ({"name": "s", "tasks": [1]}, "task 1 must be a mapping"),
     (task(success_check="hope"), "operator, reward_model, script"),
-    (task(rollouts=0), "from 1 to 100000"),
+    (task(timeout_s=0), "from 0.1 to 3600"),
     (task(min_pass_rate=85), "from 0 to 1"),
     (task(conditions={"object": "anvil"}), "red_cube, small_cube"),
     (task(conditions=3), "conditions must be a mapping"),

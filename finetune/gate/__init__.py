@@ -1,0 +1,1 @@
+"""May a candidate policy replace the baseline? Stages, a sequential test, a canary, a record."""

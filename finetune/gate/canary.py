@@ -1,0 +1,212 @@
+"""The canary: a candidate gets a share of a fleet, and loses it at the first breach.
+
+The controller is a fold over what robots report. It hands out leases: a robot that nobody heard
+of for longer than its lease goes back to the baseline by itself, whatever happens here. So after
+a roll-back no episode of the candidate begins later than one lease.
+
+While it is a canary the candidate is compared on the same robot: of each block of a robot's
+episodes it drives one, drawn at random, the baseline the others. Robots that are better or worse
+than others therefore don't matter. On the whole fleet it is compared with what the baseline did
+before, less the margin: that isn't measured at the same time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.suite import CanaryRules
+from gaploop.finetune.gate.evidence import Wealth, rate_wealth
+
+SAFETY_TARGET: Final = 0.10
+"""Rate of safety events that the stake on "unsafe" is best for, per episode."""
+MOST: Final = 5
+"""A canary ends undecided after this many times the episodes that it needs at least."""
+LOSS: Final = 0.25
+"""Loss of success that the stake on "worse" is best for at first."""
+SPREAD: Final = 0.4
+"""How often just one of two episodes of a robot is expected to succeed."""
+
+
+class Phase(StrEnum):
+    """Where a roll-out stands."""
+
+    CANARY = "canary"
+    FULL = "full"
+    PROMOTED = "promoted"
+    ROLLED_BACK = "rolled_back"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a robot says of one episode.
+
+    Attributes:
+        robot: its name.
+        episode: number of the robot's episode, from 0; a second report of it is ignored.
+        candidate: the candidate drove it.
+        success: it succeeded.
+        safety: a safety event ended it.
+    """
+
+    robot: str
+    episode: int
+    candidate: bool
+    success: bool
+    safety: bool = False
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What a robot may do until `until_s`; afterwards it may only run the baseline.
+
+    Attributes:
+        share: of its episodes, the share that the candidate drives.
+        until_s: when it ends [s].
+    """
+
+    share: float
+    until_s: float
+
+
+@dataclass(eq=False)
+class Canary:
+    """Decides who runs the candidate.
+
+    Attributes:
+        rules: of the suite.
+        robots: the whole fleet.
+        seed: draws the robots that try it first, and their episodes.
+    """
+
+    rules: CanaryRules
+    robots: tuple[str, ...]
+    seed: int = 0
+    phase: Phase = Phase.CANARY
+    says: str = ""
+    evidence: list[tuple[int, float, float]] = field(default_factory=list)
+    """After every report: episodes of the candidate so far, log evidence of a loss, of danger."""
+
+    def __post_init__(self) -> None:
+        rules, margin = self.rules, self.rules.success_margin
+        drawn = np.random.default_rng([self.seed, 11]).permutation(sorted(self.robots))
+        count = max(1, math.ceil(rules.robots * len(self.robots) - 1e-9))
+        self.tries = frozenset(str(name) for name in drawn[:count])
+        """The robots that the candidate is tried on first."""
+        self.episodes = 0
+        """Episodes of the candidate that were reported."""
+        self._seen: set[tuple[str, int]] = set()
+        self._blocks: dict[tuple[str, int], list[Report]] = {}
+        self._baseline = [0, 0]  # successes, episodes
+        self._unsafe = self._full = 0
+        self.widened = ""
+        """Why the whole fleet got it; "" until it does."""
+        target = max(SAFETY_TARGET, 3 * rules.max_safety_rate)
+        self._danger = rate_wealth(rules.max_safety_rate, target)
+        self._worse = Wealth(0.0, LOSS, SPREAD)
+        self._kept = Wealth(-margin, 0.0, SPREAD + margin**2)
+
+    def lease(self, robot: str, now_s: float) -> Lease:
+        """Return what a robot that is being heard of now may do."""
+        share = 0.0
+        if self.phase in (Phase.FULL, Phase.PROMOTED):
+            share = 1.0
+        elif self.phase is Phase.CANARY and robot in self.tries:
+            share = self.rules.share
+        return Lease(share, now_s + self.rules.lease_s)
+
+    def drives(self, lease: Lease, robot: str, episode: int, now_s: float) -> bool:
+        """Say whether the candidate drives an episode that begins now; robots run this."""
+        if now_s >= lease.until_s or lease.share == 0:
+            return False
+        if lease.share == 1:
+            return True
+        block, place = divmod(episode, block_length(lease.share))
+        name = int.from_bytes(hashlib.sha256(robot.encode()).digest()[:4], "big")
+        drawn = np.random.default_rng([self.seed, name, block])
+        return bool(place == drawn.integers(block_length(lease.share)))
+
+    def observe(self, report: Report) -> None:
+        """Take a report in, however late; a second one of the same episode is ignored."""
+        key = report.robot, report.episode
+        if key in self._seen or report.robot not in self.robots:
+            return
+        self._seen.add(key)
+        if self.phase not in (Phase.CANARY, Phase.FULL):
+            return
+        if report.candidate:
+            self.episodes += 1
+            self._unsafe += report.safety
+            self._danger.add(report.safety)
+        if self.phase is Phase.CANARY and report.robot in self.tries:
+            self._compare(report)
+        elif self.phase is Phase.FULL and report.candidate:
+            self._full += 1
+            self._worse.add(not report.success)
+        self.evidence.append((self.episodes, self._worse.log_e, self._danger.log_e))
+        self._decide()
+
+    def _compare(self, report: Report) -> None:
+        """Take candidate minus mean of the baseline once a robot's block is complete."""
+        if not report.candidate:
+            self._baseline[0] += report.success
+            self._baseline[1] += 1
+        length = block_length(self.rules.share)
+        block = self._blocks.setdefault((report.robot, report.episode // length), [])
+        block.append(report)
+        new = [r.success for r in block if r.candidate]
+        if len(block) == length and len(new) == 1:  # a lease that ran out leaves it to the baseline
+            x = new[0] - sum(r.success for r in block if not r.candidate) / (length - 1)
+            self._worse.add(-x)
+            self._kept.add(x)
+
+    def _decide(self) -> None:
+        rules, bound = self.rules, math.log(3 / self.rules.alpha)  # three ways to roll back
+        if self._danger.log_e >= bound:
+            self._end(
+                Phase.ROLLED_BACK,
+                f"{self._unsafe} safety events in {self.episodes} episodes, more than the "
+                f"{rules.max_safety_rate:.1%} tolerated",
+            )
+        elif self._worse.log_e >= bound:
+            than = f"{rules.success_margin:.0%} under what the baseline's was"
+            than = "worse than the baseline's" if self.phase is Phase.CANARY else f"over {than}"
+            self._end(Phase.ROLLED_BACK, f"success is {than}, {self.episodes} episodes")
+        elif self.phase is Phase.FULL and self._full >= rules.full_episodes:
+            self._end(Phase.PROMOTED, f"no breach in {self.episodes} episodes")
+        elif self.phase is Phase.CANARY and self.episodes >= rules.episodes:
+            if self._kept.peak >= math.log(1 / rules.alpha):
+                self._widen()
+            elif self.episodes >= MOST * rules.episodes:
+                margin = rules.success_margin
+                self._end(Phase.UNDECIDED, f"not shown to lose less than {margin:.0%}")
+
+    def _widen(self) -> None:
+        """Give the candidate the whole fleet; from now on it is held to what the baseline did."""
+        won, tried = self._baseline
+        limit = max(won / max(tried, 1) - self.rules.success_margin, 0.01)
+        self._worse = rate_wealth(1 - limit, min(1 - limit + 0.15, 1 - limit / 2))
+        self.widened = f"no breach in {self.episodes} episodes on {len(self.tries)} robots"
+        self._end(Phase.FULL, self.widened)
+
+    def _end(self, phase: Phase, says: str) -> None:
+        self.phase, self.says = phase, says
+
+
+def block_length(share: float) -> int:
+    """Return how many episodes of a robot hold one of the candidate's."""
+    return max(2, round(1 / share))
+
+
+def replay(canary: Canary, reports: Iterable[Report]) -> Canary:
+    """Let a controller take in reports; return it."""
+    for report in reports:
+        canary.observe(report)
+    return canary

@@ -1,0 +1,81 @@
+"""Attempts in the embedded cell: both policies stay loaded, each task keeps its cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.rig import EmbeddedRig, embedded_rig
+from gaploop.collect.session import run_take
+from gaploop.core.suite import SuiteTask
+from gaploop.core.types import Observation
+from gaploop.core.vocabulary import Outcome
+from gaploop.finetune.gate.checks import Evidence, check_of
+from gaploop.finetune.gate.folder import Tried
+from gaploop.finetune.gate.order import Attempt
+from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
+
+SAFETY_TRIP: Final = "safety trip"
+
+
+class CellAttempts:
+    """Tries policies on tasks of the embedded cell.
+
+    Args:
+        policies: side to the folder of its policy.
+        tasks: what they are tried on.
+
+    Raises:
+        UnusableInputError: no such policy, task, gap or check; said before anything is tried.
+    """
+
+    def __init__(self, policies: Mapping[str, Path], tasks: Sequence[SuiteTask]) -> None:
+        self._tasks = tuple(tasks)
+        self._checks = [check_of(task) for task in tasks]
+        self._policies: dict[str, ActPolicy] = {s: load_policy(p) for s, p in policies.items()}
+        self._stack = ExitStack()
+        try:
+            self._rigs = [self._built(task) for task in tasks]
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        """Close the cells."""
+        self._stack.close()
+
+    def __call__(self, stage: str, attempt: Attempt) -> Tried:
+        """Make one attempt."""
+        task, rig = self._tasks[attempt.task], self._rigs[attempt.task]
+        leader = PolicyLeader(self._policies[attempt.side], rig.follower, rig.fps, rig.control_hz)
+        check, seen = self._checks[attempt.task], list[Observation]()
+        take = run_take(
+            rig,
+            leader,
+            seed=attempt.scene,
+            max_s=task.timeout_s,
+            on_frame=(seen.append,) if check else (),
+        )
+        won = take.outcome is Outcome.SUCCESS
+        if check is not None:
+            won = check(Evidence(task.instruction, seen))
+        unsafe = take.reason == SAFETY_TRIP
+        return Tried(stage, attempt.number, won, unsafe, round(take.duration_s, 3), take.reason)
+
+    def _built(self, task: SuiteTask) -> EmbeddedRig:
+        rig = embedded_rig(
+            task=task.task, gaps=task.gaps, gap_seed=task.gap_seed, conditions=task.conditions
+        )
+        self._stack.callback(rig.close)
+        return rig

@@ -1,0 +1,207 @@
+"""What a comparison will cost and find, worked out before it starts.
+
+Two policies trained on the same data with other seeds differ in their true success. A test that
+compares two given policies finds that difference, and would promote every lucky retrain. So the
+candidate has to be better by more than a margin, chosen so that a mere retrain is promoted in at
+most alpha of all cases, luck of training and luck of attempts taken together.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.suite import Rules
+from gaploop.core.types import FloatArray
+from gaploop.finetune.gate.evidence import discordance, log_evidence
+
+DRAWS: Final = 500
+"""Simulated comparisons per point of the power curve: ±4 points at 95 %."""
+LONGEST: Final = 2.2
+"""A comparison may take this many times the pairs of a fixed one: it then keeps its power, as its
+stopping early for want of a gain takes a part of the permitted misses."""
+MOST_PAIRS: Final = 5_000
+"""A fixed comparison of more pairs than this is refused."""
+PLANNED: Final = 100.0
+"""The plan counts as this many pairs when stakes are adapted: 20 took 4 % more pairs to find the
+planned gain, infinitely many 1 % fewer but far more where the plan is off."""
+CURVE: Final = (-0.1, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
+"""Differences in success at which power is printed."""
+
+
+@dataclass(frozen=True)
+class PowerPoint:
+    """What the comparison does where the candidate differs by `difference`.
+
+    Attributes:
+        promoted: share of comparisons that find it better.
+        pairs: pairs of attempts needed on average.
+    """
+
+    difference: float
+    promoted: float
+    pairs: float
+
+
+@dataclass(frozen=True)
+class Design:
+    """A comparison, planned.
+
+    Attributes:
+        margin: the candidate has to be better by more than this, in success.
+        max_pairs: pairs of attempts after which it ends without an answer.
+        fixed_pairs: pairs that a test of fixed size with the same errors needs.
+        curve: power and mean pairs by true difference.
+        spread: how often exactly one of a pair is expected to succeed.
+    """
+
+    margin: float
+    max_pairs: int
+    fixed_pairs: int
+    curve: tuple[PowerPoint, ...]
+    spread: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `gate.json` holds of it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """Where a comparison stops, as logs of evidence."""
+
+    better: float
+    futile: float
+
+    @classmethod
+    def of(cls, rules: Rules) -> Boundaries:
+        """Return those of the suite's error rates."""
+        return cls(math.log(1 / rules.alpha), math.log(1 / (1 - rules.power)))
+
+
+def make_design(rules: Rules, kinds: int = 1, seed: int = 0) -> Design:
+    """Plan a comparison.
+
+    Args:
+        rules: error rates and margins.
+        kinds: tasks of the suite; evidence counts once all of them were tried.
+        seed: of the simulated comparisons.
+
+    Raises:
+        UnusableInputError: retrains differ so much that no gain of this size can be told apart.
+    """
+    margin = retrain_margin(rules)
+    fixed = fixed_pairs(rules, margin)
+    if fixed > MOST_PAIRS and not rules.max_pairs:
+        raise UnusableInputError(
+            f"rules: a gain of {rules.gain:g} over a margin of {margin:.3f} (from retrain_sd "
+            f"{rules.retrain_sd:g}) takes {fixed} pairs even at a fixed size. Raise gain, or set "
+            "max_pairs to have less power."
+        )
+    spread = discordance(rules.baseline_rate, rules.baseline_rate + rules.gain)
+    most = math.ceil((rules.max_pairs or LONGEST * fixed) / kinds) * kinds
+    rng = np.random.default_rng([seed, 7])
+    points = [d for d in CURVE if 0 <= rules.baseline_rate + d <= 1]
+    curve = tuple(_point(rules, margin, d, most, kinds, rng) for d in points)
+    return Design(margin, most, fixed, curve, spread)
+
+
+def retrain_margin(rules: Rules) -> float:
+    """Return the margin that keeps promotions of mere retrains at `alpha`.
+
+    Retrains differ by luck with a variance of 2 retrain_sd². The power curve of a test that
+    holds alpha at the margin and `power` at the gain is taken as normal; averaged over that luck
+    it has to be alpha at most.
+
+    Raises:
+        UnusableInputError: no margin below the gain does it.
+    """
+    if rules.retrain_sd == 0:
+        return 0.0
+    best = rules.gain / (math.sqrt(2) * norm.isf(rules.alpha))
+    if rules.retrain_sd >= 0.99 * best:
+        raise UnusableInputError(
+            f"rules: retrain_sd {rules.retrain_sd:g} hides a gain of {rules.gain:g}: trainings on "
+            f"the same data differ as much. Raise gain, or bring retrain_sd under {best:.3f} by "
+            "training more evenly, such as for longer or by averaging weights."
+        )
+    top = rules.gain * (1 - 1e-6)
+    return float(brentq(lambda m: _retrain_excess(rules, m), 0.0, top))
+
+
+def _retrain_excess(rules: Rules, margin: float) -> float:
+    """Return by how much the middle of the power curve falls short of what retrains need."""
+    z = float(norm.isf(rules.alpha))
+    slope = (rules.gain - margin) / (z + float(norm.ppf(rules.power)))
+    return margin + z * slope - z * math.sqrt(slope**2 + 2 * rules.retrain_sd**2)
+
+
+def fixed_pairs(rules: Rules, margin: float) -> int:
+    """Return the pairs that a one-sided test of fixed size needs for the same errors.
+
+    Normal approximation for the difference of paired proportions (Connor 1987, Biometrics
+    43:207-211), with independent attempts.
+    """
+    base = rules.baseline_rate
+    null, gain = min(base + margin, 1.0), base + rules.gain
+    spreads = (discordance(base, null) - margin**2, discordance(base, gain) - rules.gain**2)
+    z = norm.isf(rules.alpha) * math.sqrt(spreads[0]) + norm.ppf(rules.power) * math.sqrt(
+        spreads[1]
+    )
+    return math.ceil((z / (rules.gain - margin)) ** 2)
+
+
+def comparison(x: FloatArray, rules: Rules, margin: float) -> tuple[FloatArray, FloatArray]:
+    """Return the evidence that the candidate is better, and that it doesn't gain enough.
+
+    Args:
+        x: candidate minus baseline, each -1, 0 or 1, shape (..., rounds, kinds).
+        rules: error rates and margins.
+        margin: of `Design`.
+
+    Returns:
+        logs after every round, each of shape (..., rounds).
+    """
+    spread = discordance(rules.baseline_rate, rules.baseline_rate + rules.gain)
+    better = log_evidence(x, margin, rules.gain, spread, prior=PLANNED)
+    futile = log_evidence(-np.asarray(x), -rules.gain, -margin, spread, prior=PLANNED)
+    return better, futile
+
+
+def stops(x: FloatArray, rules: Rules, margin: float) -> tuple[FloatArray, FloatArray]:
+    """Return the round, from 1, at which each comparison promotes, and at which it gives up.
+
+    Infinite where it never does; the smaller of the two is what happens.
+    """
+    better, futile = comparison(x, rules, margin)
+    bounds = Boundaries.of(rules)
+    return _first(better >= bounds.better), _first(futile >= bounds.futile)
+
+
+def _first(reached: Any) -> FloatArray:
+    at: FloatArray = np.where(reached.any(-1), reached.argmax(-1) + 1.0, np.inf)
+    return at
+
+
+def _point(
+    rules: Rules,
+    margin: float,
+    difference: float,
+    pairs: int,
+    kinds: int,
+    rng: np.random.Generator,
+) -> PowerPoint:
+    """Return what simulated comparisons of independent attempts come to."""
+    shape = (DRAWS, pairs // kinds, kinds)
+    old = rng.random(shape) < rules.baseline_rate
+    new = rng.random(shape) < rules.baseline_rate + difference
+    better, futile = stops(new.astype(np.float64) - old, rules, margin)
+    end = np.minimum(np.minimum(better, futile), shape[1]) * kinds
+    promoted = (better < futile) & np.isfinite(better)
+    return PowerPoint(difference, float(promoted.mean()), float(end.mean()))

@@ -1,0 +1,148 @@
+"""Evidence that grows with every attempt and may be looked at after any: bets against a hypothesis.
+
+Against "the mean of x is at most m" a gambler stakes a share of the wealth on x > m before every
+round. Where the hypothesis holds the wealth can't be expected to grow, whatever the stakes, so it
+reaches 1/alpha with a chance of at most alpha, however often one looks and whenever one stops
+(Ville's inequality). Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables
+by betting", JRSS-B 86(1); with a fixed stake on pairs of successes it is Wald's likelihood ratio.
+
+A round holds one value per kind of attempt, in any order, at one stake. The product over a round
+is then at most what equal means would give (arithmetic over geometric mean), so the hypothesis is
+about the mean over the kinds and the evidence counts at the end of each round.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.types import FloatArray
+
+PRIOR: Final = 20.0
+"""The planned mean and spread count as this many values when stakes are adapted."""
+CAP: Final = 0.9
+"""Largest share of the wealth that one value may cost."""
+GRID: Final = np.linspace(-0.995, 0.995, 399)
+"""Differences that a confidence sequence is searched on: steps of half a point."""
+
+
+def log_evidence(
+    x: FloatArray, null: float, target: float, spread: float, *, low: float = -1.0,
+    prior: float = PRIOR,
+) -> FloatArray:  # fmt: skip
+    """Return the log of the wealth after every round, against "the mean is at most `null`".
+
+    Args:
+        x: values, shape (..., rounds, kinds).
+        null: mean under the hypothesis.
+        target: mean that the stakes are best for; larger ones are learned on the way.
+        spread: second moment about `null` that is expected.
+        low: no value is lower.
+        prior: how many values `target` and `spread` count as; infinite keeps the stake as it is.
+
+    Returns:
+        shape (..., rounds).
+    """
+    x = np.asarray(x, dtype=np.float64)
+    past = np.arange(x.shape[-2], dtype=np.float64) * x.shape[-1]
+    trust, count = past / (past + prior), np.maximum(past, 1.0)
+    mean = target + trust * (_before(x) / count - target)
+    second = spread + trust * (_before((x - null) ** 2) / count - spread)
+    gain = np.maximum(target, mean) - null
+    stake = np.minimum(gain / np.maximum(second, gain**2), CAP / (null - low))
+    wealth: FloatArray = np.log1p(stake[..., None] * (x - null)).sum(-1).cumsum(-1)
+    return wealth
+
+
+def rate_evidence(successes: FloatArray, null: float, target: float) -> FloatArray:
+    """Return the log of the wealth against "the rate is at most `null`", after every attempt.
+
+    Args:
+        successes: 0 or 1, shape (..., attempts).
+        null: rate under the hypothesis.
+        target: rate that the stake is best for, above `null`.
+    """
+    x = np.asarray(successes, dtype=np.float64)[..., None]
+    # With this spread the stake is the one that makes the wealth the likelihood ratio.
+    return log_evidence(x, null, target, null * (1 - null), low=0.0, prior=math.inf)
+
+
+@dataclass(eq=False)
+class Wealth:
+    """The wealth of `log_evidence` for rounds of one value, as they come in one by one.
+
+    Attributes:
+        null, target, spread, low, prior: as there.
+        log_e: the log of the wealth.
+        peak: the most that it ever was.
+    """
+
+    null: float
+    target: float
+    spread: float
+    low: float = -1.0
+    prior: float = PRIOR
+    log_e: float = 0.0
+    peak: float = 0.0
+    _count: int = 0
+    _sum: float = 0.0
+    _square: float = 0.0
+
+    def add(self, x: float) -> None:
+        """Take a value in."""
+        trust = self._count / (self._count + self.prior)
+        count = max(self._count, 1)
+        mean = self.target + trust * (self._sum / count - self.target)
+        second = self.spread + trust * (self._square / count - self.spread)
+        gain = max(self.target, mean) - self.null
+        stake = min(gain / max(second, gain**2), CAP / (self.null - self.low))
+        self.log_e += math.log1p(stake * (x - self.null))
+        self.peak = max(self.peak, self.log_e)
+        self._count += 1
+        self._sum += x
+        self._square += (x - self.null) ** 2
+
+
+def rate_wealth(null: float, target: float) -> Wealth:
+    """Return the wealth of `rate_evidence`."""
+    return Wealth(null, target, null * (1 - null), 0.0, math.inf)
+
+
+def discordance(one: float, other: float) -> float:
+    """Return how often exactly one of two independent attempts succeeds, given their rates."""
+    return one * (1 - other) + other * (1 - one)
+
+
+def difference_interval(x: FloatArray, alpha: float, spread: float) -> tuple[float, float]:
+    """Return an interval for the mean of `x` that holds at all rounds together.
+
+    Args:
+        x: differences in [-1, 1], shape (rounds, kinds).
+        alpha: chance that it misses the mean at any round, at most.
+        spread: second moment that is expected.
+    """
+    bound = math.log(2 / alpha)
+    above = [_peak(x, m, spread) < bound for m in GRID]
+    below = [_peak(-x, -m, spread) < bound for m in GRID]
+    low = _edge(GRID[above.index(True)]) if True in above else 1.0
+    high = _edge(GRID[len(GRID) - 1 - below[::-1].index(True)]) if True in below else -1.0
+    return low, high
+
+
+def _edge(value: float) -> float:
+    """Return an end of the grid as the end of what is possible."""
+    return float(np.sign(value)) if abs(value) >= GRID[-1] else float(value)
+
+
+def _peak(x: FloatArray, null: float, spread: float) -> float:
+    return float(log_evidence(x, null, min(null + 0.1, 0.999), spread).max(initial=0.0))
+
+
+def _before(x: FloatArray) -> FloatArray:
+    """Return the sum of all values of the rounds before, shape (..., rounds)."""
+    sums = x.sum(-1)
+    before: FloatArray = sums.cumsum(-1) - sums
+    return before

@@ -1,0 +1,127 @@
+"""The gate's folder: every outcome is appended as it comes, so that a gate can stop and go on."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import append_line, json_lines, read_json, write_json
+from gaploop.finetune.gate import order
+from gaploop.finetune.gate.judge import Outcomes
+
+SCHEMA: Final = "gaploop.gate.v1"
+SETUP: Final = "setup.json"
+OUTCOMES: Final = "outcomes.jsonl"
+RESULT: Final = "gate.json"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came of one attempt; whose it was is known to the key alone.
+
+    Attributes:
+        stage: `sim` or `hardware`.
+        attempt: its number in the stage's order.
+        success: it succeeded.
+        safety: a safety event ended it.
+        duration_s: how long it took [s].
+        reason: why it ended.
+    """
+
+    stage: str
+    attempt: int
+    success: bool
+    safety: bool = False
+    duration_s: float = 0.0
+    reason: str = ""
+    at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What a gate is about; a folder holds one and only one.
+
+    Attributes:
+        baseline: id of the policy in use.
+        candidate: id of the one that may replace it.
+        suite: SHA-256 of the suite.
+    """
+
+    baseline: str
+    candidate: str
+    suite: str
+
+
+class GateFolder:
+    """Opens a gate's folder, new or begun earlier.
+
+    Args:
+        path: the folder.
+        contest: what the gate is about.
+        seed: of the order, for a new one; drawn unless given.
+
+    Raises:
+        UnusableInputError: the folder holds another gate, or its key is gone.
+    """
+
+    def __init__(self, path: Path, contest: Contest, seed: int | None = None) -> None:
+        self.path, self.contest = path, contest
+        setup = path / SETUP
+        self.resumed = setup.exists()
+        if not self.resumed:
+            drawn = secrets.randbits(48) if seed is None else seed
+            sealed = order.seal(path, drawn)
+            write_json(setup, {"schema": SCHEMA, "order_sha256": sealed, **asdict(contest)})
+        known = read_json(setup)
+        for name, value in asdict(contest).items():
+            if known.get(name) != value:
+                raise UnusableInputError(
+                    f"{path} holds a gate with another {name} ({known.get(name)}, now {value}). "
+                    "Name another folder with --output_dir, or give what it began with."
+                )
+        self.commitment = str(known["order_sha256"])
+        self.seed = order.read_key(path, self.commitment)
+        if seed is not None and seed != self.seed:
+            raise UnusableInputError(
+                f"{path} began with another --seed. Leave it out to go on, or name another "
+                "folder with --output_dir."
+            )
+
+    def add(self, tried: Tried) -> None:
+        """Append an outcome; it is on the disk when this returns."""
+        append_line(self.path / OUTCOMES, json.dumps(asdict(tried)))
+
+    def tried(self, stage: str) -> list[Tried]:
+        """Return the outcomes of a stage, in order.
+
+        Raises:
+            UnusableInputError: a line can't be read, or attempts are missing.
+        """
+        path = self.path / OUTCOMES
+        lines = json_lines(path, "an attempt's outcome", lambda value, _where: Tried(**value))
+        found = [line for line in lines if line.stage == stage]
+        numbers = [line.attempt for line in found]
+        if numbers != list(range(len(found))):
+            raise UnusableInputError(
+                f"{path}: attempts of stage {stage} are missing, or stand there twice. Restore the "
+                "file, or begin a new gate in another --output_dir."
+            )
+        return found
+
+
+def outcomes(done: Sequence[tuple[order.Attempt, Tried]], tasks: int) -> Outcomes:
+    """Return the complete rounds of a stage, told apart by the key."""
+    rounds = len(done) // (2 * tasks)
+    arrays = np.zeros((2, rounds, tasks, 2), dtype=bool)
+    for attempt, tried in done[: 2 * tasks * rounds]:
+        place = attempt.round, attempt.task, order.SIDES.index(attempt.side)
+        arrays[(0, *place)], arrays[(1, *place)] = tried.success, tried.safety
+    return Outcomes(arrays[0], arrays[1])

@@ -1,0 +1,131 @@
+"""The promotion record: what was promoted on which evidence, by hash, to be checked afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, sha256, write_json
+from gaploop.finetune.gate import order
+from gaploop.finetune.gate.folder import OUTCOMES, RESULT, SETUP
+from gaploop.finetune.runs import versions
+
+SCHEMA: Final = "gaploop.promotion.v1"
+PROMOTION: Final = "promotion.json"
+SUITE: Final = "suite.json"
+KEPT: Final = (RESULT, SETUP, OUTCOMES, SUITE, order.OPENED)
+"""Files of the gate's folder that the record names by hash, where they are there."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a record names.
+
+    Attributes:
+        what: what it is, in words.
+        ok: it is there and unchanged.
+        says: what is wrong with it, or "".
+    """
+
+    what: str
+    ok: bool
+    says: str = ""
+
+
+def write_promotion(
+    folder: Path, policies: Mapping[str, Path], suite: Path | None, recorded: Path | None
+) -> Path:
+    """Write `promotion.json` beside the gate's result, once all its files are final.
+
+    Args:
+        folder: the gate's.
+        policies: side to the folder of its policy.
+        suite: the suite's file, where it has one.
+        recorded: the outcomes' file, where they were recorded elsewhere.
+    """
+    result = read_json(folder / RESULT)
+    record = {
+        "schema": SCHEMA,
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "verdict": result["verdict"],
+        "says": result["says"],
+        "evidence": result["evidence"],
+        "stages": {stage["stage"]: stage["answer"] for stage in result["stages"]},
+        "not_run": result["not_run"],
+        "policies": {side: _policy(path) for side, path in policies.items()},
+        "files": {name: sha256(folder / name) for name in KEPT if (folder / name).exists()},
+        "sources": {str(path.absolute()): sha256(path) for path in (suite, recorded) if path},
+        "versions": versions(),
+    }
+    record["sha256"] = _own_hash(record)
+    write_json(folder / PROMOTION, record)
+    return folder / PROMOTION
+
+
+def verify(path: Path) -> list[Finding]:
+    """Check everything that a promotion record names.
+
+    Raises:
+        UnusableInputError: it isn't a promotion record.
+    """
+    record = read_json(path)
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        raise UnusableInputError(f"{path} is not a {SCHEMA} file. gaploop gate writes one.")
+    return list(_findings(record, path.parent))
+
+
+def _findings(record: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
+    unchanged = record.get("sha256") == _own_hash(record)
+    yield Finding("the record itself", unchanged, "" if unchanged else "was changed afterwards")
+    for name, digest in record["files"].items():
+        yield _checked(name, folder / name, digest)
+    for name, digest in record["sources"].items():
+        yield _checked(name, Path(name), digest)
+    for side, policy in record["policies"].items():
+        yield _checked(f"{side} policy", Path(policy["path"]), policy["sha256"])
+        run = policy["run"]
+        if run:
+            yield _checked(f"{side} run.json", Path(run["path"]), run["sha256"])
+    yield _sealed_order(record, folder)
+
+
+def _checked(what: str, path: Path, digest: str) -> Finding:
+    if not path.exists():
+        return Finding(what, False, f"{path} is gone")
+    same = sha256(path) == digest
+    return Finding(what, same, "" if same else f"{path} was changed afterwards")
+
+
+def _sealed_order(record: Mapping[str, Any], folder: Path) -> Finding:
+    """Check that the order of the attempts is the one that was committed to before the first."""
+    what = "the order of the attempts"
+    if order.OPENED not in record["files"]:
+        return Finding(what, True, "recorded elsewhere")
+    try:
+        setup, key = read_json(folder / SETUP), read_json(folder / order.OPENED)
+    except UnusableInputError as error:
+        return Finding(what, False, str(error))
+    same = order.commitment(key) == setup.get("order_sha256")
+    return Finding(what, same, "" if same else "isn't the one that the gate began with")
+
+
+def _policy(path: Path) -> dict[str, Any]:
+    """Return how a record names a policy, with the training run that it came from."""
+    run = next((p for p in (path / "run.json", path.parent / "run.json") if p.exists()), None)
+    found: dict[str, Any] = {"path": str(path.absolute()), "sha256": sha256(path), "run": None}
+    if run:
+        held = read_json(run)
+        kept = {name: held.get(name) for name in ("id", "lineage", "seed", "command")}
+        found["run"] = {"path": str(run.absolute()), "sha256": sha256(run), **kept}
+    return found
+
+
+def _own_hash(record: Mapping[str, Any]) -> str:
+    rest = {name: value for name, value in record.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

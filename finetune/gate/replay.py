@@ -1,0 +1,142 @@
+"""Outcomes that were recorded elsewhere, replayed as if they came in one by one."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.suite import Suite, SuiteTask
+from gaploop.finetune.gate.judge import Outcomes
+from gaploop.finetune.gate.order import SIDES
+
+NEEDED: Final = ("policy", "success")
+OPTIONAL: Final = ("task", "pair", "safety")
+TRUE: Final = ("1", "true", "yes", "y", "success")
+FALSE: Final = ("0", "false", "no", "n", "failure")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Outcomes of a file.
+
+    Attributes:
+        tasks: names of its tasks, in order.
+        outcomes: complete rounds.
+        left_out: attempts without a partner, or after the last complete round.
+    """
+
+    tasks: tuple[str, ...]
+    outcomes: Outcomes
+    left_out: int
+
+
+def read_outcomes(path: Path, suite: Suite | None) -> Replay:
+    """Read a CSV file with a line per attempt: policy, success, and task, pair, safety if known.
+
+    `policy` is baseline or candidate. Attempts of a task with the same `pair` belong together;
+    without that column the first of each do, the second of each, and so on.
+
+    Raises:
+        UnusableInputError: a column or value is missing or unknown, or there is no pair at all.
+    """
+    rows = _rows(path)
+    named = tuple(dict.fromkeys(row.task for row in rows))
+    tasks = tuple(task.name for task in suite.tasks) if suite else named
+    if suite and named == ("",) and len(tasks) == 1:
+        named, rows = tasks, [_Row(r.side, r.success, r.safety, tasks[0], r.pair) for r in rows]
+    for name in named:
+        if name not in tasks:
+            raise unknown_choice("task", name, tasks, f"{path}, column task")
+    pairs = [_pairs([row for row in rows if row.task == name], path) for name in tasks]
+    rounds = min(len(found) for found in pairs)
+    if not rounds:
+        lacking = [
+            name or "the file" for name, found in zip(tasks, pairs, strict=True) if not found
+        ]
+        raise UnusableInputError(
+            f"{path}: no pair of attempts, one by each policy, of: {', '.join(lacking)}. Each task "
+            "needs lines with policy baseline and with policy candidate."
+        )
+    arrays = np.array([found[:rounds] for found in pairs], dtype=bool)  # tasks, rounds, side, kind
+    moved = arrays.transpose(3, 1, 0, 2)
+    return Replay(tasks, Outcomes(moved[0], moved[1]), len(rows) - 2 * rounds * len(tasks))
+
+
+def suite_of(tasks: Iterable[str], where: str) -> Suite:
+    """Return the suite of a file that comes without one: its tasks, with no pass rate to reach."""
+    entries = tuple(SuiteTask(name or "recorded outcomes", min_pass_rate=0.0) for name in tasks)
+    return Suite("recorded outcomes", entries, where=where)
+
+
+@dataclass(frozen=True)
+class _Row:
+    side: str
+    success: bool
+    safety: bool
+    task: str
+    pair: str
+
+
+def _rows(path: Path) -> list[_Row]:
+    try:
+        with path.open(newline="") as stream:
+            reader = csv.DictReader(stream)
+            columns = reader.fieldnames or []
+            lines = list(reader)
+    except FileNotFoundError:
+        raise UnusableInputError(f"{path} not found. Check --outcomes.") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UnusableInputError(f"{path} isn't a CSV file ({error}).") from None
+    for name in NEEDED:
+        if name not in columns:
+            raise UnusableInputError(
+                f"{path} has no column '{name}'. Needed: {', '.join(NEEDED)}; known too: "
+                f"{', '.join(OPTIONAL)}. It has: {', '.join(columns) or 'none'}."
+            )
+    return [_row(line, f"{path}, line {n}") for n, line in enumerate(lines, 2)]
+
+
+def _row(line: Mapping[str, Any], where: str) -> _Row:
+    side = (line["policy"] or "").strip().lower()
+    if side not in SIDES:
+        raise unknown_choice("policy", side, SIDES, where)
+    safety = line.get("safety") or "0"
+    return _Row(
+        side,
+        _flag(line["success"], f"{where}, success"),
+        _flag(safety, f"{where}, safety"),
+        (line.get("task") or "").strip(),
+        (line.get("pair") or "").strip(),
+    )
+
+
+def _flag(value: str | None, where: str) -> bool:
+    word = (value or "").strip().lower()
+    if word not in TRUE + FALSE:
+        raise UnusableInputError(f"{where}: {value!r} must be 1 or 0, or true or false.")
+    return word in TRUE
+
+
+def _pairs(rows: list[_Row], path: Path) -> list[list[list[bool]]]:
+    """Return pairs in the order in which they were complete: [side][success, safety]."""
+    waiting: dict[str, dict[str, list[bool]]] = {}
+    counts, complete = dict.fromkeys(SIDES, 0), []
+    for row in rows:
+        key = row.pair or f"#{counts[row.side]}"
+        counts[row.side] += 1
+        half = waiting.setdefault(key, {})
+        if row.side in half:
+            raise UnusableInputError(
+                f"{path}: pair {row.pair} of task '{row.task}' names {row.side} twice. Number "
+                "pairs so that each holds one attempt of both policies."
+            )
+        half[row.side] = [row.success, row.safety]
+        if len(half) == len(SIDES):
+            complete.append([half[side] for side in SIDES])
+    return complete

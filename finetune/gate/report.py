@@ -1,0 +1,248 @@
+"""The gate's page: the verdict, the evidence as it grew, what it was based on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.files import write_atomically
+from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, STYLE, new_figure
+from gaploop.failure_analysis.report.page import (
+    Section,
+    facts,
+    figure,
+    figure_png,
+    notice,
+    page,
+    section,
+    table,
+    text,
+)
+from gaploop.finetune.gate.design import Design
+from gaploop.finetune.gate.judge import Answer, StageResult, Track
+from gaploop.finetune.gate.run import GateResult
+from gaploop.finetune.verdict import Answer as Verdict
+
+REPORT: Final = "report.html"
+EVIDENCE: Final = "evidence.png"
+AGAINST: Final = "#b3402e"
+KINDS: Final = {Verdict.PROMOTE: "good", Verdict.REJECT: "bad", Verdict.INCONCLUSIVE: ""}
+TITLES: Final = {
+    "sim": "Regression in simulation",
+    "hardware": "Comparison on the station",
+    "canary": "Canary",
+    "full": "Whole fleet",
+}
+
+
+def write_report(result: GateResult, folder: Path, names: tuple[str, str]) -> Path:
+    """Write `report.html` and its pictures.
+
+    Args:
+        result: what the gate decided.
+        folder: where to.
+        names: baseline and candidate, as people know them.
+    """
+    sections = [_summary(result, names)]
+    for stage in result.stages:
+        if stage.tracks:
+            picture = figure_png(evidence_figure(stage))
+            if stage.stage == "hardware":
+                (folder / EVIDENCE).write_bytes(picture)
+            sections.append(_stage(stage, picture))
+    if result.canary is not None:
+        sections.append(_canary(result))
+    sections += [_design(result.design), _limits(result)]
+    path = folder / REPORT
+    write_atomically(path, page("Gate", sections, subtitle=f"{names[1]} against {names[0]}"))
+    return path
+
+
+def evidence_figure(stage: StageResult, at_most: int = 6) -> Any:
+    """Draw the evidence over the pairs of attempts, with what it has to reach.
+
+    The evidence is drawn as a share of its boundary, so that statements with several can share
+    an axis: at 1 a statement counts as shown.
+    """
+    import matplotlib as mpl
+
+    tracks = _telling(stage.tracks)[:at_most]
+    rounds = max((len(track.log10) for track in tracks), default=1)
+    per_round = stage.pairs / max(rounds, 1)
+    with mpl.rc_context(STYLE):
+        drawn, axes = new_figure(7.6, 3.6)
+        axes.axhline(1.0, color=INK, lw=1, ls=(0, (4, 3)))
+        axes.text(0, 1.03, "shown", color=INK, fontsize=9, va="bottom")
+        for n, track in enumerate(tracks):
+            x = [per_round * (k + 1) for k in range(len(track.log10))]
+            y = [max(e / track.boundary, -1.5) for e in track.log10]
+            colour = ACCENT if track.promotes else AGAINST
+            axes.plot(x, y, color=colour, lw=2.2 if n < 2 else 1, alpha=1 if n < 2 else 0.55)
+        for y, track, colour in _labels(tracks):
+            axes.annotate(
+                track.says, (stage.pairs, y), (6, 0), textcoords="offset points",
+                color=colour, fontsize=9, va="center", annotation_clip=False,
+            )  # fmt: skip
+        axes.set_ylim(-1.6, 1.6)
+        axes.set_xlim(0, max(stage.pairs, 1))
+        axes.set_xlabel("pairs of attempts")
+        axes.set_ylabel("evidence, of what is needed")
+    return drawn
+
+
+def _telling(tracks: Sequence[Track]) -> list[Track]:
+    """Return the two main statements first, then whatever came nearest to being shown."""
+    rest = sorted(tracks[2:], key=lambda t: -max(t.log10, default=0.0) / t.boundary)
+    return [*tracks[:2], *rest]
+
+
+def _labels(tracks: Sequence[Track]) -> list[tuple[float, Track, str]]:
+    """Return labels at the ends of their lines, moved apart."""
+    ends = sorted((min(max(t.log10[-1] / t.boundary, -1.5), 1.5), n) for n, t in enumerate(tracks))
+    placed: list[tuple[float, Track, str]] = []
+    lowest = -1.6
+    for y, n in ends:
+        lowest = max(y, lowest + 0.22)
+        placed.append((lowest, tracks[n], ACCENT if tracks[n].promotes else AGAINST))
+    return placed
+
+
+def power_figure(design: Design, gain: float) -> Any:
+    """Draw how often the comparison promotes, and its length, by the true difference."""
+    import matplotlib as mpl
+
+    x = [100 * point.difference for point in design.curve]
+    with mpl.rc_context(STYLE):
+        drawn, axes = new_figure(7.6, 3.2)
+        axes.axvline(100 * gain, color=PALE, lw=6)
+        axes.plot(x, [p.promoted for p in design.curve], color=ACCENT, lw=2.2, marker="o", ms=4)
+        axes.set_ylim(0, 1.05)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.set_ylabel("promoted", color=ACCENT)
+        axes.set_xlabel("true difference in success (points)")
+        other = axes.twinx()
+        other.plot(x, [p.pairs for p in design.curve], color=SOFT, lw=1.4, marker="s", ms=3)
+        other.axhline(design.fixed_pairs, color=SOFT, lw=1, ls=(0, (4, 3)))
+        other.annotate(
+            "fixed size", (x[0], design.fixed_pairs), (0, 4), textcoords="offset points",
+            color=SOFT, fontsize=9,
+        )  # fmt: skip
+        other.set_ylim(0, 1.15 * max(design.fixed_pairs, *(p.pairs for p in design.curve)))
+        other.set_ylabel("pairs on average", color=SOFT)
+        other.spines["right"].set_visible(True)
+    return drawn
+
+
+def _summary(result: GateResult, names: tuple[str, str]) -> Section:
+    rows = [(TITLES[s.stage], s.answer.value, s.pairs, s.says) for s in result.stages] + [
+        (TITLES[name], "not run", "", why) for name, why in result.not_run.items()
+    ]
+    pairs: list[tuple[str, str]] = [(result.verdict.value, f"{names[1]} against {names[0]}")]
+    hardware = result.stage("hardware")
+    if hardware is not None and hardware.difference is not None:
+        value, low, high = hardware.difference
+        pairs.append((f"{value:+.1%}", f"difference, {low:+.1%} to {high:+.1%}"))
+        pairs.append((str(2 * hardware.pairs), "attempts in the comparison"))
+    blocks = [
+        notice(result.says, KINDS[result.verdict]),
+        facts(pairs),
+        table(("stage", "answer", "pairs or episodes", "why"), rows, numbers=(2,)),
+        text(f"Evidence: {result.evidence}."),
+    ]
+    return section("Verdict", "Stages run in this order; what fails stops what follows.", blocks)
+
+
+def _stage(stage: StageResult, picture: bytes) -> Section:
+    rows = [(name, str(rate)) for name, rate in stage.rates.items()]
+    lead = f"{stage.answer.value.capitalize()} after {stage.pairs} pairs: {stage.says}."
+    caption = (
+        "Evidence over the pairs. Blue speaks for the candidate, red against it. A line that "
+        "reaches the dashed one has shown its statement, at the stated error rate, whenever one "
+        "looks."
+    )
+    blocks = [figure(picture, caption, 860), table(("success", "rate, 95 % Wilson interval"), rows)]
+    head = ("statement", "for", "shown after round", "evidence, powers of ten", "needed")
+    shown = [
+        (
+            track.says,
+            "promotion" if track.promotes else "rejection",
+            track.crossed or "—",
+            f"{max(track.log10, default=0.0):.2f}",
+            f"{track.boundary:.2f}",
+        )
+        for track in stage.tracks
+    ]
+    blocks.append(table(head, shown, numbers=(2, 3, 4)))
+    return section(TITLES[stage.stage], lead, blocks)
+
+
+def canary_figure(result: GateResult) -> Any:
+    """Draw the evidence of a loss and of danger over the candidate's episodes."""
+    import math
+
+    import matplotlib as mpl
+
+    canary = result.canary
+    assert canary is not None, "called only for a gate with a canary"
+    bound = math.log(3 / canary.rules.alpha)
+    x = [episodes for episodes, _, _ in canary.evidence]
+    with mpl.rc_context(STYLE):
+        drawn, axes = new_figure(7.6, 3.0)
+        axes.axhline(1.0, color=INK, lw=1, ls=(0, (4, 3)))
+        axes.text(0, 1.03, "roll back", color=INK, fontsize=9, va="bottom")
+        for column, name, colour in ((1, "loses success", AGAINST), (2, "is unsafe", SOFT)):
+            y = [max(entry[column] / bound, -1.5) for entry in canary.evidence]
+            axes.plot(x, y, color=colour, lw=1.8, label=name)
+        axes.set_ylim(-1.6, 1.6)
+        axes.set_xlabel("episodes of the candidate")
+        axes.set_ylabel("evidence, of what is needed")
+        axes.legend(frameon=False, loc="lower left")
+    return drawn
+
+
+def _canary(result: GateResult) -> Section:
+    canary, fleet = result.canary, result.fleet
+    if canary is None:
+        raise ValueError("a gate without a canary")
+    lead = f"{canary.phase.value.replace('_', ' ').capitalize()}: {canary.says}."
+    blocks = []
+    if fleet is not None:
+        blocks.append(
+            notice(
+                f"The fleet is simulated: {len(canary.robots)} stations with the success that was "
+                "measured in the comparison. It shows the machinery, not the candidate."
+            )
+        )
+        silent = ", ".join(fleet.silent) or "none"
+        blocks.append(text(f"Stations that lost their connection for good: {silent}."))
+    if canary.evidence:
+        blocks.append(figure(figure_png(canary_figure(result)), "Evidence for a roll-back.", 860))
+    return section("Canary and whole fleet", lead, blocks)
+
+
+def _design(design: Design) -> Section:
+    rows = [(f"{p.difference:+.0%}", f"{p.promoted:.0%}", f"{p.pairs:.0f}") for p in design.curve]
+    lead = (
+        f"Planned before the first attempt: better by more than {design.margin:.1%}, at most "
+        f"{design.max_pairs} pairs. A test of fixed size needs {design.fixed_pairs}."
+    )
+    head = ("true difference", "promoted", "pairs on average")
+    return section("What was to be expected", lead, [table(head, rows, numbers=(1, 2))])
+
+
+def _limits(result: GateResult) -> Section:
+    open_words = [s.stage for s in result.stages if s.answer is Answer.OPEN]
+    blocks = [
+        text(
+            "Wilson intervals describe success rates; they don't allow for having looked along "
+            "the way. The interval of the difference does."
+        ),
+        text(
+            "The margin rests on retrain_sd, how much trainings on the same data differ. One "
+            "candidate is one training: no number of attempts shows what another would do."
+        ),
+    ]
+    if open_words:
+        blocks.append(text(f"Not over yet: {', '.join(open_words)}."))
+    return section("What this does not show", "", blocks)

@@ -1,0 +1,296 @@
+"""The gate: stage after stage, each with its own rule; what fails stops what would follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import json_lines, write_json
+from gaploop.core.suite import Suite, SuiteTask
+from gaploop.core.vocabulary import Domain
+from gaploop.finetune.evaluation import evidence
+from gaploop.finetune.gate import order
+from gaploop.finetune.gate.canary import Canary, Phase, Report, replay
+from gaploop.finetune.gate.design import Design, make_design
+from gaploop.finetune.gate.fleet import FleetRun, FleetSpec, simulate
+from gaploop.finetune.gate.folder import RESULT, SCHEMA, GateFolder, Tried, outcomes
+from gaploop.finetune.gate.judge import (
+    CANARY,
+    FULL,
+    HARDWARE,
+    SIM,
+    STAGES,
+    Answer,
+    Outcomes,
+    StageResult,
+    judge_hardware,
+    judge_sim,
+)
+from gaploop.finetune.gate.replay import Replay
+from gaploop.finetune.verdict import Answer as Verdict
+
+ASSIGNMENT: Final = "assignment.json"
+SIM_TIMEOUT_S: Final = 8.0
+"""Time limit of an attempt in nominal simulation [simulated s]."""
+
+type Try = Callable[[str, order.Attempt], Tried]
+type Say = Callable[[str, int], None]
+"""Called with a stage and how many pairs of attempts it has."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What is to be decided, and how attempts are made.
+
+    Attributes:
+        policies: side to the folder of its policy; empty for recorded outcomes.
+        last: the stage after which to stop.
+        station: makes attempts on the station; None for the embedded cell.
+        recorded: outcomes to replay in the place of attempts.
+        reports: what the robots of a fleet report; None simulates a fleet, in the embedded cell.
+    """
+
+    suite: Suite
+    policies: dict[str, Path]
+    last: str = FULL
+    station: Try | None = None
+    recorded: Replay | None = None
+    reports: Path | None = None
+
+    @property
+    def domain(self) -> Domain | None:
+        """Where the comparison is made; None where nobody knows."""
+        if self.recorded is not None:
+            return None
+        if self.station is not None:
+            return Domain.REAL
+        has_gaps = any(task.gaps or task.conditions for task in self.suite.tasks)
+        return Domain.SIM_TARGET if has_gaps else Domain.SIM
+
+    @property
+    def sim_tasks(self) -> tuple[str, ...]:
+        """Tasks of the regression in simulation."""
+        if self.suite.sim_tasks or self.domain in (Domain.REAL, None):
+            return self.suite.sim_tasks if self.recorded is None else ()
+        return tuple(dict.fromkeys(task.task for task in self.suite.tasks))
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """What was decided.
+
+    Attributes:
+        stages: those that ran, in order.
+        not_run: stage to why it didn't run.
+        canary: the controller, where there was a canary.
+        fleet: the simulated fleet, where there was one.
+    """
+
+    verdict: Verdict
+    says: str
+    design: Design
+    stages: tuple[StageResult, ...]
+    not_run: dict[str, str] = field(default_factory=dict)
+    evidence: str = ""
+    canary: Canary | None = None
+    fleet: FleetRun | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 promote, 1 reject, 3 inconclusive."""
+        return {Verdict.PROMOTE: 0, Verdict.REJECT: 1, Verdict.INCONCLUSIVE: 3}[self.verdict]
+
+    def stage(self, name: str) -> StageResult | None:
+        """Return what a stage found, if it ran."""
+        return next((stage for stage in self.stages if stage.stage == name), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `gate.json` holds, but for what only the folder knows."""
+        return {
+            "schema": SCHEMA,
+            "verdict": self.verdict.value,
+            "says": self.says,
+            "evidence": self.evidence,
+            "stages": [stage.to_json() for stage in self.stages],
+            "not_run": self.not_run,
+            "design": self.design.to_json(),
+        }
+
+
+def run_gate(
+    gate: Gate, folder: GateFolder, design: Design,
+    say: Say = lambda _stage, _done: None,
+) -> GateResult:  # fmt: skip
+    """Run the stages that haven't run yet, up to `gate.last`; write `gate.json`.
+
+    Raises:
+        UnusableInputError: as policies, cells and files say.
+    """
+    stages: list[StageResult] = []
+    not_run: dict[str, str] = {}
+    held: dict[str, Any] = {}
+    for name in STAGES:
+        why = _why_not(name, gate, stages)
+        if why:
+            not_run[name] = why
+            continue
+        if name == SIM:
+            stages.append(_sim(gate, folder, say))
+        elif name == HARDWARE:
+            stages.append(_hardware(gate, folder, design, say))
+        elif name == CANARY:
+            held = _canary(gate, folder, stages)
+            stages.append(held.pop("stage"))
+        else:
+            stages.append(_full(held["canary"]))
+    result = _concluded(gate, design, stages, not_run, held)
+    opened = order.unseal(folder.path) if result.verdict is not Verdict.INCONCLUSIVE else None
+    record = {"order_sha256": folder.commitment, "order": opened, "contest": vars(folder.contest)}
+    write_json(folder.path / RESULT, result.to_json() | record)
+    return result
+
+
+def plan(suite: Suite, seed: int = 0) -> Design:
+    """Return the plan of a suite's comparison.
+
+    Raises:
+        UnusableInputError: its rules can't be met.
+    """
+    return make_design(suite.rules, len(suite.tasks), seed)
+
+
+def _why_not(name: str, gate: Gate, stages: Sequence[StageResult]) -> str:
+    """Return why a stage doesn't run, or "" where it does."""
+    if stages and stages[-1].answer is not Answer.PASSED:
+        return f"{stages[-1].stage} didn't pass"
+    if STAGES.index(name) > STAGES.index(gate.last):
+        return f"--stage={gate.last}"
+    if name == SIM and not gate.sim_tasks:
+        return "recorded outcomes" if gate.recorded else "the suite names no sim_tasks"
+    if name in (CANARY, FULL):
+        if gate.recorded is not None:
+            return "recorded outcomes"
+        if gate.reports is None and gate.domain is Domain.REAL:
+            return "no --reports of a fleet"
+    return ""
+
+
+def _sim(gate: Gate, folder: GateFolder, say: Say) -> StageResult:
+    names = gate.sim_tasks
+    tasks = [SuiteTask(n, success_check="script", timeout_s=SIM_TIMEOUT_S) for n in names]
+
+    def judge(seen: Outcomes) -> StageResult:
+        return judge_sim(seen, gate.suite, names)
+
+    return _contested(SIM, gate, folder, tasks, judge, say, None)
+
+
+def _hardware(gate: Gate, folder: GateFolder, design: Design, say: Say) -> StageResult:
+    def judge(seen: Outcomes) -> StageResult:
+        return judge_hardware(seen, gate.suite, design)
+
+    if gate.recorded is not None:
+        return judge(gate.recorded.outcomes)
+    return _contested(HARDWARE, gate, folder, gate.suite.tasks, judge, say, gate.station)
+
+
+def _contested(
+    stage: str, gate: Gate, folder: GateFolder, tasks: Sequence[SuiteTask],
+    judge: Callable[[Outcomes], StageResult], say: Say, station: Try | None,
+) -> StageResult:  # fmt: skip
+    """Make attempts until the stage is decided, from where it stopped."""
+    count, tried = len(tasks), folder.tried(stage)
+    turns = order.attempts(folder.seed, stage, count)
+    done = list(zip(islice(turns, len(tried)), tried, strict=True))
+    with ExitStack() as stack:
+        attempt = station
+        while True:
+            result = judge(outcomes(done, count))
+            say(stage, result.pairs)
+            if result.answer is not Answer.OPEN:
+                return result
+            if attempt is None:
+                from gaploop.finetune.gate.cell_attempts import CellAttempts  # here: torch
+
+                attempt = stack.enter_context(CellAttempts(gate.policies, tasks))
+            for turn in islice(turns, 2 * count - len(done) % (2 * count)):
+                done.append((turn, attempt(stage, turn)))
+                folder.add(done[-1][1])
+
+
+def _canary(gate: Gate, folder: GateFolder, stages: Sequence[StageResult]) -> dict[str, Any]:
+    """Return the canary's stage, its controller, and the fleet where it was simulated."""
+    rules = gate.suite.canary
+    if gate.reports is None:
+        rates = stages[-1].rates
+        spec = FleetSpec(baseline=rates["baseline"].rate, candidate=rates["candidate"].rate)
+        run = simulate(rules, spec, folder.seed)
+        return {"stage": _canary_stage(run.canary), "canary": run.canary, "fleet": run}
+    if not rules.fleet:
+        raise UnusableInputError(
+            f"{gate.suite.where}: canary: --reports needs the robots' names, such as "
+            "fleet: [arm_1, arm_2]."
+        )
+    canary = Canary(rules, rules.fleet, folder.seed)
+    reports = json_lines(gate.reports, "a robot's report", lambda v, _where: Report(**v))
+    replay(canary, reports)
+    leases = {robot: canary.lease(robot, 0.0).share for robot in canary.robots}
+    write_json(
+        folder.path / ASSIGNMENT,
+        {"phase": canary.phase.value, "seed": canary.seed, "lease_s": rules.lease_s,
+         "share": leases},
+    )  # fmt: skip
+    return {"stage": _canary_stage(canary), "canary": canary}
+
+
+def _canary_stage(canary: Canary) -> StageResult:
+    answer = {
+        Phase.CANARY: Answer.OPEN,
+        Phase.UNDECIDED: Answer.UNDECIDED,
+        Phase.ROLLED_BACK: Answer.PASSED if canary.widened else Answer.FAILED,
+    }.get(canary.phase, Answer.PASSED)
+    says = canary.widened if answer is Answer.PASSED else _canary_words(canary)
+    return StageResult(CANARY, answer, says, canary.episodes)
+
+
+def _full(canary: Canary) -> StageResult:
+    answer = {
+        Phase.PROMOTED: Answer.PASSED,
+        Phase.ROLLED_BACK: Answer.FAILED,
+    }.get(canary.phase, Answer.OPEN)
+    return StageResult(FULL, answer, _canary_words(canary), canary.episodes)
+
+
+def _canary_words(canary: Canary) -> str:
+    if canary.phase in (Phase.CANARY, Phase.FULL):
+        return f"{canary.episodes} episodes so far; run the gate again as reports come in"
+    if canary.phase is Phase.ROLLED_BACK:
+        return f"rolled back: {canary.says}"
+    return canary.says
+
+
+def _concluded(
+    gate: Gate, design: Design, stages: Sequence[StageResult], not_run: dict[str, str],
+    held: dict[str, Any],
+) -> GateResult:  # fmt: skip
+    last = stages[-1]
+    compared = any(stage.stage == HARDWARE for stage in stages)
+    if last.answer is Answer.FAILED:
+        verdict = Verdict.REJECT
+    elif last.answer is Answer.PASSED and compared:
+        verdict = Verdict.PROMOTE
+    else:
+        verdict = Verdict.INCONCLUSIVE
+    domain = gate.domain
+    prefix = "Sim-to-sim: " if domain is Domain.SIM_TARGET else ""
+    words = "; ".join(f"{stage.stage} {stage.answer.value}: {stage.says}" for stage in stages[-1:])
+    says = f"{prefix}{words}."
+    if last.answer is Answer.PASSED and not compared:
+        says += " Not compared on the station yet."
+    where = evidence(domain) if domain else "recorded outcomes; their order wasn't drawn here"
+    return GateResult(verdict, says, design, tuple(stages), not_run, where, **held)

@@ -1,0 +1,156 @@
+"""Attempts on a station with a person: who judges isn't told which policy drives."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.suite import SuiteTask
+from gaploop.finetune.gate.checks import Evidence, check_of, named_function
+from gaploop.finetune.gate.folder import Tried
+from gaploop.finetune.gate.order import Attempt
+
+NOW: Final = "now"
+"""Link in the gate's folder to the policy whose turn it is, under the same name for both."""
+ATTEMPTS: Final = "attempts"
+PLACEHOLDERS: Final = ("policy", "out", "instruction", "timeout_s", "scene")
+ANSWERS: Final = {
+    "y": "it succeeded",
+    "n": "it failed",
+    "again": "it didn't count; the same attempt once more",
+    "safety": "it failed and was unsafe: a safety stop, a collision, a person in the way",
+}
+
+type Ask = Callable[[str], str]
+
+
+class StationAttempts:
+    """Leads an operator through attempts.
+
+    Before each one the link `now/policy` points to the policy whose turn it is, and the command,
+    if any, is run with it. Neither the question nor the folder names the policy.
+
+    Args:
+        folder: the gate's.
+        policies: side to the folder of its policy.
+        tasks: what they are tried on.
+        command: runs one attempt; may hold {policy}, {out}, {instruction}, {timeout_s}, {scene}.
+            "" where something else drives whatever `now/policy` points to.
+        ask: shows a question and returns the answer.
+
+    Raises:
+        UnusableInputError: an unknown placeholder, or a check that doesn't exist.
+    """
+
+    def __init__(
+        self, folder: Path, policies: Mapping[str, Path], tasks: Sequence[SuiteTask],
+        command: str, ask: Ask,
+    ) -> None:  # fmt: skip
+        self._folder, self._policies, self._tasks = folder, dict(policies), tuple(tasks)
+        self._command, self._ask = command, ask
+        self._checks = [check_of(task) for task in tasks]
+        self._resets = [_reset_of(task) for task in tasks]
+        for task, check in zip(tasks, self._checks, strict=True):
+            if task.success_check != "operator" and check is None:
+                raise UnusableInputError(
+                    f"Task '{task.name}' has no check, and only the embedded cell can judge by "
+                    "itself. Give it check: module:function, or success_check: operator."
+                )
+        _words(command, dict.fromkeys(PLACEHOLDERS, ""))
+
+    def __call__(self, stage: str, attempt: Attempt) -> Tried:
+        """Make one attempt, as often as the operator says that it didn't count."""
+        task = self._tasks[attempt.task]
+        policy = self._point_to(self._policies[attempt.side])
+        out = self._folder / ATTEMPTS / f"{stage}_{attempt.number:05d}"
+        out.mkdir(parents=True, exist_ok=True)
+        while True:
+            self._set_up(task, attempt)
+            began_s = time.monotonic()
+            trouble = self._run(task, attempt, policy, out)
+            lasted_s = round(time.monotonic() - began_s, 3)
+            answer = self._judged(attempt, task, out, trouble)
+            if answer != "again":
+                won, unsafe = answer == "y", answer == "safety"
+                return Tried(stage, attempt.number, won, unsafe, lasted_s, ANSWERS[answer])
+
+    def _set_up(self, task: SuiteTask, attempt: Attempt) -> None:
+        place = f"Attempt {attempt.number + 1}, {task.name}."
+        words, function = self._resets[attempt.task]
+        if function is not None:
+            function(attempt.scene)
+        told = words or ("" if function else "Set the scene up as for every attempt.")
+        if told:
+            half = "first" if attempt.number % 2 == 0 else "second"
+            pair = f"Scene {attempt.round + 1}, {half} of two: both must begin alike."
+            self._ask(f"{place} {told} {pair} Press Enter when it is ready.")
+
+    def _run(self, task: SuiteTask, attempt: Attempt, policy: Path, out: Path) -> str:
+        """Run the command, if any; return what went wrong, or ""."""
+        if not self._command:
+            if task.success_check != "operator":
+                self._ask(f"Let the policy in {policy} run, then press Enter.")
+            return ""
+        values = {
+            "policy": str(policy),
+            "out": str(out),
+            "instruction": task.instruction,
+            "timeout_s": f"{task.timeout_s:g}",
+            "scene": str(attempt.scene),
+        }
+        log = out / "log.txt"  # not on the terminal: it may name the policy
+        try:
+            with log.open("ab") as stream:
+                done = subprocess.run(
+                    _words(self._command, values), stdin=subprocess.DEVNULL, stdout=stream,
+                    stderr=subprocess.STDOUT, check=False,
+                )  # fmt: skip
+        except OSError as error:
+            raise UnusableInputError(
+                f"--command can't be run ({error.strerror}: {error.filename}). Mend it; outcomes "
+                "so far are kept."
+            ) from None
+        return f"The command ended with code {done.returncode}." if done.returncode else ""
+
+    def _judged(self, attempt: Attempt, task: SuiteTask, out: Path, trouble: str) -> str:
+        """Return one of `ANSWERS`."""
+        check = self._checks[attempt.task]
+        if check is not None and not trouble:
+            return "y" if check(Evidence(task.instruction, folder=out)) else "n"
+        question = f"{trouble} Did it succeed? {', '.join(ANSWERS)}:".strip()
+        while (answer := self._ask(question).strip().lower()) not in ANSWERS:
+            meant = "; ".join(f"{key} = {says}" for key, says in ANSWERS.items())
+            question = f"Please answer one of these. {meant}:"
+        return answer
+
+    def _point_to(self, policy: Path) -> Path:
+        link = self._folder / NOW / "policy"
+        link.parent.mkdir(exist_ok=True)
+        fresh = link.with_name(".policy")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(policy.absolute(), target_is_directory=True)
+        fresh.replace(link)
+        return link
+
+
+def _reset_of(task: SuiteTask) -> tuple[str, Callable[[int], object] | None]:
+    """Return what the operator is told to set up, and the function that does it."""
+    is_function = task.reset.count(":") == 1 and not any(c.isspace() for c in task.reset)
+    if is_function:
+        return "", named_function(task.reset, f"reset of task '{task.name}'")
+    return task.reset, None
+
+
+def _words(command: str, values: Mapping[str, str]) -> list[str]:
+    try:
+        return [word.format(**values) for word in shlex.split(command)]
+    except (KeyError, ValueError, IndexError) as error:
+        raise UnusableInputError(
+            f"--command={command!r}: {error} isn't a placeholder. One of: "
+            f"{', '.join('{' + name + '}' for name in PLACEHOLDERS)}."
+        ) from None

@@ -1,0 +1,269 @@
+"""`gaploop gate`: may a candidate policy replace the baseline? promote, reject or inconclusive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gaploop.core.suite import Suite
+    from gaploop.finetune.gate.design import Design
+    from gaploop.finetune.gate.folder import Contest, GateFolder
+    from gaploop.finetune.gate.run import Gate, GateResult
+
+EXAMPLE: Final = """\
+gaploop gate --baseline=base --candidate=adapted/adapter
+gaploop gate --baseline=base --candidate=adapted/adapter --suite=suite.yaml --stage=sim --json
+gaploop gate --baseline=base --candidate=adapted/adapter --suite=suite.yaml \\
+    --command='gaploop rollout --policy.path={policy} --config_path=station.yaml'
+gaploop gate --outcomes=outcomes.csv --json
+gaploop gate --example > suite.yaml
+gaploop gate --verify=outputs/gate/1a2b3c/promotion.json
+"""
+
+POSITIONAL: Final = ("baseline", "candidate")
+FOLDER: Final = Path("outputs") / "gate"
+
+
+@dataclass
+class GateConfig:
+    """Decide whether a candidate policy may replace the baseline: promote, reject, inconclusive.
+
+    Stages run in this order, each with its own rule: sim (nothing forgotten in simulation),
+    hardware (blinded, interleaved comparison on the station), canary (a share of a fleet, with
+    roll-back), full (all of it). Power is printed before the first attempt; the comparison may
+    be looked at and stopped after any. Outcomes are kept as they come: the same command goes on
+    where it stopped. Without a suite both are tried on the embedded cell, which is sim-to-sim.
+    """
+
+    baseline: str = ""
+    """The policy in use: a folder, a name on the Hub, or base."""
+    candidate: str = ""
+    """The one that may replace it."""
+    suite: Path | None = None
+    """Tasks and rules; see --example. The embedded cell's unless given."""
+    stage: str = "full"
+    """Go as far as this stage: sim, hardware, canary or full."""
+    command: str = ""
+    """Runs one attempt on the station; {policy} {out} {instruction} {timeout_s} {scene} are filled
+    in. Without it, run whatever OUTPUT_DIR/now/policy points to."""
+    outcomes: Path | None = None
+    """Judge outcomes recorded elsewhere instead: CSV with columns policy (baseline or candidate),
+    success, and task, pair, safety where known."""
+    reports: Path | None = None
+    """What the robots of a fleet report, a line of JSON per episode; for canary and full."""
+    seed: int | None = None
+    """Draws the order and the scenes; random unless given."""
+    output_dir: Path | None = None
+    """The gate's folder; outputs/gate/<id of the comparison> unless given."""
+    verify: Path | None = None
+    """Check everything that a promotion.json names, by hash, and do nothing else."""
+    example: bool = False
+    """Print a suite to start from, and do nothing else."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def run(config: GateConfig) -> int:
+    """Run the gate, or check what it left."""
+    if config.example:
+        options.emit(False, {}, example_suite().read_text().rstrip())
+        return 0
+    if config.verify is not None:
+        return _verify(config.verify, config.json)
+    _check(config)
+    from gaploop.finetune.gate.run import plan, run_gate
+
+    suite = _suite(config)
+    gate, folder = _prepared(config, suite)
+    suite = gate.suite
+    with options.progress("Planning"):
+        design = plan(suite, folder.seed)
+    _tell(_planned(suite, design))
+    if folder.resumed:
+        _tell(f"Going on in {folder.path}.")
+    with options.progress("Attempts, pairs", total=None) as advance:
+        result = run_gate(gate, folder, design, _shown(advance))
+    _write(config, gate, folder, result)
+    told = {"output_dir": folder.path, "baseline": config.baseline, "candidate": config.candidate}
+    options.emit(config.json, result.to_json() | told, _text(result, folder.path))
+    return result.exit_code
+
+
+def example_suite() -> Path:
+    """Return the file of the embedded cell's suite, which explains itself."""
+    from gaploop.finetune import gate
+
+    return Path(gate.__path__[0]) / "suite_so101_cell.yaml"
+
+
+def _check(config: GateConfig) -> None:
+    from gaploop.finetune.gate.judge import STAGES
+
+    if config.stage not in STAGES:
+        raise unknown_choice("stage", config.stage, STAGES, "--stage")
+    if config.outcomes is None:
+        for name in ("baseline", "candidate"):
+            if not getattr(config, name):
+                raise UnusableInputError(
+                    f"Which {name}? Name its folder with --{name}=DIR, or give --outcomes=FILE.csv."
+                )
+
+
+def _suite(config: GateConfig) -> Suite | None:
+    from gaploop.core.suite import load_suite
+
+    if config.suite is not None:
+        return load_suite(config.suite)
+    return None if config.outcomes is not None else load_suite(example_suite())
+
+
+def _prepared(config: GateConfig, suite: Suite | None) -> tuple[Gate, GateFolder]:
+    """Return what is to be decided, and its folder."""
+    import hashlib
+    import json
+
+    from gaploop.core.files import sha256, writable_folder, write_json
+    from gaploop.finetune.gate.folder import Contest, GateFolder
+    from gaploop.finetune.gate.promotion import SUITE
+    from gaploop.finetune.gate.replay import read_outcomes, suite_of
+    from gaploop.finetune.gate.run import Gate
+
+    recorded = read_outcomes(config.outcomes, suite) if config.outcomes else None
+    if suite is None:
+        if recorded is None:
+            raise AssertionError("only recorded outcomes come without a suite")
+        suite = suite_of(recorded.tasks, str(config.outcomes))
+    written = options.jsonable(suite) | {"where": ""}
+    text = json.dumps(written, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    if config.outcomes is not None:
+        ids, policies = (sha256(config.outcomes),) * 2, {}
+    else:
+        ids, policies = _policies(config)
+    contest = Contest(ids[0], ids[1], digest)
+    path = writable_folder(config.output_dir or FOLDER / _short(contest))
+    folder = GateFolder(path, contest, config.seed)
+    write_json(path / SUITE, written)
+    gate = Gate(suite, policies, config.stage, None, recorded, config.reports)
+    return _with_station(config, gate, path), folder
+
+
+def _policies(config: GateConfig) -> tuple[tuple[str, str], dict[str, Path]]:
+    from gaploop.finetune.lerobot_policy import policy_id, resolve
+
+    folders = {side: resolve(getattr(config, side)) for side in ("baseline", "candidate")}
+    return (policy_id(folders["baseline"]), policy_id(folders["candidate"])), folders
+
+
+def _short(contest: Contest) -> str:
+    import hashlib
+
+    named = "\n".join((contest.baseline, contest.candidate, contest.suite))
+    return hashlib.sha256(named.encode()).hexdigest()[:12]
+
+
+def _with_station(config: GateConfig, gate: Gate, path: Path) -> Gate:
+    """Return the gate with a station where a person or a command makes the attempts."""
+    from dataclasses import replace
+
+    if gate.recorded is not None or not (gate.suite.asks or config.command):
+        return gate
+    from gaploop.finetune.gate.station_attempts import StationAttempts
+
+    attempts = StationAttempts(path, gate.policies, gate.suite.tasks, config.command, ask)
+    return replace(gate, station=attempts)
+
+
+def ask(question: str) -> str:
+    """Ask on stderr, so that stdout stays free for JSON; return the answer.
+
+    Raises:
+        UnusableInputError: nobody is there to answer.
+    """
+    import sys
+
+    print(question, end=" ", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    if not line:
+        raise UnusableInputError(
+            "Nobody answers: the input is closed. Outcomes so far are kept; run the same command "
+            "in a terminal to go on."
+        )
+    return line
+
+
+def _planned(suite: Suite, design: Design) -> str:
+    """Return what the comparison will cost and find, printed before it begins."""
+    rules = suite.rules
+    lines = [
+        f"Comparison: better by more than {design.margin:.1%}, false promotion at most "
+        f"{rules.alpha:.0%}, at most {design.max_pairs} pairs of attempts (a test of fixed size: "
+        f"{design.fixed_pairs}).",
+        f"With a baseline that succeeds in {rules.baseline_rate:.0%}:",
+    ]
+    lines += [
+        f"  {point.difference:+4.0%} true difference: promoted in {point.promoted:4.0%}, "
+        f"{point.pairs:4.0f} pairs on average"
+        for point in design.curve
+    ]
+    short = max(design.curve, key=lambda point: -abs(point.difference - rules.gain))
+    if short.promoted < rules.power - 0.05:
+        lines.append(
+            f"That is less power than the {rules.power:.0%} asked for: raise max_pairs, or gain."
+        )
+    return "\n".join(lines)
+
+
+def _shown(advance: Callable[[int], None]) -> Callable[[str, int], None]:
+    """Return what moves the bar; nobody is told how the comparison stands."""
+    seen: dict[str, int] = {}
+
+    def say(stage: str, done: int) -> None:
+        advance(max(done - seen.get(stage, 0), 0))
+        seen[stage] = done
+
+    return say
+
+
+def _write(config: GateConfig, gate: Gate, folder: GateFolder, result: GateResult) -> None:
+    from gaploop.finetune.gate.promotion import write_promotion
+    from gaploop.finetune.gate.report import write_report
+    from gaploop.finetune.verdict import Answer
+
+    names = config.baseline or "baseline", config.candidate or "candidate"
+    write_report(result, folder.path, names)
+    if result.verdict is Answer.PROMOTE:
+        write_promotion(folder.path, gate.policies, config.suite, config.outcomes)
+
+
+def _text(result: GateResult, path: Path) -> str:
+    lines = [f"{stage.stage}: {stage.answer.value}. {stage.says}" for stage in result.stages]
+    lines += [f"{name}: not run ({why})" for name, why in result.not_run.items()]
+    lines += [f"{result.verdict.value.upper()}. {result.says}", f"Evidence: {result.evidence}."]
+    return "\n".join([*lines, f"Report: {path / 'report.html'}"])
+
+
+def _tell(words: str) -> None:
+    import sys
+
+    print(words, file=sys.stderr)
+
+
+def _verify(path: Path, as_json: bool) -> int:
+    from gaploop.finetune.gate.promotion import verify
+
+    findings = verify(path)
+    ok = all(found.ok for found in findings)
+    lines = [
+        f"{'ok  ' if f.ok else 'BAD '} {f.what}{': ' + f.says if f.says else ''}" for f in findings
+    ]
+    lines.append("Everything is as it was promoted." if ok else "Something was changed or is gone.")
+    options.emit(as_json, {"ok": ok, "findings": findings}, "\n".join(lines))
+    return 0 if ok else 1
