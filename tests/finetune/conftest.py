@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from tiny_policies import tiny_policy
 
 from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.core.files import uuid7
@@ -20,6 +25,8 @@ from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.mixing.mixture import Stage
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.batches import Episode, MixedBatches, Signature, Source
+
+__all__ = ["tiny_policy"]
 
 JOINTS = ("pan", "lift", "gripper")
 SCENE = ("object_azimuth_rad", "visible", "domain")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny_policies import CAMERA, SIZE
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
@@ -21,15 +20,6 @@ from gaploop.finetune.lerobot_adapter import LoraOptions
 from gaploop.finetune.training import TrainSpec
 from gaploop.finetune.tuning.presets import PRESETS, Preset, preset_for
 from gaploop.finetune.tuning.work import Randomise
-
-_SPEC = importlib.util.spec_from_file_location(
-    "tiny_policies", Path(__file__).parent / "tiny_policies.py"
-)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-tiny = sys.modules.setdefault("tiny_policies", importlib.util.module_from_spec(_SPEC))
-_SPEC.loader.exec_module(tiny)
-tiny_policy = tiny.tiny_policy
 
 OFF = CacheOptions(mode="off")
 QUICK = TrainSpec(steps=2, batch_size=2, warmup_steps=1, lr=1e-2, checkpoint_every=1)
@@ -93,12 +83,12 @@ def test_plain_lerobot_loads_what_was_tuned(
     before, _ = make_pre_post_processors(config, pretrained_path=str(done.merged))
     seen = {
         "observation.state": torch.zeros(1, 3),
-        tiny.CAMERA: torch.zeros(1, 3, tiny.SIZE, tiny.SIZE),
+        CAMERA: torch.zeros(1, 3, SIZE, SIZE),
     }
     assert torch.isfinite(policy.predict_action_chunk(before(seen))).all()
     run = json.loads((done.run / "run.json").read_text())
     assert run["inputs"][0]["takes"] == 3
-    assert json.loads((done.merged / "gaploop.json").read_text())["cameras"] == [tiny.CAMERA]
+    assert json.loads((done.merged / "gaploop.json").read_text())["cameras"] == [CAMERA]
 
 
 def test_sim_is_mixed_in_takes_are_held_out_by_session_and_pictures_randomised(
@@ -174,7 +164,7 @@ def test_a_camera_of_another_name_is_renamed(
         lora=LoraOptions(2),
         spec=QUICK,
         cache=OFF,
-        rename={tiny.CAMERA: "observation.images.wrist"},
+        rename={CAMERA: "observation.images.wrist"},
     )
     assert adapt(options).result.steps == 2
 

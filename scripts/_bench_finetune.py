@@ -1,0 +1,303 @@
+"""`gaploop bench finetune`: what ten takes of a changed cell bring, and what they cost.
+
+Sim-to-sim: the "real" cell is the embedded one with a gap, and is never seen in pretraining. A
+cell of the benchmark is one target (a kind of gap) and one seed, which draws the gap's
+direction, the takes and the adapter. In every cell: the base before; LoRA at each share of real
+takes (the sweep); the share that `--mix.real=auto` chooses, from the takes alone; all weights
+instead of LoRA; success in nominal simulation before and after. Scenes are the same for all
+policies of a cell, so differences are paired. Files are kept: the same command goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gaploop.core.files import read_json, write_json
+from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.evaluation import Evaluation
+    from gaploop.finetune.tuning.work import AdaptOptions
+    from gaploop.scripts.bench import BenchConfig
+
+TARGETS: Final[Mapping[str, Mapping[str, float]]] = {
+    "camera_pose": {"spatial_geometry.camera_pose": 1.0},
+    "object_size": {"object_property.size": 1.0},
+}
+"""Gaps that demonstrations mend in this cell (docs/gaps.md); two changes of one task."""
+SEEDS: Final = 5
+TAKES: Final = 10
+SHARE: Final = 0.5
+TAKE_SEEDS: Final = 520_000
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of everything: seeds, sim takes, paired rollouts, part of the presets' steps."""
+
+    seeds: int
+    sim_takes: int
+    rollouts: int
+    part: float
+
+
+FULL: Final = Size(SEEDS, 40, 100, 1.0)
+QUICK: Final = Size(1, 6, 8, 0.1)
+
+
+def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
+    """Run every cell that isn't there yet, then the timing."""
+    from gaploop.scripts._bench_finetune_speed import compare
+
+    size = QUICK if config.quick else FULL
+    size = replace(size, rollouts=config.n or size.rollouts)
+    seeds = range(config.seed, config.seed + (config.seeds or size.seeds))
+    cells = [(name, seed) for seed in seeds for name in TARGETS]
+    with options.progress("Cells", len(cells) + 1) as advance:
+        sim = _sim(folder, size.sim_takes)
+        speed = compare(folder / "speed", turns=1 if config.quick else 3)
+        advance()
+        results = []
+        for name, seed in cells:
+            results.append(_cell(folder, name, seed, sim, size, config.workers))
+            advance()
+    return {
+        "evidence": "sim-to-sim",
+        "takes": TAKES,
+        "rollouts": size.rollouts,
+        "steps_part": size.part,
+        "targets": {k: dict(v) for k, v in TARGETS.items()},
+        "cells": results,
+        "over_cells": _over(results),
+        "speed": speed,
+    }
+
+
+def _sim(folder: Path, takes: int) -> Path:
+    """Record the nominal takes that are mixed in, once for all cells; return the dataset."""
+    from gaploop.finetune.closed_loop import TargetCell
+
+    return _recorded(folder / f"sim_{takes}", TargetCell({}, 0), takes, 0)
+
+
+def _recorded(folder: Path, target: TargetCell, takes: int, seed: int) -> Path:
+    """Record scripted takes on a cell and return the dataset."""
+    from gaploop.collect.rig import embedded_rig, scripted_leader
+    from gaploop.collect.session import Quota, SessionSpec, record_takes
+    from gaploop.datasets.lerobot_publish import publish
+    from gaploop.finetune.closed_loop import DEMONSTRATION_S, TASK
+
+    root = folder / "takes"
+    if (folder / "done").exists():
+        return root
+    journal = folder / "journal"
+    first = TAKE_SEEDS + 1000 * seed
+    spec = SessionSpec(journal, TASK, max_s=DEMONSTRATION_S, seed=first, resume=True)
+    cell = target if target.gaps else None
+
+    def rig(conditions: Mapping[str, object]) -> Any:
+        return cell.rig(conditions) if cell else embedded_rig(conditions=conditions)
+
+    record_takes(spec, [Quota(takes)], rig, scripted_leader)
+    publish(journal, root, "local/bench")
+    (folder / "done").touch()
+    return root
+
+
+def _cell(
+    folder: Path, name: str, seed: int, sim: Path, size: Size, workers: int
+) -> dict[str, Any]:
+    from gaploop.finetune.closed_loop import TargetCell
+
+    place = folder / f"{name}_{seed}"
+    path = place / "cell.json"
+    if path.exists():
+        kept: dict[str, Any] = read_json(path)
+        return kept
+    place.mkdir(parents=True, exist_ok=True)
+    target = TargetCell(TARGETS[name], seed)
+    real = _recorded(place / "real", target, TAKES, seed)
+    runs = _Runs(place, target, real, sim, seed, size, workers)
+    result = {"target": name, "seed": seed, **runs.all()}
+    write_json(path, options.jsonable(result))
+    return result
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The trainings and rollouts of one cell."""
+
+    place: Path
+    target: TargetCell
+    real: Path
+    sim: Path
+    seed: int
+    size: Size
+    workers: int
+
+    def all(self) -> dict[str, Any]:
+        """Return the figures of the cell."""
+        from gaploop.finetune.tuning.ratio import CANDIDATES
+        from gaploop.finetune.tuning.recipes import chosen_share
+
+        before = self._rate("base", "base", on_target=True)
+        nominal = self._rate("base", "nominal_base", on_target=False)
+        sweep = {share: self._tuned(f"lora_{share:g}", share, full=False) for share in CANDIDATES}
+        full = self._tuned("full", SHARE, full=True)
+        choice = chosen_share(self._options("auto", SHARE, full=False), lambda _arm: None)
+        kept = self._rate(self._policy(f"lora_{SHARE:g}"), "nominal_lora", on_target=False)
+        kept_full = self._rate(self._policy("full"), "nominal_full", on_target=False)
+        best = max(sweep, key=lambda s: (sweep[s].rate, s))
+        return {
+            "before": _json(before),
+            "sweep": {f"{s:g}": _json(e) for s, e in sweep.items()},
+            "full": _json(full),
+            "auto": choice.share,
+            "best": best,
+            "nominal_before": _json(nominal),
+            "nominal_lora": _json(kept),
+            "nominal_full": _json(kept_full),
+            "gain": _points(before, sweep[SHARE]),
+            "lora_minus_full": _points(full, sweep[SHARE]),
+            "auto_minus_best": _points(sweep[best], sweep[choice.share]),
+            "retention": _points(nominal, kept),
+            "retention_full": _points(nominal, kept_full),
+        }
+
+    def _options(self, name: str, share: float, full: bool) -> AdaptOptions:
+        from gaploop.finetune.tuning.presets import PRESETS
+        from gaploop.finetune.tuning.work import AdaptOptions
+
+        spec = PRESETS["tracked_full" if full else "tracked_lora"].spec
+        steps = max(2, round(spec.steps * self.size.part))
+        warmup = min(spec.warmup_steps, steps // 2)
+        return AdaptOptions(
+            "base",
+            (self.real,),
+            self.place / name,
+            () if share == 1.0 else (self.sim,),
+            share_real=share,
+            full=full,
+            spec=replace(spec, steps=steps, warmup_steps=warmup, seed=self.seed),
+            resume=True,
+        )
+
+    def _tuned(self, name: str, share: float, full: bool) -> Evaluation:
+        from gaploop.finetune.adapt import adapt
+
+        wanted = self._options(name, share, full)
+        if not (wanted.output_dir / "run.json").exists():
+            adapt(wanted)
+        return self._rate(self._policy(name), name, on_target=True)
+
+    def _policy(self, name: str) -> Path:
+        return self.place / name / "merged"
+
+    def _rate(self, policy: str | Path, name: str, on_target: bool) -> Evaluation:
+        from gaploop.finetune.evaluate import evaluate
+        from gaploop.finetune.evaluation import Evaluation
+
+        path = self.place / f"{name}.json"
+        if not path.exists():
+            result = evaluate(
+                policy,
+                self.size.rollouts,
+                gaps=self.target.gaps if on_target else None,
+                gap_seed=self.target.gap_seed if on_target else 0,
+                seed=10_000 * self.seed,
+                workers=self.workers,
+            )
+            write_json(path, result.to_json())
+        return Evaluation.from_json(read_json(path), str(path))
+
+
+def _json(result: Evaluation) -> dict[str, Any]:
+    return {"rate": result.rate, "interval": result.interval, "n": result.trials}
+
+
+def _points(before: Evaluation, after: Evaluation) -> dict[str, Any]:
+    """Return the paired difference of two policies on the same scenes [percentage points]."""
+    from gaploop.finetune.verdict import paired_difference
+
+    change = paired_difference(before.outcomes, after.outcomes)
+    low, high = change.interval
+    return {"points": 100 * change.value, "interval": [100 * low, 100 * high], "n": change.pairs}
+
+
+FIGURES: Final = {
+    "gain": "gain at 10 takes, LoRA",
+    "lora_minus_full": "LoRA against all weights",
+    "auto_minus_best": "automatic share against the best of the sweep",
+    "retention": "nominal success, LoRA",
+    "retention_full": "nominal success, all weights",
+}
+AIMS: Final = {"gain": 60.0, "lora_minus_full": -2.0, "auto_minus_best": -5.0, "retention": -3.0}
+"""Least points aimed at."""
+
+
+def _over(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return each figure's mean over seeds with a t interval, for each target and over both."""
+    from scipy.stats import t
+
+    result: dict[str, Any] = {}
+    for target in (*TARGETS, "all"):
+        mine = [c for c in cells if target in (c["target"], "all")]
+        result[target] = {}
+        for name in FIGURES:
+            values = np.array([c[name]["points"] for c in mine])
+            low = high = None
+            if len(values) > 1:
+                half = float(
+                    t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+                )
+                low, high = float(values.mean()) - half, float(values.mean()) + half
+            result[target][name] = {
+                "points": float(values.mean()) if len(values) else None,
+                "interval": [low, high],
+                "cells": len(values),
+                "aim": AIMS.get(name),
+            }
+    return result
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Return the figures as text."""
+    lines = [
+        f"Sim-to-sim, {result['takes']} takes of the target, {result['rollouts']} paired rollouts "
+        f"a policy and cell, {result['steps_part']:g} of the presets' steps. Points of success; "
+        "95 % intervals over cells (one target and seed each).",
+        "",
+    ]
+    for target, figures in result["over_cells"].items():
+        for name, figure in figures.items():
+            if figure["points"] is not None:
+                lines.append(f"{target:<12} {FIGURES[name]:<46} {_figure(figure)}")
+    lines += ["", *_speed_lines(result["speed"])]
+    return "\n".join(lines)
+
+
+def _figure(figure: Mapping[str, Any]) -> str:
+    low, high = figure["interval"]
+    spread = "" if low is None else f" [{low:+.1f}, {high:+.1f}]"
+    aim = "" if figure["aim"] is None else f"  aim ≥ {figure['aim']:+g}"
+    return f"{figure['points']:+6.1f}{spread} ({figure['cells']} cells){aim}"
+
+
+def _speed_lines(speed: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for name, row in speed["kinds"].items():
+        low, high = row["range_ms"]
+        lines.append(
+            f"{name:<14} {row['step_ms']:7.1f} ms a step ({low:.1f}–{high:.1f}), "
+            f"{row['memory_mb']:.0f} MB"
+        )
+    for name, row in speed["ratios"].items():
+        low, high = row["range"]
+        lines.append(f"{name}: {row['median']:.2f} ({low:.2f}–{high:.2f}) of the time")
+    return lines

@@ -1,0 +1,318 @@
+"""`gaploop finetune` as a user calls it, and what it says where the input can't be used."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.finetune.tuning.retention import Retention
+from gaploop.finetune.verdict import Difference
+from gaploop.scripts.cli import main
+
+type Capture = pytest.CaptureFixture[str]
+QUICK = ["--steps=4", "--batch_size=4", "--lora.r=2"]
+
+
+@pytest.fixture
+def real(write_dataset: Callable[..., Path]) -> Path:
+    takes = [{"session": f"day{k % 3}", "station": f"cell{k % 2}"} for k in range(6)]
+    return write_dataset("real", [{**t, "domain": Domain.SIM_TARGET} for t in takes])
+
+
+@pytest.fixture
+def sim(write_dataset: Callable[..., Path]) -> Path:
+    return write_dataset("sim", [{"domain": Domain.SIM}] * 3)
+
+
+def asked(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert main(["finetune", *arguments, "--json"]) == code
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def test_sessions_are_held_out_and_the_best_step_kept(
+    base: Path, real: Path, sim: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    out = tmp_path / "out"
+    said = asked(
+        capsys,
+        f"--policy.path={base}",
+        f"--real=[{real}]",
+        f"--sim=[{sim}]",
+        f"--output_dir={out}",
+        "--held_out_share=0.34",
+        "--stats=merged",
+        *QUICK,
+    )
+    assert said["takes"] == {str(real): 4, str(sim): 3}
+    assert set(said["held_out_error"]) == {"1", "2", "3", "4"}
+    ended = json.loads((out / "result.json").read_text())["held_out_at_end"]
+    assert len(ended["errors"]) == 2
+    assert len(ended["by_session"]) == 1
+    run = json.loads((out / "run.json").read_text())
+    assert len(run["lineage"]["takes"]) == 7
+    assert run["config"]["stats"] == "merged"
+
+
+def test_recipes_are_set_side_by_side_and_not_trained_twice(
+    base: Path, real: Path, sim: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    out = tmp_path / "out"
+    command = [f"--policy.path={base}", f"--real=[{real}]", f"--sim=[{sim}]", *QUICK]
+    command += [f"--output_dir={out}", "--ablation"]
+    arms = asked(capsys, *command)["arms"]
+    assert [a["name"] for a in arms] == ["base", "real only", "sim only", "mixed"]
+    assert all(a["interval"][0] <= a["error"] <= a["interval"][1] for a in arms)
+    assert (out / "recipes.png").stat().st_size > 5000
+    first = {p: p.stat().st_mtime_ns for p in out.glob("*/run.json")}
+    assert len(first) == 3
+    assert asked(capsys, *command)["arms"] == arms
+    assert {p: p.stat().st_mtime_ns for p in first} == first
+    sim_only = json.loads((out / "sim_only" / "run.json").read_text())
+    assert [i["domain"] for i in sim_only["inputs"]] == ["sim"]
+
+
+def test_the_share_is_chosen_on_held_out_takes(
+    base: Path, real: Path, sim: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    said = asked(
+        capsys,
+        f"--policy.path={base}",
+        f"--real=[{real}]",
+        f"--sim=[{sim}]",
+        f"--output_dir={tmp_path / 'out'}",
+        "--mix.real=auto",
+        *QUICK,
+    )
+    assert said["share_real"] == said["ratio"]["share"]
+    assert said["ratio"]["takes"] == 6
+    assert [t["share"] for t in said["ratio"]["tried"]] == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_every_station_gets_its_own_adapter(
+    base: Path, real: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    out = tmp_path / "out"
+    command = [f"--policy.path={base}", f"--real=[{real}]", f"--output_dir={out}"]
+    said = asked(capsys, *command, "--per_station", *QUICK)["stations"]
+    assert {name: sum(s["takes"].values()) for name, s in said.items()} == {"cell0": 3, "cell1": 3}
+    assert (out / "cell1" / "adapter" / "adapter_config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"real": "[]"}, "Name real takes"),
+        ({"policy.path": "nowhere"}, "Policy nowhere not found"),
+        ({"real": "[unlabelled]"}, "have no outcome .* gaploop label"),
+        ({"real": "[rotated]"}, "Name and order the joints alike with gaploop harmonise"),
+        ({"policy.path": "stray"}, "adapter for another base"),
+        ({"mix.real": "2"}, "or auto"),
+        ({"preset": "act_lroa"}, "Did you mean 'act_lora'"),
+        ({"stats": "mine"}, "base, merged, new"),
+        ({"held_out": "[0,1,2,3,4,5]"}, "all 6 takes are held out"),
+        ({"station": "cell9"}, "There are: cell0, cell1"),
+        ({"mix.real": "auto"}, "needs simulated takes"),
+        ({"held_out": "[0]", "held_out_share": "0.5"}, "Give one of the two"),
+        ({"sim": "[nowhere]"}, "not found"),
+    ],
+)
+def test_what_can_not_be_used_is_one_line_with_the_mend(
+    base: Path,
+    real: Path,
+    write_dataset: Callable[..., Path],
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, str],
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_dataset("unlabelled", [{"outcome": Outcome.UNLABELLED}])
+    rotated = write_dataset("rotated", [{}])
+    info = json.loads((rotated / "meta" / "info.json").read_text())
+    names = info["features"]["action"]["names"]
+    info["features"]["action"]["names"] = [*names[1:], names[0]]
+    (rotated / "meta" / "info.json").write_text(json.dumps(info))
+    stray = tmp_path / "stray"
+    stray.mkdir()
+    (stray / "adapter_config.json").write_text("{}")
+    given = {"policy.path": str(base), "real": f"[{real}]", "output_dir": "out", **change}
+    assert main(["finetune", *[f"--{k}={v}" for k, v in given.items()], *QUICK]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert re.search(says, lines[0]), lines[0]
+    assert not (tmp_path / "out" / "adapter").exists()
+
+
+def test_a_hub_that_is_down_at_the_end_gets_the_adapter_later(
+    base: Path, real: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("GAPLOOP_PUSH_QUEUE", str(tmp_path / "queue"))
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(tmp_path / "consents.jsonl"))
+    said = asked(
+        capsys,
+        f"--policy.path={base}",
+        f"--real=[{real}]",
+        f"--output_dir={tmp_path / 'out'}",
+        "--policy.push_to_hub",
+        "--policy.repo_id=me/adapter",
+        *QUICK,
+    )
+    assert said["push"]["state"] == "queued"
+    assert Path(said["policy"], "adapter_model.safetensors").exists()
+    assert list((tmp_path / "queue").iterdir())
+
+
+def test_presets_are_listed(capsys: Capture) -> None:
+    assert main(["finetune", "--preset=help"]) == 0
+    assert "smolvla_lora" in capsys.readouterr().out
+
+
+def _difference(points: float, low: float, high: float) -> Difference:
+    return Difference(points / 100, (low / 100, high / 100), 0.5, 200, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("points", "low", "high", "kept", "says"),
+    [
+        (-1.0, -2.5, 0.5, True, "kept"),
+        (-1.0, -5.0, 3.0, True, "too few scenes"),
+        (-8.0, -12.0, -4.0, False, "more forgotten"),
+    ],
+)
+def test_a_fall_beyond_the_margin_is_said(
+    points: float, low: float, high: float, kept: bool, says: str
+) -> None:
+    found = Retention(0.97, 0.97 + points / 100, _difference(points, low, high), 3.0)
+    assert found.is_kept is kept
+    assert says in found.says()
+
+
+@pytest.mark.slow
+def test_what_was_forgotten_in_simulation_is_measured(
+    tmp_path: Path, capsys: Capture, sim: Path
+) -> None:
+    from gaploop.finetune.tuning import retention
+
+    kept = retention.measure("base", Path("base"), 4, 3.0, tmp_path)
+    assert kept.difference.value == 0
+    assert json.loads((tmp_path / "retention.json").read_text())["kept"] is True
+    given = [f"--real=[{sim}]", f"--output_dir={tmp_path}", "--retention.n=2"]
+    assert main(["finetune", "--policy.path=base", *given]) == 2
+    del capsys
+
+
+class _Jobs(http.server.BaseHTTPRequestHandler):
+    """Takes one job, as the Hub does."""
+
+    asked: list[dict[str, Any]]
+
+    def do_GET(self) -> None:
+        self._answer({"name": "me", "type": "user"})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        type(self).asked.append({"path": self.path, **body})
+        self._answer(
+            {
+                "id": "job1",
+                "owner": {"id": "1", "name": "me", "type": "user"},
+                "status": {"stage": "RUNNING"},
+                "createdAt": "2026-01-01T00:00:00.000Z",
+                "flavor": body.get("flavor"),
+                "command": body.get("command"),
+            }
+        )
+
+    def _answer(self, value: Any) -> None:
+        content = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def jobs_hub() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    handler = type("Jobs", (_Jobs,), {"asked": []})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", handler.asked  # type: ignore[attr-defined]
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+JOB = [
+    "--policy.path=lerobot/smolvla_base",
+    "--policy.push_to_hub",
+    "--policy.repo_id=me/adapter",
+    "--real=[me/takes]",
+    "--stats=new",
+    "--job.target=a10g-small",
+    "--output_dir=out",
+]
+
+
+def test_a_job_is_handed_in_on_the_hub(jobs_hub: tuple[str, list[dict[str, Any]]]) -> None:
+    """In a process of its own: huggingface_hub reads its endpoint when it is imported."""
+    url, got = jobs_hub
+    env = {**os.environ, "HF_ENDPOINT": url, "HF_TOKEN": "hf_test"}
+    command = [sys.executable, "-m", "gaploop.scripts.cli", "finetune", *JOB, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr[-500:]
+    assert json.loads(done.stdout)["id"] == "job1"
+    (job,) = got
+    assert job["path"].endswith("/jobs/me")
+    assert job["flavor"] == "a10g-small"
+    assert "--stats=new" in job["command"][-1]
+    assert "hf_test" not in job["command"][-1]
+
+
+def test_a_job_is_shown_and_folders_are_not_promised_to_it(real: Path, capsys: Capture) -> None:
+    said = asked(capsys, *JOB, "--job.dry_run")
+    assert "hf download --repo-type dataset me/takes" in said["command"][-1]
+    others = [a for a in JOB if not a.startswith("--real")]
+    assert main(["finetune", *others, "--job.dry_run", f"--real=[{real}]"]) == 2
+    assert "Push it first" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_processes_end_with_equal_weights(base: Path, real: Path, tmp_path: Path) -> None:
+    def launched(n: int, out: Path, batch: int) -> dict[str, Any]:
+        launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_machines=1"]
+        launch += [f"--num_processes={n}", "--mixed_precision=no", "--dynamo_backend=no"]
+        launch += ["--main_process_port=0", "-m", "gaploop.scripts.cli", "finetune"]
+        given = [f"--policy.path={base}", f"--real=[{real}]", f"--output_dir={out}"]
+        sizes = ["--steps=4", f"--batch_size={batch}", "--lora.r=2", "--held_out_share=0.34"]
+        done = subprocess.run(
+            [*launch, *given, *sizes, "--json"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        return answer
+
+    both = launched(2, tmp_path / "two", 4)
+    assert both["ranks"] == 2
+    assert len(both["weights_sha256"]) == 64  # compared over the processes before it is said
+    alone = launched(1, tmp_path / "one", 4)
+    assert alone["weights_sha256"] != both["weights_sha256"]  # they saw twice the samples
