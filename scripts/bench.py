@@ -17,8 +17,11 @@ gaploop bench bus --json
 gaploop bench loop --json
 gaploop bench loader --json
 gaploop bench faults --schedules=1000 --output_dir=outputs/faults
+gaploop bench finetune --seeds=5 --output_dir=outputs/finetune
 gaploop bench factors --data=trials.csv --json
 gaploop bench gaps --n=30 --output_dir=outputs/gaps
+gaploop bench gate --json
+gaploop bench gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
 gaploop bench attribution --output_dir=outputs/attribution
 gaploop bench attribution --output_dir=outputs/attribution --predictions=theirs.jsonl --json
 gaploop bench detection --n=60 --output_dir=outputs/detection
@@ -53,9 +56,11 @@ BENCHES: Final = {
     "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
     "faults": "torque off after every trip: random faults on emulated arms",
     "factors": "statistics across takes: a study's lessons from its counts; coverage, false alarms",
+    "finetune": "what ten takes bring: LoRA or all weights; shares; forgetting; step time",
     "detection": "failures of three policy classes told at equal elapsed time, live",
     "signals": "what watching a rollout costs a turn; writes the page of signals",
     "gaps": "what every gap mechanism costs the base policy",
+    "gate": "false promotion of retrains, power, attempts, beside fixed size and Barnard's test",
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
 }
@@ -71,7 +76,9 @@ class BenchConfig:
     and the scripted expert; detection tells failures of three policy classes from successes at
     equal elapsed time; factors recomputes a published study's lessons from its counts and
     measures coverage and false alarms on made-up trials; faults lets random things go wrong on
-    emulated arms and times torque off; gaps measures what every mechanism costs the base policy;
+    emulated arms and times torque off; finetune adapts the base to changed cells and says what it
+    gained and forgot; gaps measures what every mechanism costs the base policy;
+    gate compares sequential tests on trainings with identical data;
     journal kills recordings and counts what is lost; latency times a policy's plans in several
     number formats and counts their successes; loader times training batches from LeRobot's
     loaders and from the frame cache; loop drives emulated arms with gaploop and with
@@ -101,8 +108,14 @@ class BenchConfig:
     """attribution: processes."""
     seconds: float = 60.0
     """loop, record: how long each program is measured [s]."""
+    seeds: int = 0
+    """finetune: how many seeds of each target; 5 unless given."""
+    quick: bool = False
+    """finetune: a tenth of the steps, one seed, few rollouts: whether it runs, no figures."""
     schedules: int = 100
     """faults: how many runs with random faults."""
+    retrains: int = 0
+    """gate: make this many trainings on identical data; those kept in --output_dir count too."""
     kills: int = 60
     """journal: how many kills."""
     seed: int = 0
