@@ -1,0 +1,383 @@
+"""The gate on policies trained on identical data, and on a true gain: errors, power, attempts.
+
+Trainings on the same data differ in their true success, so "false promotion" has two meanings.
+A test of two given policies is right to promote the luckier of two retrains; a gate that is to
+find better data or a better recipe is wrong to. Here a promotion of any mere retrain is false.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from gaploop.core.suite import Rules
+    from gaploop.finetune.gate.design import Design
+    from gaploop.scripts.bench import BenchConfig
+
+    type Flags = npt.NDArray[np.bool_]
+    type Numbers = npt.NDArray[np.float64]
+
+DRAWS: Final = 2000
+"""Comparisons per cell of the study."""
+SPREADS: Final = (0.0, 0.02, 0.03, 0.04)
+"""True standard deviations of success between retrains that are tried."""
+LOOKS: Final = 10
+"""Looks of the sequential Barnard test."""
+NUISANCE: Final = 33
+"""Success rates over which Barnard's test takes the worst case."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How comparisons ended: whether each promoted, and after how many pairs."""
+
+    promoted: Flags
+    pairs: Numbers
+
+
+type Test = Callable[[Flags, Flags], Ended]
+"""From outcomes of baseline and candidate, shape (draws, pairs), to how each comparison ended."""
+
+
+def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
+    """Return errors, power and attempts of the gate beside other tests."""
+    from gaploop.core.suite import Rules
+    from gaploop.finetune.gate.design import make_design
+    from gaploop.scripts._bench_gate_retrains import make_retrains, stored_outcomes
+
+    if config.retrains:
+        make_retrains(folder, config.retrains, config.n or 500, config.workers)
+    stored = stored_outcomes(folder)
+    rules = Rules()
+    design = make_design(rules, seed=config.seed)
+    tests = _tests(rules, design)
+    cells = len(tests) * (len(SPREADS) + 1)
+    rows = []
+    with options.progress("Comparing", total=cells) as advance:
+        for name, test in tests.items():
+            rows.append(_row(name, test, rules, design, config.seed, advance))
+    return {
+        "evidence": "sim-to-sim",
+        "draws": DRAWS,
+        "rules": vars(rules),
+        "design": design.to_json(),
+        "rows": rows,
+        "retrains": _retrains(stored, rules, config.seed) if stored is not None else None,
+    }
+
+
+def _tests(rules: Rules, design: Design) -> dict[str, Test]:
+    from gaploop.finetune.gate.design import fixed_pairs
+
+    plain = fixed_pairs(rules, 0.0)
+    none = replace(rules, retrain_sd=0.0)
+    return {
+        "gate": lambda old, new: _gate(old, new, rules, design.margin, design.max_pairs),
+        "gate, retrain_sd 0": lambda old, new: _gate(old, new, none, 0.0, int(2.2 * plain)),
+        "fixed size, same margin": lambda old, new: _fixed(
+            old, new, design.fixed_pairs, design.margin, rules.alpha
+        ),
+        "fixed size (McNemar)": lambda old, new: _fixed(old, new, plain, 0.0, rules.alpha),
+        f"Barnard, {LOOKS} looks, Bonferroni": lambda old, new: _barnard(
+            old, new, 2 * plain, rules.alpha
+        ),
+        "McNemar, looked at after every pair": lambda old, new: _peeking(
+            old, new, plain, rules.alpha
+        ),
+    }
+
+
+def _row(
+    name: str, test: Test, rules: Rules, design: Design, seed: int, advance: Callable[..., None]
+) -> dict[str, Any]:
+    """Return what a test does with retrains of several spreads, and with a true gain."""
+    import numpy as np
+
+    from gaploop.finetune.evaluation import wilson
+
+    rng = np.random.default_rng([seed, 3])
+    longest = max(design.max_pairs, 1200)
+    row: dict[str, Any] = {"test": name, "false_promotion": {}}
+    for spread in SPREADS:
+        ended = test(*_drawn(rng, rules.baseline_rate, spread, None, longest))
+        row["false_promotion"][f"{spread:g}"] = wilson(int(ended.promoted.sum()), DRAWS)
+        if spread == rules.retrain_sd:
+            row["pairs_retrain"] = float(ended.pairs.mean())
+        advance()
+    ended = test(*_drawn(rng, rules.baseline_rate, rules.retrain_sd, rules.gain, longest))
+    row["power"] = wilson(int(ended.promoted.sum()), DRAWS)
+    row["pairs_gain"] = float(ended.pairs.mean())
+    advance()
+    margin = design.margin if name in ("gate", "fixed size, same margin") else 0.0
+    row["fixed_pairs"] = _fixed_of_power(rules, margin, row["power"].rate)
+    mean = (row["pairs_retrain"] + row["pairs_gain"]) / 2
+    row["saved"] = {
+        "retrain": 1 - row["pairs_retrain"] / row["fixed_pairs"],
+        "gain": 1 - row["pairs_gain"] / row["fixed_pairs"],
+        "mean": 1 - mean / row["fixed_pairs"],
+    }
+    return row
+
+
+def _drawn(
+    rng: np.random.Generator, mean: float, spread: float, gain: float | None, pairs: int
+) -> tuple[Flags, Flags]:
+    """Draw true rates, Beta-distributed, and attempts; `gain` is added to the baseline's rate."""
+    import numpy as np
+
+    rates = np.full((2, DRAWS), mean)
+    if spread:
+        size = mean * (1 - mean) / spread**2 - 1  # of a beta distribution with that deviation
+        rates = rng.beta(mean * size, (1 - mean) * size, (2, DRAWS))
+    if gain is not None:
+        rates[1] = np.minimum(rates[0] + gain, 1.0)
+    return (
+        rng.random((DRAWS, pairs), dtype=np.float32) < rates[0, :, None],
+        rng.random((DRAWS, pairs), dtype=np.float32) < rates[1, :, None],
+    )
+
+
+def _gate(old: Flags, new: Flags, rules: Rules, margin: float, most: int) -> Ended:
+    import numpy as np
+
+    from gaploop.finetune.gate.design import stops
+
+    x = (new[:, :most].astype(np.float64) - old[:, :most])[..., None]
+    better, futile = stops(x, rules, margin)
+    return Ended(
+        (better < futile) & np.isfinite(better), np.minimum(np.minimum(better, futile), most)
+    )
+
+
+def _fixed(old: Flags, new: Flags, pairs: int, margin: float, alpha: float) -> Ended:
+    """One look: exact McNemar, or Wald's test of the paired difference against a margin."""
+    import numpy as np
+    from scipy.stats import binom, norm
+
+    old, new = old[:, :pairs], new[:, :pairs]
+    gained, lost = (new & ~old).sum(1), (old & ~new).sum(1)
+    if margin:
+        value = (gained - lost) / pairs
+        spread = np.maximum((gained + lost) / pairs - value**2, 1e-9)
+        promoted = (value - margin) / np.sqrt(spread / pairs) >= norm.isf(alpha)
+    else:
+        promoted = binom.sf(gained - 1, gained + lost, 0.5) <= alpha
+    return Ended(promoted, np.full(len(old), float(pairs)))
+
+
+def _peeking(old: Flags, new: Flags, pairs: int, alpha: float) -> Ended:
+    """What people do: the fixed test after every pair, until it says yes."""
+    import numpy as np
+    from scipy.stats import binom
+
+    old, new = old[:, :pairs], new[:, :pairs]
+    gained, lost = (new & ~old).cumsum(1), (old & ~new).cumsum(1)
+    yes = binom.sf(gained - 1, gained + lost, 0.5) <= alpha
+    return Ended(yes.any(1), np.where(yes.any(1), yes.argmax(1) + 1.0, pairs))
+
+
+def _barnard(old: Flags, new: Flags, pairs: int, alpha: float) -> Ended:
+    """Barnard's exact test at a few looks, each at its share of alpha; no stop for futility.
+
+    The procedure of `BarnardSequentialTest` in sequentialized-barnard-tests, with alpha shared
+    evenly; that package is licensed for non-commercial use only and isn't used here.
+    """
+    import numpy as np
+
+    at = np.full(len(old), np.inf)
+    for look in range(1, LOOKS + 1):
+        n = look * pairs // LOOKS
+        table = barnard_rejects(n, alpha / LOOKS)
+        yes = table[old[:, :n].sum(1), new[:, :n].sum(1)]
+        at = np.where(yes & np.isinf(at), n, at)
+    return Ended(np.isfinite(at), np.minimum(at, pairs))
+
+
+def barnard_rejects(n: int, alpha: float) -> Flags:
+    """Return where Barnard's test of two rates, one-sided, rejects at `alpha`.
+
+    Tables are ordered by the pooled Wald statistic (Barnard 1947); the worst case is taken over
+    a grid of common rates.
+
+    Args:
+        n: attempts of each.
+        alpha: level.
+
+    Returns:
+        shape (n + 1, n + 1), by successes of the first and the second.
+    """
+    import numpy as np
+    from scipy.stats import binom
+
+    first, second = np.meshgrid(np.arange(n + 1), np.arange(n + 1), indexing="ij")
+    pooled = (first + second) / (2 * n)
+    spread = np.sqrt(np.maximum(pooled * (1 - pooled) * 2 / n, 1e-12))
+    statistic = np.round((second - first) / n / spread, 9).ravel()
+    values, place = np.unique(-statistic, return_inverse=True)
+    worst = np.zeros(len(values))
+    for rate in np.linspace(0, 1, NUISANCE + 2)[1:-1]:
+        mass = binom.pmf(np.arange(n + 1), n, rate)
+        chance = np.bincount(place, np.outer(mass, mass).ravel(), len(values))
+        worst = np.maximum(worst, chance.cumsum())
+    rejects: Flags = ((worst <= alpha) & (values < 0))[place].reshape(n + 1, n + 1)
+    return rejects
+
+
+def _fixed_of_power(rules: Rules, margin: float, power: float) -> int:
+    from gaploop.finetune.gate.design import fixed_pairs
+
+    return fixed_pairs(replace(rules, power=min(max(power, 0.5), 0.999)), margin)
+
+
+def _retrains(stored: Flags, rules: Rules, seed: int) -> dict[str, Any]:
+    """Return what the gate does with real retrains; scenes are drawn anew, pairs kept together."""
+    import numpy as np
+
+    from gaploop.finetune.gate.design import make_design
+
+    rng = np.random.default_rng([seed, 4])
+    success = stored.mean(1)
+    spread = retrain_spread(stored)
+    measured = replace(
+        rules, retrain_sd=min(spread, 0.035), baseline_rate=float(min(success.mean(), 0.89))
+    )
+    default = replace(rules, baseline_rate=measured.baseline_rate)
+    result: dict[str, Any] = {
+        "retrains": len(stored),
+        "rollouts": stored.shape[1],
+        "success": success.tolist(),
+        "retrain_sd": spread,
+        "plans": {},
+    }
+    for name, plan in (("default", default), ("retrain_sd as measured", measured)):
+        design = make_design(plan, seed=seed)
+        result["plans"][name] = _on_retrains(stored, plan, design, rng)
+    return result
+
+
+def _on_retrains(
+    stored: Flags, rules: Rules, design: Design, rng: np.random.Generator
+) -> dict[str, Any]:
+    import numpy as np
+
+    count, draws = len(stored), max(DRAWS // (len(stored) * (len(stored) - 1)), 20)
+    promoted = np.full((count, count), np.nan)
+    found = np.full(count, np.nan)
+    pairs: dict[str, list[float]] = {"retrain": [], "gain": []}
+    for i in range(count):
+        for j in range(count):
+            scenes = rng.integers(stored.shape[1], size=(draws, design.max_pairs))
+            old, new = stored[i][scenes], stored[j][scenes]
+            if i == j:
+                new = _added(old, rules.gain, float(stored[i].mean()), rng)
+            ended = _gate(old, new, rules, design.margin, design.max_pairs)
+            pairs["gain" if i == j else "retrain"].append(float(ended.pairs.mean()))
+            if i == j:
+                found[i] = ended.promoted.mean()
+            else:
+                promoted[i, j] = ended.promoted.mean()
+    return {
+        "margin": design.margin,
+        "max_pairs": design.max_pairs,
+        "fixed_pairs": design.fixed_pairs,
+        "false_promotion": _over_retrains(promoted, rng),
+        "power": float(found.mean()),
+        "pairs": {name: float(np.mean(values)) for name, values in pairs.items()},
+    }
+
+
+def _added(old: Flags, gain: float, rate: float, rng: np.random.Generator) -> Flags:
+    """Return attempts that succeed as often as independent ones at `rate` + `gain`."""
+    import numpy as np
+
+    drawn: Flags = rng.random(old.shape, dtype=np.float32) < min(rate + gain, 1.0)
+    return drawn
+
+
+def _over_retrains(promoted: Numbers, rng: np.random.Generator) -> dict[str, Any]:
+    """Return the mean over ordered pairs of retrains, with a bootstrap interval over retrains."""
+    import numpy as np
+
+    count = len(promoted)
+    means = []
+    for _ in range(1000):
+        chosen = rng.integers(count, size=count)
+        means.append(
+            np.nanmean(promoted[np.ix_(chosen, chosen)]) if len(set(chosen)) > 1 else np.nan
+        )
+    low, high = np.quantile(means, [0.025, 0.975])
+    return {"rate": float(np.nanmean(promoted)), "interval": [float(low), float(high)]}
+
+
+def retrain_spread(stored: Flags) -> float:
+    """Return the standard deviation of true success between retrains, from paired outcomes.
+
+    Half the mean squared difference of two retrains, less what the scenes alone would make of
+    it; 0 where that is negative.
+
+    Args:
+        stored: success, shape (retrains, scenes), on the same scenes.
+    """
+    import numpy as np
+
+    parts = []
+    for i in range(len(stored)):
+        for j in range(i):
+            x = stored[i].astype(float) - stored[j]
+            parts.append(x.mean() ** 2 - x.var(ddof=1) / len(x))
+    return math.sqrt(max(float(np.mean(parts)) / 2, 0.0))
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Return the study as Markdown."""
+    rules, design = result["rules"], result["design"]
+    spreads = [f"{s:g}" for s in SPREADS]
+    lines = [
+        f"Baseline {rules['baseline_rate']:.0%}; planned for retrain_sd {rules['retrain_sd']:g}: "
+        f"margin {design['margin']:.1%}, at most {design['max_pairs']} pairs. {result['draws']} "
+        "comparisons a cell; 95 % Wilson intervals. A promotion of a mere retrain is false.",
+        "",
+        "| test | "
+        + " | ".join(f"false, spread {s}" for s in spreads)
+        + " | power at +10 | pairs, retrain | pairs, +10 | fixed of equal power | saved, mean |",
+        "|---" * (len(spreads) + 6) + "|",
+    ]
+    for row in result["rows"]:
+        cells = [_rate(row["false_promotion"][s]) for s in spreads]
+        cells += [_rate(row["power"]), f"{row['pairs_retrain']:.0f}", f"{row['pairs_gain']:.0f}"]
+        cells += [str(row["fixed_pairs"]), f"{row['saved']['mean']:.0%}"]
+        lines.append(f"| {row['test']} | " + " | ".join(cells) + " |")
+    if result["retrains"]:
+        lines += ["", *_retrain_lines(result["retrains"])]
+    return "\n".join(lines)
+
+
+def _rate(rate: Any) -> str:
+    low, high = rate.interval
+    return f"{rate.rate:.1%} [{low:.1%}, {high:.1%}]"
+
+
+def _retrain_lines(found: Mapping[str, Any]) -> list[str]:
+    rates = ", ".join(f"{rate:.0%}" for rate in found["success"])
+    lines = [
+        f"{found['retrains']} trainings on identical data, {found['rollouts']} rollouts each "
+        f"(sim-to-sim): success {rates}; spread of the true rates {found['retrain_sd']:.3f}."
+    ]
+    for name, plan in found["plans"].items():
+        low, high = plan["false_promotion"]["interval"]
+        lines.append(
+            f"{name}: margin {plan['margin']:.1%}; false promotion "
+            f"{plan['false_promotion']['rate']:.1%} [{low:.1%}, {high:.1%}] (bootstrap over "
+            f"retrains), power {plan['power']:.0%}; {plan['pairs']['retrain']:.0f} pairs for a "
+            f"retrain, {plan['pairs']['gain']:.0f} for +10, fixed {plan['fixed_pairs']}."
+        )
+    return lines
