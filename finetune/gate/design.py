@@ -28,6 +28,8 @@ LONGEST: Final = 2.2
 stopping early for want of a gain takes a part of the permitted misses."""
 MOST_PAIRS: Final = 5_000
 """A fixed comparison of more pairs than this is refused."""
+LUCK_SHARE: Final = 0.9
+"""Of alpha, what retrains may take by plan; the rest is for power curves not being quite normal."""
 PLANNED: Final = 100.0
 """The plan counts as this many pairs when stakes are adapted: 20 took 4 % more pairs to find the
 planned gain, infinitely many 1 % fewer but far more where the plan is off."""
@@ -124,7 +126,7 @@ def retrain_margin(rules: Rules) -> float:
     """
     if rules.retrain_sd == 0:
         return 0.0
-    best = rules.gain / (math.sqrt(2) * norm.isf(rules.alpha))
+    best = rules.gain / (math.sqrt(2) * norm.isf(LUCK_SHARE * rules.alpha))
     if rules.retrain_sd >= 0.99 * best:
         raise UnusableInputError(
             f"rules: retrain_sd {rules.retrain_sd:g} hides a gain of {rules.gain:g}: trainings on "
@@ -137,9 +139,9 @@ def retrain_margin(rules: Rules) -> float:
 
 def _retrain_excess(rules: Rules, margin: float) -> float:
     """Return by how much the middle of the power curve falls short of what retrains need."""
-    z = float(norm.isf(rules.alpha))
+    z, luck = float(norm.isf(rules.alpha)), float(norm.isf(LUCK_SHARE * rules.alpha))
     slope = (rules.gain - margin) / (z + float(norm.ppf(rules.power)))
-    return margin + z * slope - z * math.sqrt(slope**2 + 2 * rules.retrain_sd**2)
+    return margin + z * slope - luck * math.sqrt(slope**2 + 2 * rules.retrain_sd**2)
 
 
 def fixed_pairs(rules: Rules, margin: float) -> int:

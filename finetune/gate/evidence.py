@@ -25,8 +25,10 @@ PRIOR: Final = 20.0
 """The planned mean and spread count as this many values when stakes are adapted."""
 CAP: Final = 0.9
 """Largest share of the wealth that one value may cost."""
-GRID: Final = np.linspace(-0.995, 0.995, 399)
-"""Differences that a confidence sequence is searched on: steps of half a point."""
+GRID: Final = np.linspace(-0.995, 0.995, 200)
+"""Differences that a confidence sequence is searched on: steps of a point."""
+NEAR: Final = 0.1
+"""Stakes of a confidence sequence are best for a mean that differs by this much."""
 
 
 def log_evidence(
@@ -125,10 +127,9 @@ def difference_interval(x: FloatArray, alpha: float, spread: float) -> tuple[flo
         spread: second moment that is expected.
     """
     bound = math.log(2 / alpha)
-    above = [_peak(x, m, spread) < bound for m in GRID]
-    below = [_peak(-x, -m, spread) < bound for m in GRID]
-    low = _edge(GRID[above.index(True)]) if True in above else 1.0
-    high = _edge(GRID[len(GRID) - 1 - below[::-1].index(True)]) if True in below else -1.0
+    above, below = _peaks(x, spread) < bound, _peaks(-x, spread)[::-1] < bound
+    low = _edge(GRID[above.argmax()]) if above.any() else 1.0
+    high = _edge(GRID[::-1][below[::-1].argmax()]) if below.any() else -1.0
     return low, high
 
 
@@ -137,8 +138,13 @@ def _edge(value: float) -> float:
     return float(np.sign(value)) if abs(value) >= GRID[-1] else float(value)
 
 
-def _peak(x: FloatArray, null: float, spread: float) -> float:
-    return float(log_evidence(x, null, min(null + 0.1, 0.999), spread).max(initial=0.0))
+def _peaks(x: FloatArray, spread: float) -> FloatArray:
+    """Return the most evidence ever against "the mean is at most m", for each m of the grid."""
+    nulls = GRID[:, None]
+    shifted = x[None] - nulls[..., None]  # a mean of m is one of 0 here
+    log_e = log_evidence(shifted, 0.0, NEAR, spread, low=-1.0 - nulls)
+    peaks: FloatArray = log_e.max(-1, initial=0.0)
+    return peaks
 
 
 def _before(x: FloatArray) -> FloatArray:

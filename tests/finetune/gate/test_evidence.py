@@ -84,7 +84,7 @@ def test_a_fixed_stake_on_a_rate_is_the_likelihood_ratio() -> None:
 
 def test_the_interval_holds_the_difference_at_every_look() -> None:
     """Of 60 runs with a true difference of 0.2, the final 95 % interval misses few."""
-    runs = draws((0.5, 0.7), (60, 150, 1), seed=3)
+    runs = draws((0.5, 0.7), (60, 100, 1), seed=3)
     spans = [difference_interval(x, 0.05, 0.5) for x in runs]
     assert sum(not low <= 0.2 <= high for low, high in spans) <= 7
     assert all(high - low < 0.6 for low, high in spans)
@@ -107,15 +107,15 @@ def test_a_plan_finds_the_gain_with_fewer_pairs_than_a_fixed_one() -> None:
 def test_a_lucky_retrain_is_rarely_promoted() -> None:
     """Trainings on the same data differ; a test of two given policies promotes the lucky ones."""
     rng = np.random.default_rng(2)
-    rules = Rules(retrain_sd=0.03, gain=0.15)
+    rules = Rules(retrain_sd=0.03)
+    rates = np.clip(rng.normal(rules.baseline_rate, rules.retrain_sd, (2, 500, 1, 1)), 0, 1)
+    old, new = rng.random((2, 500, 1200, 1), dtype=np.float32) < rates
     lucky = {}
     for name, margin in (("margin", retrain_margin(rules)), ("none", 0.0)):
-        rates = np.clip(rng.normal(0.7, 0.03, (2, 500, 1, 1)), 0, 1)
-        old, new = rng.random((2, 500, 400, 1)) < rates
         better, futile = stops(new.astype(float) - old, rules, margin)
         lucky[name] = float(((better < futile) & np.isfinite(better)).mean())
     assert lucky["margin"] <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 500)
-    assert lucky["margin"] < lucky["none"]
+    assert lucky["margin"] < lucky["none"] - 0.02
 
 
 @given(st.floats(0, 0.04), st.floats(0, 0.04))

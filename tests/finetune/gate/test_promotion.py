@@ -1,0 +1,78 @@
+"""A promotion record holds what it says, and shows what was changed since."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import write_json
+from gaploop.core.suite import Rules, Suite, SuiteTask
+from gaploop.finetune.gate import order
+from gaploop.finetune.gate.folder import Contest, GateFolder, Tried
+from gaploop.finetune.gate.promotion import SUITE, verify, write_promotion
+from gaploop.finetune.gate.run import Gate, plan, run_gate
+
+
+@pytest.fixture
+def promoted(tmp_path: Path) -> Path:
+    """Return the record of a candidate that came from a training run."""
+    policies = {}
+    for side in order.SIDES:
+        policies[side] = tmp_path / f"run_{side}" / "adapter"
+        policies[side].mkdir(parents=True)
+        (policies[side] / "model.safetensors").write_text(side)
+    lineage = {"datasets": ["d1"], "plans": ["p1"], "takes": ["t1"], "base": "sha256:0"}
+    write_json(tmp_path / "run_candidate" / "run.json", {"id": "r1", "lineage": lineage})
+    suite_file = tmp_path / "suite.yaml"
+    suite_file.write_text("name: s")
+
+    def attempt(stage: str, turn: order.Attempt) -> Tried:
+        lot = np.random.default_rng(turn.number).random()
+        return Tried(stage, turn.number, bool(lot < (0.9 if turn.side == "candidate" else 0.3)))
+
+    suite = Suite("s", (SuiteTask("t", min_pass_rate=0.5),), Rules(max_pairs=200, gain=0.2))
+    (tmp_path / "gate").mkdir()
+    folder = GateFolder(tmp_path / "gate", Contest("a", "b", "s"), 1)
+    write_json(folder.path / SUITE, {"name": "s"})
+    assert run_gate(Gate(suite, policies, station=attempt), folder, plan(suite)).exit_code == 0
+    return write_promotion(folder.path, policies, suite_file, None)
+
+
+def test_what_was_promoted_can_be_checked(promoted: Path) -> None:
+    assert all(found.ok for found in verify(promoted))
+    run = json.loads(promoted.read_text())["policies"]["candidate"]["run"]
+    assert run["id"] == "r1"
+    assert run["lineage"]["takes"] == ["t1"]
+
+
+CHANGES: list[Callable[[Path], object]] = [
+    lambda gate: (gate / "outcomes.jsonl").open("a").write("{}\n"),
+    lambda gate: (gate / "gate.json").write_text("{}"),
+    lambda gate: (gate / "suite.json").unlink(),
+    lambda gate: (gate / "key.json").write_text('{"seed": 2, "nonce": ""}'),
+    lambda gate: (gate.parent / "run_candidate" / "adapter" / "model.safetensors").write_text("x"),
+    lambda gate: (gate.parent / "run_candidate" / "run.json").write_text("{}"),
+    lambda gate: (gate.parent / "suite.yaml").write_text("name: other"),
+    lambda gate: (gate / "promotion.json").write_text(
+        (gate / "promotion.json").read_text().replace("promote", "reject")
+    ),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_was_changed_shows(promoted: Path, change: Callable[[Path], object]) -> None:
+    change(promoted.parent)
+    bad = [found for found in verify(promoted) if not found.ok]
+    assert bad
+    assert all(found.says for found in bad)
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", {})
+    with pytest.raises(UnusableInputError, match=r"not a gaploop\.promotion\.v1 file"):
+        verify(tmp_path / "x.json")

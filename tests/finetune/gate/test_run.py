@@ -1,0 +1,261 @@
+"""The gate as a whole, with made-up attempts: it stops, goes on, keeps secrets, and decides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.suite import CanaryRules, Rules, Suite, SuiteTask
+from gaploop.finetune.gate import order
+from gaploop.finetune.gate.folder import OUTCOMES, Contest, GateFolder, Tried
+from gaploop.finetune.gate.judge import HARDWARE, Outcomes, judge_hardware, judge_sim
+from gaploop.finetune.gate.judge import Answer as Stage
+from gaploop.finetune.gate.run import ASSIGNMENT, Gate, plan, run_gate
+from gaploop.finetune.gate.station_attempts import StationAttempts
+from gaploop.finetune.verdict import Answer
+
+CONTEST = Contest("sha256:a", "sha256:b", "s")
+TWO = (
+    SuiteTask("reach", dimension="visual_domain", min_pass_rate=0.5),
+    SuiteTask("push", dimension="contact_dynamics", min_pass_rate=0.5),
+)
+SUITE = Suite("s", TWO, Rules(max_pairs=400, gain=0.2))
+
+type Made = Callable[[str, order.Attempt], Tried]
+
+
+def made(baseline: Sequence[float], candidate: Sequence[float], until: int = 10**9) -> Made:
+    """Return attempts that succeed at given rates, task by task; Ctrl-C comes at `until`."""
+    rates = {"baseline": baseline, "candidate": candidate}
+
+    def attempt(stage: str, turn: order.Attempt) -> Tried:
+        if turn.number == until:
+            raise KeyboardInterrupt
+        lot = np.random.default_rng([turn.scene, turn.number]).random()
+        return Tried(stage, turn.number, bool(lot < rates[turn.side][turn.task]))
+
+    return attempt
+
+
+def decide(path: Path, attempts: Made, suite: Suite = SUITE, **changes: object):  # type: ignore[no-untyped-def]
+    path.mkdir(exist_ok=True)
+    folder = GateFolder(path, CONTEST, seed=4)
+    gate = replace(Gate(suite, {}, station=attempts), **changes)  # type: ignore[arg-type]
+    return run_gate(gate, folder, plan(suite, 4))
+
+
+def test_a_better_candidate_is_promoted_and_a_worse_one_is_not(tmp_path: Path) -> None:
+    good = decide(tmp_path / "good", made((0.5, 0.5), (0.95, 0.95)))
+    assert (good.verdict, good.exit_code) == (Answer.PROMOTE, 0)
+    bad = decide(tmp_path / "bad", made((0.8, 0.8), (0.4, 0.4)))
+    assert (bad.verdict, bad.exit_code) == (Answer.REJECT, 1)
+    assert good.not_run == {
+        "sim": "the suite names no sim_tasks",
+        "canary": "no --reports of a fleet",
+        "full": "no --reports of a fleet",
+    }
+    assert bad.not_run["canary"] == "hardware didn't pass"
+
+
+def test_running_out_of_pairs_is_no_answer(tmp_path: Path) -> None:
+    short = replace(SUITE, rules=replace(SUITE.rules, max_pairs=6))
+    result = decide(tmp_path / "short", made((0.5, 0.5), (0.5, 0.5)), short)
+    assert (result.verdict, result.exit_code) == (Answer.INCONCLUSIVE, 3)
+    assert not (tmp_path / "short" / order.OPENED).exists()
+
+
+@pytest.mark.parametrize("until", [1, 7, 30])
+def test_a_gate_that_was_interrupted_ends_as_if_it_had_not_been(tmp_path: Path, until: int) -> None:
+    rates = (0.5, 0.5), (0.9, 0.9)
+    whole = decide(tmp_path / "whole", made(*rates))
+    with pytest.raises(KeyboardInterrupt):
+        decide(tmp_path / "cut", made(*rates, until=until))
+    kept = (tmp_path / "cut" / OUTCOMES).read_text().splitlines()
+    assert len(kept) == until
+    again = decide(tmp_path / "cut", made(*rates))
+    assert again.to_json() == whole.to_json()
+    after = (tmp_path / "cut" / OUTCOMES).read_text().splitlines()
+    assert after[:until] == kept
+
+
+def test_deciding_again_makes_no_attempt(tmp_path: Path) -> None:
+    """Nobody gets another verdict by trying once more."""
+    first = decide(tmp_path / "g", made((0.5, 0.5), (0.95, 0.95)))
+    again = decide(tmp_path / "g", made((0.5, 0.5), (0.0, 0.0), until=0))
+    assert again.to_json() == first.to_json()
+
+
+def test_a_folder_holds_one_gate(tmp_path: Path) -> None:
+    GateFolder(tmp_path, CONTEST, seed=4)
+    with pytest.raises(UnusableInputError, match="another candidate"):
+        GateFolder(tmp_path, replace(CONTEST, candidate="sha256:c"))
+    with pytest.raises(UnusableInputError, match="another --seed"):
+        GateFolder(tmp_path, CONTEST, seed=5)
+    assert GateFolder(tmp_path, CONTEST).seed == 4
+
+
+def test_an_exchanged_key_is_noticed(tmp_path: Path) -> None:
+    """Another order would turn the outcomes of one policy into the other's."""
+    GateFolder(tmp_path, CONTEST, seed=4)
+    order.seal(tmp_path, 5)
+    with pytest.raises(UnusableInputError, match="isn't the key that this gate began with"):
+        GateFolder(tmp_path, CONTEST)
+    (tmp_path / order.SEALED).unlink()
+    with pytest.raises(UnusableInputError, match=r"Restore it"):
+        GateFolder(tmp_path, CONTEST)
+
+
+def test_a_lost_outcome_is_noticed(tmp_path: Path) -> None:
+    decide(tmp_path / "g", made((0.5, 0.5), (0.95, 0.95)))
+    path = tmp_path / "g" / OUTCOMES
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], *lines[3:], ""]))
+    with pytest.raises(UnusableInputError, match="attempts of stage hardware are missing"):
+        decide(tmp_path / "g", made((0.5, 0.5), (0.95, 0.95)))
+
+
+def test_the_order_is_balanced_and_pairs_share_their_scene() -> None:
+    turns = order.attempts(7, HARDWARE, 2)
+    pairs = [(next(turns), next(turns)) for _ in range(2 * 40)]
+    for first, second in pairs:
+        assert (first.task, first.scene, first.round) == (second.task, second.scene, second.round)
+        assert {first.side, second.side} == set(order.SIDES)
+    for task in (0, 1):
+        leads = [first.side for first, _ in pairs if first.task == task]
+        assert len(leads) == 40
+        for n in range(0, 40, order.BLOCK):
+            assert leads[n : n + order.BLOCK].count("baseline") == order.BLOCK // 2
+    again = [turn for _, turn in zip(range(20), order.attempts(7, HARDWARE, 2), strict=False)]
+    assert again == [turn for pair in pairs for turn in pair][:20]
+    assert [t.side for t in again] != [
+        t.side for _, t in zip(range(20), order.attempts(8, HARDWARE, 2), strict=False)
+    ]
+
+
+def test_the_operator_is_never_told_which_policy_drives(tmp_path: Path) -> None:
+    """Whoever knows judges otherwise; neither question, link nor file says it."""
+    policies = {}
+    for side in order.SIDES:
+        policies[side] = tmp_path / f"policy_of_{side}"
+        policies[side].mkdir()
+    asked: list[str] = []
+    answers = iter(["", "maybe", "again", "", "y", "", "safety"] + ["", "n"] * 10)
+
+    def ask(question: str) -> str:
+        asked.append(question)
+        return next(answers)
+
+    tasks = [replace(TWO[0], reset="Put the cube back.")]
+    station = StationAttempts(tmp_path / "gate", policies, tasks, "", ask)
+    (tmp_path / "gate").mkdir()
+    turns = order.attempts(1, HARDWARE, 1)
+    first, second = station(HARDWARE, next(turns)), station(HARDWARE, next(turns))
+    assert (first.success, first.safety) == (True, False)
+    assert (second.success, second.safety) == (False, True)
+    said = " ".join(asked) + json.dumps([vars(first), vars(second)])
+    assert "baseline" not in said
+    assert "candidate" not in said
+    assert "Put the cube back." in asked[0]
+    assert "Please answer one of these" in asked[2]
+    held = [p.name for p in (tmp_path / "gate").rglob("*")]
+    assert not any(side in name for name in held for side in order.SIDES)
+
+
+def test_a_command_is_given_the_policy_under_a_neutral_name(tmp_path: Path) -> None:
+    policies = {side: tmp_path / side for side in order.SIDES}
+    for folder in policies.values():
+        folder.mkdir()
+        (folder / "who.txt").write_text(folder.name)
+    (tmp_path / "gate").mkdir()
+    check = replace(TWO[0], success_check="script", check="os.path:isdir", reset="builtins:abs")
+    station = StationAttempts(tmp_path / "gate", policies, [TWO[0]], "cat {policy}/who.txt", _yes)
+    turn = next(order.attempts(1, HARDWARE, 1))
+    station(HARDWARE, turn)
+    log = tmp_path / "gate" / "attempts" / "hardware_00000" / "log.txt"
+    assert log.read_text() == turn.side
+    with pytest.raises(UnusableInputError, match="isn't a placeholder"):
+        StationAttempts(tmp_path, policies, [TWO[0]], "run {polcy}", _yes)
+    with pytest.raises(UnusableInputError, match="can't be imported"):
+        StationAttempts(tmp_path, policies, [replace(check, check="os:nothing")], "", _yes)
+    with pytest.raises(UnusableInputError, match="has no check"):
+        StationAttempts(tmp_path, policies, [replace(check, check="")], "", _yes)
+
+
+def _yes(_question: str) -> str:
+    return "y"
+
+
+def drawn(old: Sequence[float], new: Sequence[float], rounds: int = 300, seed: int = 0) -> Outcomes:
+    rng = np.random.default_rng(seed)
+    rates = np.stack([np.array(old), np.array(new)], axis=-1)
+    success = rng.random((rounds, *rates.shape)) < rates
+    return Outcomes(success, np.zeros_like(success))
+
+
+def test_a_loss_in_one_dimension_is_not_excused_by_a_gain_in_another() -> None:
+    suite = replace(SUITE, rules=replace(SUITE.rules, max_pairs=600))
+    result = judge_hardware(drawn((0.5, 0.95), (1.0, 0.6)), suite, plan(suite))
+    assert result.answer is Stage.FAILED
+    assert "loses more than 15% in contact_dynamics" in result.says
+
+
+def test_a_candidate_that_is_better_but_not_good_enough_is_not_promoted() -> None:
+    tasks = tuple(replace(task, min_pass_rate=0.9) for task in TWO)
+    suite = replace(SUITE, tasks=tasks)
+    result = judge_hardware(drawn((0.2, 0.2), (0.6, 0.6)), suite, plan(suite))
+    assert result.answer is Stage.FAILED
+    assert "succeeds in under 90%" in result.says
+
+
+def test_a_candidate_that_trips_the_safety_filter_is_rejected() -> None:
+    seen = drawn((0.5, 0.5), (0.9, 0.9))
+    safety = np.zeros_like(seen.success)
+    safety[..., 1] = np.random.default_rng(1).random(safety.shape[:2]) < 0.5
+    result = judge_hardware(Outcomes(seen.success, safety), SUITE, plan(SUITE))
+    assert result.answer is Stage.FAILED
+    assert "trips the safety filter more often" in result.says
+
+
+def test_a_stage_decides_on_what_it_had_seen_by_then() -> None:
+    """More outcomes can't change a verdict that was reached before them."""
+    seen, design = drawn((0.5, 0.5), (0.9, 0.9)), plan(SUITE)
+    whole = judge_hardware(seen, SUITE, design)
+    rounds = whole.pairs // len(TWO)
+    assert rounds < seen.rounds
+    assert judge_hardware(seen.first(rounds), SUITE, design) == whole
+    assert judge_hardware(seen.first(rounds - 1), SUITE, design).answer is Stage.OPEN
+
+
+@pytest.mark.parametrize(("new", "answer"), [(0.97, Stage.PASSED), (0.6, Stage.FAILED)])
+def test_what_is_forgotten_in_simulation_ends_the_gate(new: float, answer: Stage) -> None:
+    result = judge_sim(drawn((0.97,), (new,)), SUITE, ["pick_place"])
+    assert result.answer is answer
+    assert result.pairs < 200
+
+
+def test_a_fleet_is_led_by_its_reports(tmp_path: Path) -> None:
+    robots = tuple(f"arm_{n}" for n in range(4))
+    rules = CanaryRules(robots=0.5, episodes=20, full_episodes=20, fleet=robots)
+    suite, reports = replace(SUITE, canary=rules), tmp_path / "reports.jsonl"
+    reports.touch()
+    attempts, path = made((0.5, 0.5), (0.95, 0.95)), tmp_path / "g"
+    waiting = decide(path, attempts, suite, reports=reports)
+    assert waiting.verdict is Answer.INCONCLUSIVE
+    share = json.loads((path / ASSIGNMENT).read_text())["share"]
+    assert sorted(share.values()) == [0.0, 0.0, 0.5, 0.5]
+    robot = max(share, key=lambda name: share[name])
+    bad = {"robot": robot, "candidate": True, "success": False, "safety": True}
+    reports.write_text("".join(json.dumps(bad | {"episode": n}) + "\n" for n in range(10)))
+    over = decide(path, attempts, suite, reports=reports)
+    assert over.verdict is Answer.REJECT
+    assert "rolled back" in over.says
+    assert set(json.loads((path / ASSIGNMENT).read_text())["share"].values()) == {0.0}
+    reports.write_text('{"robot": 1}\n{}\n')
+    with pytest.raises(UnusableInputError, match=r"reports\.jsonl, line 1"):
+        decide(path, attempts, suite, reports=reports)

@@ -1,0 +1,143 @@
+"""`gaploop gate` from the shell: outcomes in, verdict and exit code out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gaploop.core.suite import load_suite
+from gaploop.scripts.cli import main
+
+RATES = {"promote": (0.4, 0.9), "reject": (0.8, 0.3)}
+CODES = {"promote": 0, "reject": 1, "inconclusive": 3}
+
+
+def outcomes(path: Path, old: float, new: float, pairs: int = 150, head: str = "") -> Path:
+    rng = np.random.default_rng(0)
+    lines = [head or "policy,success"]
+    for _ in range(pairs):
+        lines += [f"baseline,{int(rng.random() < old)}", f"candidate,{int(rng.random() < new)}"]
+    path.write_text("\n".join([*lines, ""]))
+    return path
+
+
+def gate(*arguments: str) -> int:
+    return main(["gate", *arguments])
+
+
+@pytest.mark.parametrize("verdict", RATES)
+def test_recorded_outcomes_are_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verdict: str
+) -> None:
+    path, out = outcomes(tmp_path / "o.csv", *RATES[verdict]), tmp_path / "gate"
+    code = gate(f"--outcomes={path}", f"--output_dir={out}", "--json")
+    said = capsys.readouterr()
+    assert json.loads(said.out)["verdict"] == verdict
+    assert code == CODES[verdict]
+    assert "false promotion at most 5%" in said.err
+    assert (out / "report.html").exists()
+    assert (out / "evidence.png").exists()
+    assert (out / "promotion.json").exists() == (verdict == "promote")
+    if verdict == "promote":
+        assert gate(f"--verify={out / 'promotion.json'}") == 0
+        (out / "gate.json").write_text("{}")
+        assert gate(f"--verify={out / 'promotion.json'}") == 1
+
+
+def test_too_few_outcomes_are_inconclusive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = outcomes(tmp_path / "o.csv", 0.7, 0.8, pairs=5)
+    assert gate(f"--outcomes={path}", f"--output_dir={tmp_path / 'g'}", "--json") == 3
+    assert json.loads(capsys.readouterr().out)["verdict"] == "inconclusive"
+
+
+def test_the_example_is_a_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gate("--example") == 0
+    (tmp_path / "suite.yaml").write_text(capsys.readouterr().out)
+    assert load_suite(tmp_path / "suite.yaml").name == "so101_cell"
+
+
+BAD = [
+    ("policy,won\nbaseline,1\n", "no column 'success'"),
+    ("policy,success\nbase,1\n", "Did you mean 'baseline'"),
+    ("policy,success\nbaseline,2\n", "must be 1 or 0"),
+    ("policy,success\nbaseline,1\n", "no pair of attempts"),
+    ("policy,success,pair\nbaseline,1,1\nbaseline,1,1\n", "names baseline twice"),
+    (None, "not found"),
+]
+
+
+@pytest.mark.parametrize(("content", "says"), BAD)
+def test_outcomes_that_cannot_be_used_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, says: str
+) -> None:
+    path = tmp_path / "o.csv"
+    if content is not None:
+        path.write_text(content)
+    assert gate(f"--outcomes={path}", f"--output_dir={tmp_path / 'g'}") == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "Which baseline?"),
+        (("--baseline=base",), "Which candidate?"),
+        (("--baseline=base", "--candidate=base", "--stage=hardwear"), "Did you mean 'hardware'"),
+        (("--baseline=none", "--candidate=base"), "Policy none not found"),
+        (("--verify=nothing.json",), "not found"),
+    ],
+)
+def test_what_is_missing_is_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str
+) -> None:
+    assert gate(*arguments) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_pairs_are_told_by_their_number_whatever_the_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two robots write one log: attempts of a pair needn't stand beside each other."""
+    rng, rows = np.random.default_rng(0), []
+    for pair in range(120):
+        rows.append(f"baseline,{int(rng.random() < 0.4)},{pair}")
+        rows.append(f"candidate,{int(rng.random() < 0.9)},{pair}")
+    found = []
+    for name, lines in (("sorted", rows), ("sides apart", rows[::2] + rows[1::2])):
+        path = tmp_path / f"{name}.csv"
+        path.write_text("\n".join(["policy,success,pair", *lines, ""]))
+        gate(f"--outcomes={path}", f"--output_dir={tmp_path / name}", "--json", "--seed=1")
+        found.append(json.loads(capsys.readouterr().out)["stages"])
+    assert found[0] == found[1]
+
+
+@pytest.mark.slow
+def test_the_embedded_cell_runs_by_itself_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A policy against itself on the same scenes: no gain, so it is rejected without a person."""
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        "name: s\nsim_tasks: [pick_place]\nrules: {gain: 0.3, max_pairs: 40, sim_pairs: 60}\n"
+        "tasks: [{task: pick_place, success_check: script, timeout_s: 8,"
+        " gaps: {spatial_geometry.camera_pose: 0.7}, min_pass_rate: 0}]\n"
+    )
+    arguments = (
+        "--baseline=base", "--candidate=base", f"--suite={suite}",
+        f"--output_dir={tmp_path / 'g'}", "--json",
+    )  # fmt: skip
+    assert gate(*arguments, "--stage=sim", "--seed=1") == 3
+    assert json.loads(capsys.readouterr().out)["stages"][0]["answer"] == "passed"
+    assert gate(*arguments) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["verdict"] == "reject"
+    assert said["evidence"].startswith("sim-to-sim")
