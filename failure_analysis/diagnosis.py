@@ -25,7 +25,8 @@ from gaploop.core.vocabulary import (
     dimension,
 )
 from gaploop.failure_analysis.attribution.features import features
-from gaploop.failure_analysis.attribution.fit import LEAST_LABELS, recalibrated, weighted_targets
+from gaploop.failure_analysis.attribution.fit import LEAST_LABELS, recalibrated
+from gaploop.failure_analysis.attribution.labelled import weighted_targets
 from gaploop.failure_analysis.attribution.model import EvidenceModel, shipped_model
 from gaploop.failure_analysis.attribution.posterior import attribute
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode

@@ -15,14 +15,12 @@ from gaploop.core.files import write_atomically
 from gaploop.core.journal_format import read_journal
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Outcome
-from gaploop.failure_analysis.across.intervals import Estimate
 from gaploop.failure_analysis.attribution import benchmark, features, fit
 from gaploop.failure_analysis.attribution.benchmark import Prediction
-from gaploop.failure_analysis.attribution.model import EvidenceModel, softmax
+from gaploop.failure_analysis.attribution.labelled import targets
+from gaploop.failure_analysis.attribution.model import EvidenceModel
 from gaploop.failure_analysis.diagnosis import diagnose_take, prepared
 from gaploop.failure_analysis.reference import Reference
-from gaploop.failure_analysis.report.figures import count_grid, share_bars
-from gaploop.failure_analysis.report.page import figure_png
 from gaploop.finetune import corpus_study as study
 from gaploop.finetune.corpus import BLIND, SHIFTS, Station
 from gaploop.finetune.corpus_record import STATIONS
@@ -41,6 +39,10 @@ OTHER_REFERENCE: Final = "pick_place-script"
 LABELS: Final = 36
 """A few dozen: what recalibration is given."""
 DRAWS: Final = 40
+TRADED: Final = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.99)
+"""Shares asked for before a cause is named."""
+DECIDED: Final = ("named", "right_of_named", "mixed_safe", "mixed_both_named", "false_cause")
+"""What they decide."""
 SPEED_TAKES: Final = 60
 
 type Found = Mapping[str, Sequence[Failure]]
@@ -68,7 +70,9 @@ def every_figure(
             if part != "test"
         },
         "trade": trade(strict, model),
-        "left_out_in_training": _plain(_left_out(found, model)),
+        "left_out_in_training": {
+            name: _plain(figures) for name, figures in _left_out(found, references, model).items()
+        },
         "masked": _masked(strict, references, model),
         "recalibration": recalibration(found, references, model, seed),
     }
@@ -113,24 +117,33 @@ def _usual_s(found: Found) -> dict[str, float]:
 def trade(strict: Sequence[Failure], model: EvidenceModel) -> list[dict[str, Any]]:
     """Return what naming less brings: every figure that naming decides, by the share asked for."""
     rows = []
-    for name in (0.3, 0.5, 0.7, 0.9, 0.95, 0.99):
-        careful = replace(model, thresholds=replace(model.thresholds, name=name, second=1.0 - name))
-        scored = benchmark.score(study.cases(strict, study.by_model(careful)))
-        kept = ("named", "right_of_named", "mixed_safe", "false_cause")
-        rows.append({"share": name, **{k: scored[k].value for k in kept}})
+    for name in TRADED:
+        limits = replace(model.thresholds, name=name)
+        scored = benchmark.score(
+            study.cases(strict, study.by_model(replace(model, thresholds=limits)))
+        )
+        rows.append({"share": name, **{k: scored[k].value for k in DECIDED}})
     return rows
 
 
-def _left_out(found: Found, model: EvidenceModel) -> dict[str, benchmark.Figure]:
+def _left_out(
+    found: Found, references: Mapping[str, Reference], model: EvidenceModel
+) -> dict[str, dict[str, benchmark.Figure]]:
     """Score the training part by fits that left each take's mechanisms and task out."""
-    material = study.training(found)
-    data = study.labelled(material)
+    recorded = study.training(found)
+    every = [*recorded, *study.evading(recorded, references)]
+    data = study.material(found, references)
     logits = fit.left_out(data, fit.log_linear(features.names(), fit.Stiffness()))
-    shares = softmax(logits / model.temperature)
-    said = {study.case_id(f.take): p for f, p in zip(material, shares, strict=True)}
-    return benchmark.score(
-        study.cases(material, lambda f: study.judged(said[study.case_id(f.take)], model))
-    )
+    placed = data.rows[:, [features.names().index(features.PLACED)]]
+    said = [
+        study.as_prediction(model.judged(row, at))
+        for row, at in zip(logits / model.temperature, placed, strict=True)
+    ]
+    cases = study.told(every, said)
+    return {
+        "left out in training": benchmark.score(cases[: len(recorded)]),
+        "and the loudest signal hidden": benchmark.score(cases[len(recorded) :]),
+    }
 
 
 def _masked(
@@ -195,7 +208,7 @@ def _gains(
     """Return top-1 before and after labels, of every draw of labels."""
     if len(here) < LABELS + 10:
         return [], []
-    of = fit.targets([f.take.dimensions for f in here])
+    of = targets([f.take.dimensions for f in here])
     rows, truth = np.array([f.row for f in here]), of.argmax(axis=1)
     stations = np.array([f.take.station for f in here])
     before: list[float] = []
@@ -280,17 +293,3 @@ def speed(
             spent += time.process_time() - start
         result[name] = 60.0 * count / max(spent, 1e-9)
     return result
-
-
-def draw(result: Mapping[str, Any], folder: Path) -> None:
-    """Write `confusion.png` and `top1.png` of the strict part to `folder`."""
-    rows = result["confusion"]
-    counts = {(row, column): n for row, found in rows.items() for column, n in found.items()}
-    grid = count_grid(list(rows), list(rows), counts, ("likeliest", "injected"))
-    write_atomically(folder / "confusion.png", figure_png(grid))
-    top1 = {name: figures["top1"] for name, figures in result["test"].items()}
-    spans = {n: Estimate(f["value"], *f["interval"]) for n, f in top1.items() if f["interval"]}
-    if spans:
-        shares = {name: span.value for name, span in spans.items()}
-        bars = share_bars(shares, "Likeliest cause is the injected one", intervals=spans)
-        write_atomically(folder / "top1.png", figure_png(bars))

@@ -15,12 +15,9 @@ import numpy as np
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.attribution import features, fit
 from gaploop.failure_analysis.attribution.benchmark import Case, Prediction
-from gaploop.failure_analysis.attribution.model import (
-    CAUSES,
-    EvidenceModel,
-    candidates,
-    named,
-)
+from gaploop.failure_analysis.attribution.evidence import rules_say
+from gaploop.failure_analysis.attribution.labelled import Labelled, balanced, joined, targets
+from gaploop.failure_analysis.attribution.model import CAUSES, EvidenceModel, Judgement
 from gaploop.failure_analysis.attribution.posterior import Attribution, by_rules
 from gaploop.failure_analysis.reference import Reference
 from gaploop.failure_analysis.signals.registry import registry
@@ -89,12 +86,14 @@ def masked(take: MeasuredTake, sources: Iterable[str]) -> MeasuredTake:
     return replace(take, values=values, unseen={**take.unseen, **dict.fromkeys(gone, "left out")})
 
 
-def labelled(found: Sequence[Failure]) -> fit.Labelled:
-    """Return failures with what was injected, as training material."""
-    of = fit.targets([f.take.dimensions for f in found])
+def labelled(found: Sequence[Failure], counts: float = 1.0) -> Labelled:
+    """Return failures with what was injected, as training material; each counts `counts`."""
+    of = targets([f.take.dimensions for f in found])
     groups = tuple(frozenset(f.take.gaps) or frozenset({f.take.controller}) for f in found)
-    rows = np.array([f.row for f in found])
-    return fit.Labelled(rows, of, fit.balanced(of), groups, tuple(f.take.task for f in found))
+    rows = np.array([f.row for f in found]).reshape(len(found), len(features.names()))
+    tasks = tuple(f.take.task for f in found)
+    every = np.full(len(found), counts)
+    return Labelled(rows, of, counts * balanced(of), every, groups, tasks)
 
 
 def training(found: Mapping[str, Sequence[Failure]]) -> list[Failure]:
@@ -102,16 +101,73 @@ def training(found: Mapping[str, Sequence[Failure]]) -> list[Failure]:
     return [f for part in TRAIN for f in found.get(part, ())]
 
 
-def variants(
-    found: Sequence[Failure], references: Mapping[str, Reference], seed: int
-) -> fit.Labelled:
+def variants(found: Sequence[Failure], references: Mapping[str, Reference], seed: int) -> Labelled:
     """Return every failure once more without some of its channels."""
     rng = np.random.default_rng([seed, 53])
     bare = []
     for failure in found:
         mask = MASKS[int(rng.integers(len(MASKS)))]
         bare.append(as_failure(masked(failure.take, mask), references[failure.take.usual]))
-    return labelled(bare)
+    return labelled(bare, 0.5)
+
+
+EVADING: Final = 0.5
+"""What a take as in `evading` counts, beside 1 as recorded."""
+SHARED: Final = 0.2
+"""A signal is a dimension's, not one mechanism's, if it speaks in this share of another's takes."""
+
+
+def evading(found: Sequence[Failure], references: Mapping[str, Reference]) -> list[Failure]:
+    """Return single-cause failures as they would look had their mechanism not been foreseen.
+
+    Signals and rules were made by people who knew these mechanisms: leaving one out of a fit isn't
+    enough to see how a new one would fare. So the signals that speak for a dimension under one of
+    its mechanisms only are set to usual in that mechanism's takes.
+    """
+    spoken = [_spoken(failure, references[failure.take.usual]) for failure in found]
+    shares = _shares_speaking(found, spoken)
+    result = []
+    for failure, signals in zip(found, spoken, strict=True):
+        take, reference = failure.take, references[failure.take.usual]
+        if len(take.gaps) != 1:
+            continue
+        others = [of for gap, of in shares.items() if gap not in take.gaps
+                  and gap.partition(".")[0] == take.dimensions[0]]  # fmt: skip
+        own = {n for n in signals if max((of.get(n, 0.0) for of in others), default=0.0) < SHARED}
+        usual = {n: reference.signals[n].mean for n in own & reference.signals.keys()}
+        hidden = replace(take, values={**take.values, **usual})
+        result.append(as_failure(hidden, reference))
+    return result
+
+
+def _spoken(failure: Failure, reference: Reference) -> set[str]:
+    """Return the signals that speak for what was injected."""
+    take = failure.take
+    says = rules_say(take.measured, reference, take.failure_mode).seen
+    return {seen.signal for d, seen in says if d.value in take.dimensions}
+
+
+def _shares_speaking(
+    found: Sequence[Failure], spoken: Sequence[set[str]]
+) -> dict[str, dict[str, float]]:
+    """Return mechanism to signal to the share of its single-cause takes in which that speaks."""
+    takes: dict[str, list[set[str]]] = {}
+    for failure, signals in zip(found, spoken, strict=True):
+        if len(failure.take.gaps) == 1:
+            (gap,) = failure.take.gaps
+            takes.setdefault(gap, []).append(signals)
+    return {
+        gap: {n: sum(n in signals for signals in of) / len(of) for n in set().union(*of)}
+        for gap, of in takes.items()
+    }
+
+
+def material(
+    found: Mapping[str, Sequence[Failure]], references: Mapping[str, Reference]
+) -> Labelled:
+    """Return what the model is fitted to and calibrated on: as recorded, then as in `evading`."""
+    recorded = training(found)
+    return joined(labelled(recorded), labelled(evading(recorded, references), EVADING))
 
 
 def fit_corpus(
@@ -121,17 +177,20 @@ def fit_corpus(
     about: Mapping[str, Any],
 ) -> EvidenceModel:
     """Fit and calibrate the model on the training parts."""
-    material = training(found)
-    extra = variants(material, references, seed)
-    extra = replace(extra, weights=0.5 * extra.weights)
-    return fit.fit_model(features.names(), labelled(material), extra, about)
+    extra = variants(training(found), references, seed)
+    return fit.fit_model(features.names(), material(found, references), extra, about)
 
 
 def cases(found: Sequence[Failure], predict: Callable[[Failure], Prediction]) -> list[Case]:
     """Return failures with what `predict` says about them."""
+    return told(found, [predict(f) for f in found])
+
+
+def told(found: Sequence[Failure], said: Sequence[Prediction]) -> list[Case]:
+    """Return failures with what is said about each."""
     return [
-        Case(case_id(f.take), f.take.station, frozenset(f.take.dimensions), predict(f))
-        for f in found
+        Case(case_id(f.take), f.take.station, frozenset(f.take.dimensions), prediction)
+        for f, prediction in zip(found, said, strict=True)
     ]
 
 
@@ -142,14 +201,15 @@ def case_id(take: MeasuredTake) -> str:
 
 def by_model(model: EvidenceModel) -> Callable[[Failure], Prediction]:
     """Return how the model predicts."""
+    return lambda failure: as_prediction(model.judge(failure.row))
 
-    return lambda failure: judged(model.shares(failure.row[None])[0], model)
 
-
-def judged(shares: FloatArray, model: EvidenceModel) -> Prediction:
-    """Return a posterior, shape (10,), with what the model's thresholds make of it."""
-    said = frozenset(d.value for d in named(shares, model.thresholds))
-    return Prediction(shares, said, frozenset(candidates(shares, model.thresholds.cuts)))
+def as_prediction(judged: Judgement) -> Prediction:
+    """Return what the model says as any entry of the benchmark would."""
+    shares = np.array([*judged.shares.values(), judged.none])
+    return Prediction(
+        shares, frozenset(d.value for d in judged.named), frozenset(judged.candidates)
+    )
 
 
 def rules_alone(failure: Failure) -> Prediction:
@@ -161,7 +221,7 @@ def rules_alone(failure: Failure) -> Prediction:
 
 def by_majority(found: Sequence[Failure]) -> Callable[[Failure], Prediction]:
     """Predict the commonest cause of the training part, always."""
-    of = fit.targets([f.take.dimensions for f in found])
+    of = targets([f.take.dimensions for f in found])
     return lambda _: _plain(of.mean(axis=0))
 
 

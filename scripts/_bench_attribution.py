@@ -46,6 +46,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     from gaploop.finetune import corpus_figures as figures
     from gaploop.finetune.corpus import draw_corpus
     from gaploop.finetune.corpus_card import card
+    from gaploop.finetune.corpus_pictures import draw
     from gaploop.finetune.corpus_signals import corpus_references
     from gaploop.finetune.corpus_study import failures, fit_corpus
 
@@ -68,7 +69,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     figures.write_predictions(folder / "predictions.jsonl", found, model)
     with options.progress("Scoring", total=None):
         scored = figures.every_figure(found, references, model, config.seed)
-        figures.draw(scored, folder)
+        draw(scored, folder)
     return {
         **result,
         "model": {"file": str(folder / SHIPPED), "ships": figures.is_same(model, shipped)},
@@ -111,7 +112,7 @@ def table(result: Mapping[str, Any]) -> str:
             "",
             "One thing held out at a time; training part by fits without its mechanism and task:",
             "",
-            _columns({**result["parts"], "left out in training": result["left_out_in_training"]}),
+            _columns({**result["parts"], **result["left_out_in_training"]}),
             "",
             _confusion(result["confusion"]),
             "",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gaploop.core.vocabulary import FailureMode, GapDimension
@@ -39,10 +39,13 @@ class Rules:
 
     Attributes:
         left: dimension to strength of what no other dimension's evidence explains.
+        placed: strength of a restated task whatever else is unusual: what it would be worth if two
+            causes acted at once.
         seen: the evidence that is left, strongest first, with its dimension.
     """
 
     left: Mapping[GapDimension, float]
+    placed: float
     seen: tuple[tuple[GapDimension, Seen], ...]
 
 
@@ -63,17 +66,21 @@ def rules_say(measured: Measured, reference: Reference, mode: FailureMode | None
     """
     direct = [h for rule in DIRECT if (h := _hit(rule, measured, reference, mode))]
     indirect = [h for rule in INDIRECT if (h := _hit(rule, measured, reference, mode))]
-    faults = _faults(direct)
-    left = _unexplained(direct, indirect, faults)
-    scores = _scores(left)
-    loudest = max(_scores([h for h in left if h.rule in DIRECT]).values())
-    task = _task_evidence(measured, reference, loudest, mode)
-    if task and max(scores.values()) <= TASK_LOUDEST:
-        scores[GapDimension.TASK_SPECIFICATION] = task.strength
-        left = [*left, task]
+    task = None
+    if _let_go(measured, reference, mode):
+        moved, task = _moved_evidence(measured), _task_evidence(measured)
+        indirect += [moved] if moved else []
+    left = _unexplained(direct, indirect, _faults(direct))
+    scores, placed = _scores(left), task.strength if task else 0.0
+    if task:
+        loudest = max(_scores([h for h in left if h.rule in DIRECT]).values())
+        if loudest <= TASK_QUIET and max(scores.values()) <= TASK_LOUDEST:
+            task = replace(task, strength=task.strength * (1.0 - loudest / (2 * TASK_QUIET)))
+            scores[GapDimension.TASK_SPECIFICATION] = task.strength
+            left = [*left, task]
     hits = sorted(left, key=lambda h: -h.strength)
     seen = tuple((h.rule.dimension, h.seen) for h in hits)
-    return Rules(scores, seen)
+    return Rules(scores, placed, seen)
 
 
 def _unexplained(
@@ -144,26 +151,52 @@ RELEASED_M: Final = 0.040
 """Let go nearer the target than this, on the disc, an attempt looks done to anyone watching;"""
 RESTS_M: Final = {"end_distance_m": 0.020, "release_target_m": RELEASED_M}
 """and so it does where the object is seen to rest this near (15 mm and the tracker's error)."""
+AIMED_M: Final = 0.008
+"""Farther than this from where it was meant to be, something moved the object while it was let go:
+well-placed ones of the training part are seen 2 to 4 mm off."""
+MOVED_STEP_M: Final = 0.002
+MOVED_M: Final = 0.060
+"""Farther than this it fell, or was never there."""
+TASK_STRENGTH: Final = 4.0
+UNSEEN_SHARE: Final = 0.75
+"""What is left of that where the gripper hides how the object came to rest."""
 TASK_QUIET: Final = 1.0
 """Direct evidence above this speaks against it,"""
 TASK_LOUDEST: Final = 2.2
 """and so does any evidence above this: after a take judged failed, much may still happen."""
 
 
-def _task_evidence(
-    measured: Measured, reference: Reference, loudest: float, mode: FailureMode | None
-) -> _Hit | None:
-    """Everything else is nominal, the object rests at the target, and it was judged a failure."""
+def _let_go(measured: Measured, reference: Reference, mode: FailureMode | None) -> bool:
+    """Whether the gripper held the object all along and opened over the target, to no avail."""
+    let_go = measured["release_target_m"]
+    aimed = (let_go < RELEASED_M or math.isnan(let_go)) and measured["held_share"] > 0.9
+    aimed &= not reference.z("release_target_m", let_go) > QUIET_Z
+    return mode is FailureMode.MISPLACEMENT and aimed
+
+
+def _moved_evidence(measured: Measured) -> _Hit | None:
+    """Held and opened over the target, yet it rests beside: it clung, or slid, when let go."""
+    away = measured["end_distance_m"]
+    if not AIMED_M < away < MOVED_M:
+        return None
+    says = f"let go over the target, the object rests {away * 1000:.0f} mm from it"
+    rule = Rule(GapDimension.CONTACT_DYNAMICS, "end_distance_m")
+    strength = math.log1p((away - AIMED_M) / MOVED_STEP_M)
+    return _Hit(rule, strength, Seen("end_distance_m", away, "m", says))
+
+
+def _task_evidence(measured: Measured) -> _Hit | None:
+    """The object was put where it was meant to be, and the take was judged a failure."""
     rests, let_go = measured["end_distance_m"], measured["release_target_m"]
-    name, away = ("release_target_m", let_go) if math.isnan(rests) else ("end_distance_m", rests)
-    placed = (let_go < RELEASED_M or math.isnan(let_go)) and away < RESTS_M[name]
-    placed &= not reference.z("release_target_m", let_go) > QUIET_Z and measured["held_share"] > 0.9
-    if mode is not FailureMode.MISPLACEMENT or not placed or loudest > TASK_QUIET:
+    unseen = math.isnan(rests)
+    name, away = ("release_target_m", let_go) if unseen else ("end_distance_m", rests)
+    if not away < RESTS_M[name]:
         return None
     says = (
         f"every other signal is usual and the object rests {away * 1000:.0f} mm from the target, "
         "yet the take was judged a failure"
     )
+    beside = 0.0 if unseen else max(away - AIMED_M, 0.0) / (RESTS_M[name] - AIMED_M)
+    strength = TASK_STRENGTH * (UNSEEN_SHARE if unseen else 1.0 - beside)
     rule = Rule(GapDimension.TASK_SPECIFICATION, name)
-    strength = 4.0 * (1.0 - loudest / (2 * TASK_QUIET))
     return _Hit(rule, strength, Seen(name, away, "m", says))

@@ -25,6 +25,9 @@ LOUD_Z: Final = 2.0
 LOUDEST: Final = 5.0
 FAINTEST: Final = 0.05
 """What a dimension scores for which nothing speaks: nine of them together hardly count."""
+PLACED: Final = "placed"
+"""What evidence for a restated task would gain if nothing else were unusual: the object rests where
+it was meant to, whatever else is wrong. Only two causes at once are judged by it."""
 SOURCES: Final = ("motion", "currents", "scene", "images")
 LEFT_OUT: Final = frozenset({"force", "policy"})
 """Sources that few takes have: nothing was learned about them."""
@@ -52,6 +55,7 @@ def names() -> tuple[str, ...]:
         *(f"{side}.{name}" for name in _signals() for side in ("above", "below")),
         *(f"mode.{mode.value}" for mode in FailureMode),
         *(f"unseen.{source}" for source in SOURCES),
+        PLACED,
     )
 
 
@@ -69,14 +73,20 @@ def features(measured: Measured, reference: Reference, mode: FailureMode | None)
         mode: its failure mode.
     """
     rules = rules_say(measured, reference, mode)
+    task = rules.left[GapDimension.TASK_SPECIFICATION]
     values = [
         1.0,
-        *(math.log(math.expm1(rules.left[d]) + FAINTEST) for d in GapDimension),
+        *(_log_odds(rules.left[d]) for d in GapDimension),
         *(side for name in _signals() for side in _sides(reference.z(name, measured[name]))),
         *(float(mode is m) for m in FailureMode),
         *(float(_is_blind(source, measured, reference)) for source in SOURCES),
+        _log_odds(max(rules.placed, task)) - _log_odds(task),
     ]
     return Features(np.array(values), rules)
+
+
+def _log_odds(strength: float) -> float:
+    return math.log(math.expm1(strength) + FAINTEST)
 
 
 def _sides(z: float) -> tuple[float, float]:

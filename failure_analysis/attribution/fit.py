@@ -7,35 +7,25 @@ Everything is chosen on predictions for mechanisms and tasks that the fit behind
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.attribution.model import (
-    CAUSES,
-    NONE,
-    EvidenceModel,
-    Thresholds,
-    named,
-    softmax,
-)
+from gaploop.failure_analysis.attribution.calibrate import COVERAGE, calibrate
+from gaploop.failure_analysis.attribution.features import PLACED
+from gaploop.failure_analysis.attribution.labelled import Labelled, joined
+from gaploop.failure_analysis.attribution.model import CAUSES, EvidenceModel, softmax
 
 STRENGTH: Final = "left"
 STRENGTH_FIRST: Final = 1.0
 """What a strength of the rules is worth at first, in any dimension."""
 BIAS_STIFFNESS: Final = 1e3
 """Dimensions get hardly any weight of their own: how often each occurs says nothing elsewhere."""
-COVERAGE: Final = 0.90
-"""Of the conformal sets."""
 NONE_FIRST: Final = 1.2
 """Logit of "none" where nothing speaks for anything; the rules' own value."""
-FALSE_CAUSE: Final = 0.04
-"""Share of gap-free failures for which a cause may be named, on left-out predictions."""
 
 
 @dataclass(frozen=True)
@@ -54,56 +44,6 @@ class Stiffness:
     signals: float = 3000.0
 
 
-@dataclass(frozen=True)
-class Labelled:
-    """Failures with known causes.
-
-    Attributes:
-        rows: features, shape (m, n).
-        targets: share of each cause, shape (m, 10), rows sum to 1.
-        weights: how much each counts, shape (m,).
-        groups: mechanisms (or errors) of each, of which none may be on both sides of a split.
-        tasks: task of each.
-    """
-
-    rows: FloatArray
-    targets: FloatArray
-    weights: FloatArray
-    groups: tuple[frozenset[str], ...]
-    tasks: tuple[str, ...]
-
-    def only(self, keep: NDArray[np.bool_]) -> Labelled:
-        """Return those where `keep`, shape (m,), is true."""
-        chosen = np.flatnonzero(keep)
-        return Labelled(
-            self.rows[keep], self.targets[keep], self.weights[keep],
-            tuple(self.groups[n] for n in chosen), tuple(self.tasks[n] for n in chosen),
-        )  # fmt: skip
-
-
-def targets(causes: Sequence[Sequence[str]]) -> FloatArray:
-    """Return the target shares, shape (m, 10), of takes with these causes; none if empty."""
-    return weighted_targets([dict.fromkeys(found, 1.0) for found in causes])
-
-
-def weighted_targets(causes: Sequence[Mapping[str, float]]) -> FloatArray:
-    """Return the target shares, shape (m, 10), of takes with weighted causes; none if empty."""
-    rows = np.zeros((len(causes), len(CAUSES)))
-    for row, found in zip(rows, causes, strict=True):
-        for cause, weight in found.items():
-            row[CAUSES.index(cause)] = weight
-        if not row.any():
-            row[CAUSES.index(NONE)] = 1.0
-    return np.asarray(rows / rows.sum(axis=1, keepdims=True))
-
-
-def balanced(of: FloatArray) -> FloatArray:
-    """Return weights, shape (m,), by which every cause counts equally; their mean is 1."""
-    share = of.sum(axis=0)
-    weights = of @ (1.0 / np.maximum(share, 1e-9))
-    return np.asarray(weights * len(of) / weights.sum())
-
-
 def fit_weights(names: Sequence[str], data: Labelled, stiffness: Stiffness) -> FloatArray:
     """Return the most likely weights, shape (10, n).
 
@@ -118,6 +58,8 @@ def fit_weights(names: Sequence[str], data: Labelled, stiffness: Stiffness) -> F
         kind, _, of = name.partition(".")
         if kind == "one":
             precision[:, column] = BIAS_STIFFNESS
+        elif kind == PLACED:
+            precision[:, column] = np.inf
         elif kind == STRENGTH:
             row = CAUSES.index(of)
             precision[row, column] = stiffness.rules
@@ -149,23 +91,31 @@ def _shared(names: Sequence[str], data: Labelled) -> FloatArray:
 def _maximise(
     data: Labelled, mean: FloatArray, precision: FloatArray, lowest: FloatArray
 ) -> FloatArray:
+    """Return the likeliest weights, shape (10, n); where `precision` is infinite, the mean."""
     from scipy.optimize import minimize
 
+    free = np.isfinite(precision).all(axis=0)
+    rows, start = data.rows[:, free], mean[:, free]
+    held, low = precision[:, free], lowest[:, free]
+    fixed = data.rows[:, ~free] @ mean[:, ~free].T
+
     def loss(flat: FloatArray) -> tuple[float, FloatArray]:
-        weights = flat.reshape(mean.shape)
-        shares = softmax(data.rows @ weights.T)
+        weights = flat.reshape(start.shape)
+        shares = softmax(rows @ weights.T + fixed)
         missed = -np.sum(data.targets * np.log(shares + 1e-12), axis=1)
-        pulled = precision * (weights - mean)
-        value = data.weights @ missed + 0.5 * np.sum(pulled * (weights - mean))
-        slope = ((shares - data.targets) * data.weights[:, None]).T @ data.rows + pulled
+        pulled = held * (weights - start)
+        value = data.weights @ missed + 0.5 * np.sum(pulled * (weights - start))
+        slope = ((shares - data.targets) * data.weights[:, None]).T @ rows + pulled
         return float(value), slope.ravel()
 
-    bounds = [(None if low == -np.inf else float(low), None) for low in lowest.ravel()]
+    bounds = [(None if value == -np.inf else float(value), None) for value in low.ravel()]
     done = minimize(
-        loss, mean.ravel(), jac=True, method="L-BFGS-B", bounds=bounds,
+        loss, start.ravel(), jac=True, method="L-BFGS-B", bounds=bounds,
         options={"maxiter": 400, "ftol": 1e-8},
     )  # fmt: skip
-    return np.asarray(done.x).reshape(mean.shape)
+    found = mean.copy()
+    found[:, free] = np.asarray(done.x).reshape(start.shape)
+    return found
 
 
 type Fit = Callable[[Labelled], Callable[[FloatArray], FloatArray]]
@@ -196,81 +146,6 @@ def log_linear(names: Sequence[str], stiffness: Stiffness) -> Fit:
     return fit
 
 
-def temperature(logits: FloatArray, data: Labelled) -> float:
-    """Return what to divide logits by so that shares are as likely as they say.
-
-    Takes with one cause or none count, each once: as often as they occur.
-    """
-    from scipy.optimize import minimize_scalar
-
-    single = data.targets.max(axis=1) > 0.99
-
-    def loss(log_t: float) -> float:
-        shares = softmax(logits[single] / math.exp(log_t))
-        return float(-np.sum(data.targets[single] * np.log(shares + 1e-12)))
-
-    found = minimize_scalar(loss, bounds=(-2.0, 2.0), method="bounded")
-    return float(math.exp(found.x))
-
-
-def conformal_cuts(
-    shares: FloatArray, data: Labelled, coverage: float = COVERAGE
-) -> tuple[float, ...]:
-    """Return the cut of each cause by which sets hold it with `coverage`.
-
-    Split conformal prediction within each cause (Mondrian; Vovk 2012), so that a cause that is hard
-    to tell isn't paid for by easy ones. One with too few takes to say belongs to every set. Takes
-    with one cause or none count; see `model.candidates` for the sets.
-    """
-    single = data.targets.max(axis=1) > 0.99
-    order = np.argsort(-shares[single], axis=1, kind="stable")
-    ranked = np.take_along_axis(shares[single], order, axis=1)
-    above = np.cumsum(ranked, axis=1) - ranked
-    truth = np.argmax(data.targets[single], axis=1)
-    at = np.argmax(order == truth[:, None], axis=1)
-    scores = above[np.arange(len(at)), at]
-    return tuple(_quantile(np.sort(scores[truth == c]), coverage) for c in range(len(CAUSES)))
-
-
-def _quantile(scores: FloatArray, coverage: float) -> float:
-    """Return just above the conformal quantile of sorted scores; 2, above any, where too few."""
-    rank = math.ceil((len(scores) + 1) * coverage)
-    return 2.0 if rank > len(scores) else float(np.nextafter(scores[rank - 1], 2.0))
-
-
-def thresholds(shares: FloatArray, data: Labelled) -> Thresholds:
-    """Return the limits by which naming is worth most, within the limit on false causes.
-
-    Naming exactly what was injected is worth 1, abstaining nothing, anything else costs 1.
-
-    Args:
-        shares: left-out posteriors, shape (m, 10).
-        data: what they are about.
-    """
-    cuts = conformal_cuts(shares, data)
-    tried = [
-        Thresholds(name, second, both, cuts)
-        for name in (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-        for second in (0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
-        for both in (0.7, 0.8, 0.9, 0.95)
-    ]
-    return max(tried, key=lambda limits: _worth(shares, data, limits))
-
-
-def _worth(shares: FloatArray, data: Labelled, limits: Thresholds) -> float:
-    worth, none, false = 0.0, 0, 0
-    for share, target in zip(shares, data.targets, strict=True):
-        said = {d.value for d in named(share, limits)}
-        true = {CAUSES[n] for n in np.flatnonzero(target)}
-        if true == {NONE}:
-            none += 1
-            false += bool(said)
-        elif said:
-            worth += 1.0 if said == true else -1.0
-    beyond = max(false / max(none, 1) - FALSE_CAUSE, 0.0)
-    return worth / len(shares) - 10.0 * beyond
-
-
 def fit_model(
     names: Sequence[str],
     data: Labelled,
@@ -282,28 +157,20 @@ def fit_model(
 
     Args:
         names: of the features.
-        data: failures as recorded: the calibration is chosen on these.
+        data: failures as recorded, and as mechanisms would leave them that no signal was made for:
+            the calibration is chosen on these.
         extra: variants with channels taken away, which the weights are fitted to as well.
         about: what to say about where it comes from.
         stiffness: as chosen by cross-validation.
     """
     stiffness = stiffness or Stiffness()
     logits = left_out(data, log_linear(names, stiffness))
-    warmth = temperature(logits, data)
-    limits = thresholds(softmax(logits / warmth), data)
+    calibrated = calibrate(logits, data.rows[:, list(names).index(PLACED)], data)
     weights = fit_weights(names, joined(data, extra), stiffness)
-    return EvidenceModel(tuple(names), weights, warmth, limits, COVERAGE, dict(about))
-
-
-def joined(first: Labelled, second: Labelled) -> Labelled:
-    """Return both, one after the other."""
-    return Labelled(
-        np.concatenate([first.rows, second.rows]),
-        np.concatenate([first.targets, second.targets]),
-        np.concatenate([first.weights, second.weights]),
-        first.groups + second.groups,
-        first.tasks + second.tasks,
-    )
+    return EvidenceModel(
+        tuple(names), weights, calibrated.temperature, calibrated.doubt, calibrated.pairs,
+        calibrated.thresholds, COVERAGE, dict(about),
+    )  # fmt: skip
 
 
 LEAST_LABELS: Final = 12
@@ -332,8 +199,9 @@ def recalibrated(
     mean = model.weights / model.temperature
     precision = np.full_like(mean, stiffness)
     precision[:, model.names.index("one")] = 0.1 * stiffness  # here, how often each occurs counts
+    precision[:, model.names.index(PLACED)] = np.inf
     lowest = np.full_like(mean, -np.inf)
-    data = Labelled(rows, of, np.ones(len(rows)), (), ())
+    data = Labelled(rows, of, np.ones(len(rows)), np.ones(len(rows)), (), ())
     weights = _maximise(data, mean, precision, lowest)
     about = {**model.about, "labels": len(rows)}
     return replace(model, weights=weights, temperature=1.0, about=about)

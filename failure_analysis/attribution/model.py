@@ -1,8 +1,10 @@
 """The learned model: a log-linear posterior over causes, calibrated, that names, or abstains.
 
-Shares are a softmax of `weights @ features / temperature`. Every weight says how far one number
-speaks for one cause, so that the model can be read, and corrected by a few labels. It ships as
-JSON; `gaploop bench attribution` rebuilds it.
+Shares are a softmax of `weights @ features / temperature`, less a doubt for each cause: how often
+evidence that points there isn't to be trusted at all. Every weight says how far one number speaks
+for one cause, so that the model can be read, and corrected by a few labels. Naming looks at two
+causes at once as well: one is named where it is likely alone, two where they are likely together.
+It ships as JSON; `gaploop bench attribution` rebuilds it.
 """
 
 from __future__ import annotations
@@ -23,11 +25,34 @@ from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.attribution import features
 
-SCHEMA: Final = "gaploop.attribution.v1"
+SCHEMA: Final = "gaploop.attribution.v2"
 SHIPPED: Final = "model_so101_cell.json"
 NONE: Final = "none"
 CAUSES: Final = (*(d.value for d in GapDimension), NONE)
 """Order of shares and weights."""
+
+
+FIRST, SECOND = np.triu_indices(len(GapDimension), 1)
+"""Columns of the two causes of each of the 36 pairs."""
+TASK: Final = CAUSES.index(GapDimension.TASK_SPECIFICATION.value)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What two causes at once are worth, from what each says alone.
+
+    The log odds of both are those of the likelier one, plus `second` times those of the other
+    against "none", plus `odds`.
+
+    Attributes:
+        second: what evidence for a second cause is worth beside the first.
+        placed: share of `features.PLACED` that counts for a restated task as second cause.
+        odds: of a second cause where nothing speaks for or against it.
+    """
+
+    second: float = 1.0
+    placed: float = 0.5
+    odds: float = -1.0
 
 
 @dataclass(frozen=True)
@@ -35,15 +60,13 @@ class Thresholds:
     """When a posterior is sure enough to name something.
 
     Attributes:
-        name: least share of a single cause that is named.
-        second: a second dimension of at least this share stands in the way of naming one alone.
-        both: least share of two dimensions together, of which both are named.
+        name: least share of one cause acting alone that is named.
+        both: least share of two causes acting together that are named.
         cuts: a cause belongs to the conformal set while the shares above its own sum to less than
             this; in the order of `CAUSES`.
     """
 
     name: float
-    second: float
     both: float
     cuts: tuple[float, ...]
 
@@ -73,6 +96,9 @@ class EvidenceModel:
         names: names of the features, in order.
         weights: shape (10, n), rows in the order of `CAUSES`.
         temperature: divides the logits.
+        doubt: how much of each cause's share is spread over all of them, whatever the evidence;
+            in the order of `CAUSES`.
+        pairs: what two causes at once are worth.
         thresholds: when to name.
         coverage: stated coverage of the conformal sets.
         about: where it comes from: takes, seed, code.
@@ -81,20 +107,32 @@ class EvidenceModel:
     names: tuple[str, ...]
     weights: FloatArray
     temperature: float
+    doubt: tuple[float, ...]
+    pairs: Pairs
     thresholds: Thresholds
     coverage: float
     about: Mapping[str, Any]
 
+    def logits(self, rows: FloatArray) -> FloatArray:
+        """Return what rows of features, shape (m, n), say for each cause, shape (m, 10)."""
+        return np.asarray(rows @ self.weights.T / self.temperature)
+
     def shares(self, rows: FloatArray) -> FloatArray:
         """Return the posterior of rows of features, shape (m, n), as shape (m, 10)."""
-        return softmax(rows @ self.weights.T / self.temperature)
+        return doubted(softmax(self.logits(rows)), self.doubt)
 
     def judge(self, row: FloatArray) -> Judgement:
         """Return posterior, what is named, and the conformal set, of one row, shape (n,)."""
-        p = self.shares(row[None])[0]
+        placed = row[[self.names.index(features.PLACED)]]
+        return self.judged(self.logits(row[None])[0], placed)
+
+    def judged(self, logits: FloatArray, placed: FloatArray) -> Judgement:
+        """Return the same from logits, shape (10,), and the feature `PLACED`, shape (1,)."""
+        p = doubted(softmax(logits), self.doubt)
+        (sets,) = trusted(together(logits[None], placed, self.pairs), self.doubt)
         shares = {d: float(p[n]) for n, d in enumerate(GapDimension)}
         return Judgement(
-            shares, float(p[-1]), named(p, self.thresholds), candidates(p, self.thresholds.cuts)
+            shares, float(p[-1]), named(sets, self.thresholds), candidates(p, self.thresholds.cuts)
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -103,6 +141,8 @@ class EvidenceModel:
             "schema": SCHEMA,
             "about": dict(self.about),
             "temperature": self.temperature,
+            "doubt": list(self.doubt),
+            "pairs": asdict(self.pairs),
             "thresholds": asdict(self.thresholds),
             "coverage": self.coverage,
             "causes": list(CAUSES),
@@ -119,15 +159,47 @@ def softmax(logits: FloatArray) -> FloatArray:
     return np.asarray(grown / grown.sum(axis=-1, keepdims=True))
 
 
-def named(shares: FloatArray, limits: Thresholds) -> tuple[GapDimension, ...]:
-    """Return the dimensions that a posterior, shape (10,), is sure enough to name."""
-    order = np.argsort(-shares[:-1], kind="stable")
-    first, second = (int(n) for n in order[:2])
+def doubted(shares: FloatArray, doubt: Sequence[float]) -> FloatArray:
+    """Return shares, shape (..., 10), of which `doubt` is spread over all causes alike."""
+    taken = shares * np.asarray(doubt)
+    return np.asarray(shares - taken + taken.sum(axis=-1, keepdims=True) / len(CAUSES))
+
+
+def together(logits: FloatArray, placed: FloatArray, pairs: Pairs) -> FloatArray:
+    """Return the posterior over one cause, none, and two at once.
+
+    Args:
+        logits: of each cause alone, shape (m, 10).
+        placed: the feature `PLACED`, shape (m,).
+        pairs: what two at once are worth.
+
+    Returns:
+        Shape (m, 46): the ten of `CAUSES`, each alone, then the pairs `FIRST`, `SECOND`.
+    """
+    beside = logits.copy()
+    beside[:, TASK] += pairs.placed * placed
+    one, other = logits[:, FIRST], logits[:, SECOND]
+    second = np.where(one < other, beside[:, FIRST], beside[:, SECOND]) - logits[:, -1:]
+    both = np.maximum(one, other) + pairs.second * second + pairs.odds
+    return softmax(np.concatenate([logits, both], axis=1))
+
+
+def trusted(sets: FloatArray, doubt: Sequence[float]) -> FloatArray:
+    """Return what is left of `together`'s sets, shape (m, 46), where evidence may be misleading."""
+    of = np.asarray(doubt)
+    return np.asarray(sets * (1.0 - np.concatenate([of, 0.5 * (of[FIRST] + of[SECOND])])))
+
+
+def named(sets: FloatArray, limits: Thresholds) -> tuple[GapDimension, ...]:
+    """Return the dimensions that a posterior over sets, shape (46,), is sure enough to name."""
     every = tuple(GapDimension)
-    if shares[first] >= limits.name and shares[second] < limits.second:
-        return (every[first],)
-    if shares[first] + shares[second] >= limits.both and shares[second] >= limits.second:
-        return (every[first], every[second])
+    alone, both = sets[: len(every)], sets[len(CAUSES) :]
+    one, pair = int(np.argmax(alone)), int(np.argmax(both))
+    if alone[one] >= limits.name and alone[one] >= both[pair]:
+        return (every[one],)
+    if both[pair] >= limits.both:
+        a, b = int(FIRST[pair]), int(SECOND[pair])
+        return (every[a], every[b]) if alone[a] >= alone[b] else (every[b], every[a])
     return ()
 
 
@@ -170,6 +242,8 @@ def load_model(path: Path) -> EvidenceModel:
             names,
             np.array(columns, dtype=np.float64).T,
             float(value["temperature"]),
+            _doubt(value["doubt"]),
+            Pairs(**{k: float(v) for k, v in value["pairs"].items()}),
             _thresholds(value["thresholds"]),
             float(value["coverage"]),
             dict(value["about"]),
@@ -178,11 +252,17 @@ def load_model(path: Path) -> EvidenceModel:
         raise UnusableInputError(f"{path} is damaged ({error}). Build it again.") from None
 
 
+def _doubt(value: Sequence[float]) -> tuple[float, ...]:
+    if len(value) != len(CAUSES):
+        raise ValueError(f"{len(value)} doubts for {len(CAUSES)} causes")
+    return tuple(float(share) for share in value)
+
+
 def _thresholds(value: Mapping[str, Any]) -> Thresholds:
     cuts = tuple(float(cut) for cut in value["cuts"])
     if len(cuts) != len(CAUSES):
         raise ValueError(f"{len(cuts)} cuts for {len(CAUSES)} causes")
-    return Thresholds(float(value["name"]), float(value["second"]), float(value["both"]), cuts)
+    return Thresholds(float(value["name"]), float(value["both"]), cuts)
 
 
 @cache

@@ -41,14 +41,15 @@ _VIEW: Final = ("picture", "view")
 _READINGS: Final = ("readings",)
 _ILL_AIMED: Final = ("grasp_offset_m",)
 """The gripper didn't close where the object is seen: no wonder that nothing is held."""
+_BLOCKED: Final = ("hand_share",)
+"""A hand in the arm's way holds joints off their commands."""
 _FAILED_GRIP: Final = frozenset({M.MISSED_GRASP, M.SLIP})
 
 DIRECT: Final[tuple[Rule, ...]] = (
     Rule(D.ACTUATOR_RESPONSE, "lag_s", +1, through=_READINGS),
-    Rule(D.ACTUATOR_RESPONSE, "rest_offset_rad", +1, through=_READINGS),
+    Rule(D.ACTUATOR_RESPONSE, "rest_offset_rad", +1, through=_READINGS, unless=_BLOCKED),
     Rule(D.ACTUATOR_RESPONSE, "backlash_rad", +1, through=_READINGS),
-    Rule(D.ACTUATOR_RESPONSE, "speed_gain", -1, through=_READINGS),
-    Rule(D.ACTUATOR_RESPONSE, "stall_s", +1, 0.6, through=_READINGS),
+    Rule(D.ACTUATOR_RESPONSE, "speed_gain", -1, through=_READINGS, unless=_BLOCKED),
     Rule(D.SENSOR_NOISE, "jitter_rad", +1, fault="readings"),
     Rule(D.SENSOR_NOISE, "quantum_rad", +1, 0.8, through=_READINGS),
     Rule(D.SENSOR_NOISE, "repeat_share", +1, fault="readings"),
@@ -61,6 +62,9 @@ DIRECT: Final[tuple[Rule, ...]] = (
     Rule(D.VISUAL_DOMAIN, "cast_blue", 0, fault="picture"),
     Rule(D.VISUAL_DOMAIN, "sharpness", -1, fault="picture"),
     Rule(D.VISUAL_DOMAIN, "corner_light", -1, fault="picture"),
+    Rule(D.VISUAL_DOMAIN, "contrast", 0, 0.6, fault="picture"),
+    Rule(D.VISUAL_DOMAIN, "clipped_share", +1, 0.8, fault="picture"),
+    Rule(D.VISUAL_DOMAIN, "light_swing_stops", +1, fault="picture"),
     Rule(D.SPATIAL_GEOMETRY, "camera_shift_px", +1, through=_PICTURE),
     Rule(D.SPATIAL_GEOMETRY, "camera_scale", 0, through=_PICTURE),
     Rule(D.SPATIAL_GEOMETRY, "camera_turn_rad", 0, through=_PICTURE),
@@ -76,6 +80,7 @@ DIRECT: Final[tuple[Rule, ...]] = (
 """Signals of the channel in which a gap acts."""
 
 INDIRECT: Final[tuple[Rule, ...]] = (
+    Rule(D.ACTUATOR_RESPONSE, "stall_s", +1, 0.6, through=_READINGS, unless=_BLOCKED),
     Rule(D.HUMAN_BEHAVIOR, "moved_alone_m", +1, 0.8),
     Rule(D.ENVIRONMENTAL_COMPLEXITY, "jumps_hz", +1, 0.6),
     Rule(D.ENVIRONMENTAL_COMPLEXITY, "hidden_far_share", +1, 0.6),

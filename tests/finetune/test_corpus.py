@@ -181,6 +181,23 @@ def test_a_failure_without_the_gap_too_does_not_count() -> None:
     ]
 
 
+def test_signals_that_one_mechanism_alone_excites_are_left_out_with_it() -> None:
+    """Leaving a mechanism out of a fit is not enough: its signals were made knowing it."""
+    latency, slow = {"actuator_response.latency": 0.8}, {"actuator_response.backlash": 0.8}
+    takes = [
+        *(measured(n, {}, {}, part=TWIN, failed=False) for n in range(4)),
+        measured(0, latency, {"lag_s": 30.0, "speed_gain": -30.0}),
+        measured(1, latency, {"lag_s": 30.0, "speed_gain": -30.0}),
+        measured(2, slow, {"lag_s": 30.0}),
+        measured(3, {**slow, "visual_domain.blur": 0.8}, {"sharpness": -30.0}),
+    ]
+    recorded = corpus_study.training(corpus_study.failures(takes, USUAL))
+    hidden = corpus_study.evading(recorded, USUAL)
+    assert [f.take.scene for f in hidden] == [0, 1, 2]
+    assert [f.take.values["speed_gain"] for f in hidden] == [0.0, 0.0, 0.0]
+    assert [f.take.values["lag_s"] for f in hidden] == [30.0, 30.0, 30.0]
+
+
 def test_masking_takes_a_channel_away_everywhere() -> None:
     take = corpus_study.masked(measured(1, {}, {"brightness": 9.0, "lag_s": 9.0}), ("images",))
     assert math.isnan(take.values["brightness"])
