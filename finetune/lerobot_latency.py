@@ -1,9 +1,9 @@
 """How long a policy takes here: its plans timed, in the number formats that may make it faster.
 
 int8 is torch's dynamic quantisation of the linear layers: weights are stored in 8 bits, inputs are
-quantised as they come, and nothing has to be calibrated. bf16 casts network and inputs. `compile`
-is `torch.compile`, which needs a C++ compiler here or a GPU. Attention's own projections stay as
-they are in int8: PyTorch's MultiheadAttention reads their weights as bare parameters.
+quantised as they come, and nothing has to be calibrated. Attention's own projections stay as they
+are: PyTorch's MultiheadAttention reads their weights as bare parameters. bf16 is `torch.autocast`,
+as LeRobot's `--policy.use_amp`. `compile` is `torch.compile`, which needs a C++ compiler or a GPU.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ import numpy as np
 import torch
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.types import FloatArray, Observation
-from gaploop.finetune import lerobot_act as act
+from gaploop.core.types import Observation
 from gaploop.finetune.lerobot_policy import ActPolicy
 from gaploop.teleop.preflight.item import By, Item, Result
 
 VARIANTS: Final[Mapping[str, str]] = {
     "fp32": "as trained",
-    "bf16": "network and inputs in bfloat16",
+    "bf16": "torch.autocast to bfloat16",
     "int8": "linear layers by torch's dynamic quantisation",
     "compile": "torch.compile",
 }
@@ -53,20 +52,6 @@ class Timing:
         return float(np.quantile(self.took_s, share))
 
 
-class HalfPolicy(ActPolicy):
-    """Drives with a policy whose network computes in bfloat16."""
-
-    def predict(self, batch: Any) -> FloatArray:
-        """Return predicted chunks, shape (b, chunk, n_action), in LeRobot units."""
-        tensors = act.to_tensors(batch, str(self.bundle.policy.config.device))
-        with torch.inference_mode():
-            inputs = self.bundle.preprocessor({k: tensors[k] for k in (act.STATE, act.ENVIRONMENT)})
-            half = {k: v.bfloat16() if _is_float(v) else v for k, v in inputs.items()}
-            chunk = self.bundle.policy.predict_action_chunk(half).float()
-            chunk = self.bundle.postprocessor(chunk)
-        return np.asarray(chunk.cpu().numpy(), dtype=np.float64)
-
-
 def variant(policy: ActPolicy, name: str) -> ActPolicy:
     """Return a copy of a policy that computes in another way.
 
@@ -82,15 +67,26 @@ def variant(policy: ActPolicy, name: str) -> ActPolicy:
     bundle = copy.deepcopy(policy.bundle)
     with _said(name):
         if name == "bf16":
-            bundle.policy = bundle.policy.bfloat16()
-            return HalfPolicy(bundle, policy.execute)
+            _autocast(bundle.policy)
         if name == "int8":
             bundle.policy.model = torch.ao.quantization.quantize_dynamic(
                 bundle.policy.model, {torch.nn.Linear}, dtype=torch.qint8
             )
         if name == "compile":
             bundle.policy.model = torch.compile(bundle.policy.model)
-        return ActPolicy(bundle, policy.execute)
+        return type(policy)(bundle, policy.execute)
+
+
+def _autocast(policy: Any) -> None:
+    """Let a LeRobot policy plan in bfloat16 where PyTorch holds that safe."""
+    plan, kind = policy.predict_action_chunk, torch.device(str(policy.config.device)).type
+
+    def planned(*given: Any, **options: Any) -> torch.Tensor:
+        with torch.autocast(kind, torch.bfloat16):
+            made: torch.Tensor = plan(*given, **options)
+        return made.float()
+
+    policy.predict_action_chunk = planned
 
 
 def warm_up(policy: ActPolicy, observation: Observation, name: str = "") -> None:
@@ -146,7 +142,3 @@ def check_latency(timing: Timing, fps: float, execute: int) -> Item:
         found += "; it is made ahead, so the arm doesn't wait, but answers late"
         return Item("latency", Result.WARN, By.MACHINE, found, mend, data)
     return Item("latency", Result.FAIL, By.MACHINE, f"{found}; the arm would wait", mend, data)
-
-
-def _is_float(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()

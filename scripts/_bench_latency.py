@@ -75,7 +75,7 @@ def table(result: Mapping[str, Any]) -> str:
     lines = [
         f"{result['policy']}, {result['threads']} thread(s), {result['plans']} plans each; a plan "
         f"of {result['execute']} steps lasts {result['plan_lasts_ms']:.0f} ms",
-        f"{'':10}{'p50 ms':>8}{'p99 ms':>8}{'CPU ms':>8}   {'times fp32 [95 %]':<22}same scenes solved",
+        f"{'':10}{'p50 ms':>8}{'p99 ms':>8}{'CPU ms':>8}   {'times fp32 [95 %]':<22}same scenes",
         *(_row(name, one) for name, one in result["variants"].items()),
         *(f"{name}: left out: {why}" for name, why in result["lacking"].items()),
     ]
