@@ -1,7 +1,7 @@
 """Drives with any policy of LeRobot's: pictures, joint states, an instruction.
 
-`ActPolicy` is for the small ACT that sees the tracked scene. Everything else goes through LeRobot's
-own `prepare_observation_for_inference`, processors and `predict_action_chunk`, as in lerobot-rollout.
+`ActPolicy` is for the small ACT that sees the tracked scene. Everything else goes the way of
+lerobot-rollout: LeRobot's `prepare_observation_for_inference`, processors, `predict_action_chunk`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies.factory import get_policy_class, make_pre_post_processors
 from lerobot.policies.utils import prepare_observation_for_inference
 from peft import PeftModel
+from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
@@ -31,6 +32,10 @@ from gaploop.finetune.lerobot_policy import BASE_KEY, ActPolicy
 FPS: Final = 30.0
 """What LeRobot records and rolls out at, where a policy doesn't say its rate [Hz]."""
 IMAGES: Final = "observation.images."
+FAULTS: Final = (
+    OSError, ValueError, KeyError, RuntimeError, TypeError, ImportError, SafetensorError,
+)  # fmt: skip
+"""What LeRobot and its libraries raise for files that are missing, damaged or another kind's."""
 
 
 class LerobotDriver(ActPolicy):
@@ -159,7 +164,7 @@ def _in_words(folder: Path) -> Iterator[None]:
         yield
     except UnusableInputError:
         raise
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, ImportError) as error:
+    except FAULTS as error:
         reason = " ".join(str(error).split())[:200]
         raise UnusableInputError(
             f"{folder} is not a loadable policy ({reason}). Name a folder that gaploop or "

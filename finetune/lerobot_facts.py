@@ -13,6 +13,7 @@ from gaploop.finetune.lerobot_act import ACTION, STATE
 from gaploop.finetune.lerobot_policy import ActPolicy
 
 _IMAGES: Final = "observation.images."
+type Stats = Mapping[str, Mapping[str, object]]
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def facts_of(policy: ActPolicy) -> PolicyFacts:
     bundle = policy.bundle
     signature = bundle.signature
     inputs = bundle.policy.config.input_features or {}
-    stats = next((s.stats for s in bundle.preprocessor.steps if getattr(s, "stats", None)), {})
+    steps = bundle.preprocessor.steps
+    stats: Stats = next((s.stats for s in steps if getattr(s, "stats", None)), {})
     return PolicyFacts(
         signature.fps,
         signature.state_names,
@@ -81,7 +83,7 @@ def facts_of(policy: ActPolicy) -> PolicyFacts:
     )
 
 
-def _spread(stats: Mapping[str, Mapping[str, object]], key: str) -> Spread | None:
+def _spread(stats: Stats, key: str) -> Spread | None:
     said = stats.get(key, {})
     if "mean" not in said or "std" not in said:
         return None

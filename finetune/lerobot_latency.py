@@ -69,7 +69,8 @@ def variant(policy: ActPolicy, name: str) -> ActPolicy:
         if name == "bf16":
             _autocast(bundle.policy)
         if name == "int8":
-            bundle.policy.model = torch.ao.quantization.quantize_dynamic(
+            quantised: Any = torch.ao.quantization.quantize_dynamic  # PyTorch's isn't typed
+            bundle.policy.model = quantised(
                 bundle.policy.model, {torch.nn.Linear}, dtype=torch.qint8
             )
         if name == "compile":

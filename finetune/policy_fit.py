@@ -122,9 +122,9 @@ def _names(what: str, wanted: Sequence[str], seen: Seen) -> Iterator[Item]:
 
 def _camera(name: str, size: tuple[int, int], seen: Seen) -> Iterator[Item]:
     if name not in seen.cameras:
-        have = ", ".join(seen.cameras) or "none"
+        known = ", ".join(seen.cameras) or "none"
         mend = f"Name it so in --robot.cameras='{{{name}: {{…}}}}'."
-        yield _bad(f"the policy sees camera {name}; the arm has {have}", mend)
+        yield _bad(f"the policy sees camera {name}; the arm has {known}", mend)
     elif seen.cameras[name] != size:
         have = seen.cameras[name]
         found = f"camera {name} gives {have[1]}x{have[0]}, the policy was trained with "

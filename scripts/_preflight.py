@@ -16,7 +16,7 @@ from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError
 from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.station import Station
-from gaploop.core.types import Observation
+from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import _arms, options
 from gaploop.scripts._preflight_motion import moving_checks
@@ -119,7 +119,8 @@ def _on_the_arm(
     rates = Rates.near(config.dataset.fps or facts.fps)
     is_real = station.domain is Domain.REAL
     yield from check_cameras(devices.cameras, devices.clock, is_real)
-    sizes = {c.name: c.frame().image.shape[:2] for c in devices.cameras}
+    shapes = {c.name: c.frame().image.shape for c in devices.cameras}
+    sizes = {name: (height, width) for name, (height, width, _) in shapes.items()}
     seen = seen_of(devices.follower, rates.fps, station.domain, sizes)
     yield from check_features(facts, seen)
     yield from check_statistics(facts, seen)
@@ -176,7 +177,7 @@ def _observation(policy: ActPolicy, devices: Devices, state: Any) -> Observation
     """Return what the policy would see now; a scene of zeros where nothing tracks it."""
     images = {camera.name: camera.frame().image for camera in devices.cameras}
     names = policy.bundle.signature.environment_names
-    scene = np.zeros(len(names)) if names else None
+    scene: FloatArray | None = np.zeros(len(names)) if names else None
     if policy.needs_scene and images:
         from gaploop.sim.tracker import Tracker
 

@@ -112,7 +112,7 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         picture = self._cell.frame().image.copy()
         return {"agent_pos": state.astype(np.float32), "pixels": {CAMERA_NAME: picture}}
 
-    def render(self) -> NDArray[np.uint8]:  # type: ignore[override]
+    def render(self) -> NDArray[np.uint8]:
         """Return a picture for people, from the side; RGB, shape (480, 640, 3)."""
         return self._cell.picture()
 
