@@ -7,6 +7,7 @@ as one that wasn't.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -394,7 +395,10 @@ def _read_checkpoint(folder: Path) -> dict[str, Any] | None:
             state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
             return state
         except (RuntimeError, EOFError, OSError, KeyError, pickle.UnpicklingError):
-            log.warning("%s is damaged; trying the one before it.", path)
+            # Out of the way: the next checkpoint would put it in the place of the good one before.
+            log.warning("%s is damaged and left aside as %s.damaged.", path, name)
+            with contextlib.suppress(FileNotFoundError):  # another process was first
+                os.replace(path, path.with_name(f"{name}.damaged"))
     return None
 
 

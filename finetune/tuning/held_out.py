@@ -21,11 +21,13 @@ class TakeNote:
         uid: the take's uid.
         session: the sitting it was recorded in, or "".
         dimensions: gap dimension to weight.
+        index: episode index in its dataset.
     """
 
     uid: str
     session: str = ""
     dimensions: Mapping[str, float] = field(default_factory=dict)
+    index: int = -1
 
 
 def choose(takes: Sequence[TakeNote], share: float, seed: int = 0) -> frozenset[str]:

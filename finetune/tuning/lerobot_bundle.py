@@ -213,11 +213,9 @@ def open_bundle(
     """
     statistics.check_choice(stats)
     folder = Path(str(config.pretrained_path))
-    inputs = dict(config.input_features or {})
     with _in_words(folder):
         policy = make_policy(config, ds_meta=meta, rename_map=dict(rename or {}) or None)
         before, after = _processors(config, folder, rename or {})
-    config.input_features = inputs
     _check_weights(policy, folder)
     bundle = LeRobotBundle(policy, before, after, dict(names))
     _normalise(bundle, meta.stats, stats, folder)

@@ -21,7 +21,6 @@ from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.hub_fetch import is_hub_name
 from gaploop.finetune.lerobot_learner import LeRobotLearner
 from gaploop.finetune.ranks import Ranks
-from gaploop.finetune.tuning import held_out
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.held_out import TakeNote
 from gaploop.finetune.tuning.lerobot_randomise import Randomiser, plates
@@ -31,7 +30,7 @@ from gaploop.finetune.tuning.lerobot_takes import (
     open_takes,
     parted,
 )
-from gaploop.finetune.tuning.work import AdaptOptions
+from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
 
 REAL, SIM = "real", "sim"
 
@@ -55,13 +54,13 @@ class PicturedWork:
         dataset = open_takes(self._opened, config, self._shares, options.cache)
         names = sidecar(self._opened)
         spec = options.spec
-        torch.manual_seed(spec.seed)
         bundle = bundles.open_bundle(
             config, dataset.meta, names, stats=options.stats, rename=options.rename
         )
         if options.cache.size is not None:
             kept = [s for s in bundle.preprocessor.steps if not isinstance(s, ScaleStep)]
             bundle.preprocessor.steps = [ScaleStep(*options.cache.size), *kept]
+        torch.manual_seed(spec.seed)  # right before: an adapter's first weights are drawn
         module = bundle.policy if options.full else adapter.wrap(bundle.policy, base, options.lora)
         self.batches = TakeBatches(
             self._opened,
@@ -170,13 +169,8 @@ def _spec(options: AdaptOptions) -> MixtureSpec:
 
 def held_out_uids(options: AdaptOptions, opened: OpenMixture) -> frozenset[str]:
     """Return the uids of the real takes that the options keep aside."""
-    real = [t for t in opened.takes if t.episode.info.domain is not Domain.SIM]
-    if options.held_out_uids:
-        return options.held_out_uids
-    if options.held_out_share:
-        notes = [note_of(t) for t in real]
-        return held_out.choose(notes, options.held_out_share, options.spec.seed)
-    return frozenset(t.episode.info.uid for t in real if t.episode.index in options.held_out)
+    real = [note_of(t) for t in opened.takes if t.episode.info.domain is not Domain.SIM]
+    return asked_aside(options, real)
 
 
 def _check_left(opened: OpenMixture) -> None:

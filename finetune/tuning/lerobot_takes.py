@@ -67,7 +67,7 @@ def open_takes(
 def note_of(take: MixedTake) -> TakeNote:
     """Return what decisions need to know of a take."""
     info = take.episode.info
-    return TakeNote(info.uid, info.session, dict(info.dimensions))
+    return TakeNote(info.uid, info.session, dict(info.dimensions), take.episode.index)
 
 
 def parted(opened: OpenMixture, aside: frozenset[str]) -> tuple[OpenMixture, tuple[MixedTake, ...]]:

@@ -16,12 +16,13 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.vocabulary import Domain
-from gaploop.finetune.adapt import AdaptOptions, adapt, base_of, is_tracked, tuned
+from gaploop.finetune.adapt import adapt, base_of, is_tracked, open_work, tuned
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.training import Progress
 from gaploop.finetune.tuning import held_out, lerobot_pictured, ratio, tracked
 from gaploop.finetune.tuning.held_out import TakeNote
 from gaploop.finetune.tuning.lerobot_takes import note_of
+from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
 
 SCHEMA: Final = "gaploop.recipes.v1"
 SHARE: Final = 0.2
@@ -75,7 +76,9 @@ def chosen_share(options: AdaptOptions, say: Say, progress: Progress | None = No
         raise UnusableInputError(
             "--mix.real=auto needs simulated takes to mix in: --sim='[DIR]' or --sim_takes=100."
         )
-    takes = [t for t in real_takes(options) if t.uid not in options.held_out_uids]
+    every = real_takes(options)
+    aside = asked_aside(options, every)
+    takes = [t for t in every if t.uid not in aside]
     parts = held_out.folds(takes, ratio.FOLDS, options.spec.seed)
     folder = options.output_dir / "ratio"
     ranks, base = Ranks(options.device), base_of(options.base)
@@ -90,7 +93,7 @@ def chosen_share(options: AdaptOptions, say: Say, progress: Progress | None = No
             spec=spec,
             held_out=(),
             held_out_share=0.0,
-            held_out_uids=parts[fold] | options.held_out_uids,
+            held_out_uids=parts[fold] | aside,
             output_dir=folder / f"{share:g}_{fold}",
             resume=True,
         )
@@ -134,8 +137,6 @@ def _aside(options: AdaptOptions) -> frozenset[str]:
 
 def _before(options: AdaptOptions, aside: frozenset[str], say: Say) -> Arm:
     """Return the base on the held-out takes, as it is."""
-    from gaploop.finetune.adapt import open_work
-
     say("base")
     path = options.output_dir / "base.json"
     if not path.exists():

@@ -21,10 +21,10 @@ from gaploop.finetune.demonstrations import scripted_source
 from gaploop.finetune.lerobot_learner import ActLearner
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.runs import describe
-from gaploop.finetune.tuning import held_out, statistics
+from gaploop.finetune.tuning import statistics
 from gaploop.finetune.tuning.held_out import TakeNote
 from gaploop.finetune.tuning.lerobot_bundle import base_stats, set_stats
-from gaploop.finetune.tuning.work import AdaptOptions
+from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
 
 
 class TrackedWork:
@@ -142,18 +142,13 @@ def set_aside(
 
 def held_out_uids(options: AdaptOptions, sources: Sequence[Source]) -> frozenset[str]:
     """Return the uids of the real takes that the options keep aside."""
-    real = [e for s in sources if s.domain is not Domain.SIM for e in s.episodes]
-    if options.held_out_uids:
-        return options.held_out_uids
-    if options.held_out_share:
-        notes = [note_of(e) for e in real]
-        return held_out.choose(notes, options.held_out_share, options.spec.seed)
-    return frozenset(e.uid for e in real if e.index in options.held_out)
+    real = [note_of(e) for s in sources if s.domain is not Domain.SIM for e in s.episodes]
+    return asked_aside(options, real)
 
 
 def note_of(episode: Episode) -> TakeNote:
     """Return what decisions need to know of a take."""
-    return TakeNote(episode.uid, episode.session, episode.dimensions)
+    return TakeNote(episode.uid, episode.session, episode.dimensions, episode.index)
 
 
 def weighted(source: Source, weights: Mapping[str, float]) -> Source:

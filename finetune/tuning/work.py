@@ -11,7 +11,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.finetune.lerobot_adapter import LoraOptions
 from gaploop.finetune.training import PRESETS, Batches, Learner, TrainSpec
-from gaploop.finetune.tuning import statistics
+from gaploop.finetune.tuning import held_out, statistics
 from gaploop.finetune.tuning.held_out import TakeNote
 
 
@@ -103,6 +103,15 @@ class AdaptOptions:
             raise UnusableInputError(
                 "--held_out names episodes, --held_out_share chooses them. Give one of the two."
             )
+
+
+def asked_aside(options: AdaptOptions, real: Sequence[TakeNote]) -> frozenset[str]:
+    """Return the uids of the real takes that the options keep aside."""
+    if options.held_out_uids:
+        return options.held_out_uids
+    if options.held_out_share:
+        return held_out.choose(real, options.held_out_share, options.spec.seed)
+    return frozenset(t.uid for t in real if t.index in options.held_out)
 
 
 class Work(Protocol):

@@ -95,7 +95,7 @@ def _without_downloads(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     loader = SimpleNamespace(from_pretrained=lambda _name: words)
     monkeypatch.setattr(tokenizer_processor, "AutoTokenizer", loader)
     for module in (modeling_pi0, modeling_pi05):
-        gemma = module.GemmaConfig(32, 2, 32, 2, 1, 16)
+        gemma = module.GemmaConfig(32, 2, 32, 8, 1, 16)  # their forward wants 8 heads
         monkeypatch.setattr(module, "get_gemma_config", lambda _variant, gemma=gemma: gemma)
         name = "PaliGemmaForConditionalGenerationWithPiGemma"
         monkeypatch.setattr(module, name, _small_paligemma(getattr(module, name), vision))
