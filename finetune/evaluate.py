@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.recorder import Recorder
 from gaploop.collect.rig import EmbeddedRig, embedded_rig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.station import SIM_STATION
 from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.finetune.evaluating.category import category
+from gaploop.finetune.evaluating.in_memory import MemoryTake
+from gaploop.finetune.evaluating.log import RolloutLog, Scene
 from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, summarise
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
 from gaploop.finetune.workers import run_jobs
+from gaploop.sim.conditions import parse_conditions
+from gaploop.sim.tracker import Tracker
 
 MAX_S: Final = 8.0
 """A rollout's time limit [simulated s]; the scripted demonstrations take 3 to 4."""
@@ -36,12 +43,15 @@ class CellSpec:
         gaps: gap dimension to severity in [0, 1].
         gap_seed: draws mechanism and direction of each gap.
         max_s: longest rollout [simulated s].
+        domain: what the policy is told of where it is, 0 for simulation and 1 for the target cell;
+            None for what each condition makes it.
     """
 
     task: str = "pick_place"
     gaps: Mapping[str, float] = field(default_factory=dict)
     gap_seed: int = 0
     max_s: float = MAX_S
+    domain: float | None = None
 
 
 def evaluate(
@@ -56,6 +66,10 @@ def evaluate(
     task: str = "pick_place",
     max_s: float = MAX_S,
     progress: Callable[[int], None] | None = None,
+    base: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
+    on_rollouts: Callable[[Sequence[Rollout]], None] | None = None,
+    ray: str = "",
 ) -> Evaluation:
     """Try a policy on `n` scenes under each condition.
 
@@ -72,36 +86,64 @@ def evaluate(
         task: the cell's task.
         max_s: longest rollout [simulated s].
         progress: called with the number of rollouts just finished.
+        base: the setting that the others are variations of, one of `conditions`. The policy is
+            then told the same domain under all of them, so that only what is varied differs.
+        folder: keeps every rollout as it comes; what it holds of this policy in this cell isn't
+            rolled out again.
+        on_rollouts: called with the rollouts just finished, those that `folder` held first.
+        ray: address of a Ray cluster that does the work, such as `auto`; "" for `workers` here.
 
     Raises:
-        UnusableInputError: no rollouts asked for, an unknown gap or condition, or no policy.
+        UnusableInputError: no rollouts asked for, an unknown gap or condition, no policy, or a
+            folder with rollouts of something else.
     """
     if n < 1:
         raise UnusableInputError(f"--n={n} must be at least 1; 100 gives ±10 points or better.")
-    folder = resolve(policy_path)
-    spec = CellSpec(task, dict(gaps or {}), gap_seed, max_s)
+    where = resolve(policy_path)
+    is_target = _is_target(gaps or {}, base or {})
+    spec = CellSpec(
+        task, dict(gaps or {}), gap_seed, max_s, None if base is None else float(is_target)
+    )
     for condition in conditions:
         SIM_STATION.check_conditions(condition, "--env.conditions")
-    identity = policy_id(folder)
-    jobs = [
-        _Job(folder, identity, spec, condition, seeds)
-        for condition in list(conditions) or [{}]
-        for seeds in _split(seed, n)
-    ]
-    rollouts: list[Rollout] = []
-    for done in run_jobs(_run, jobs, 1 if len(jobs) == 1 else workers):
+        parse_conditions(condition)
+    settings = {condition_name(c): c for c in list(conditions) or [{}]}
+    # On other machines a policy that isn't a folder here is fetched or found by its name.
+    path = str(policy_path) if ray and not Path(policy_path).exists() else str(where)
+    wanted = _Wanted(path, policy_id(where), spec, settings, range(seed, seed + n))
+    log = RolloutLog(folder, {"policy": wanted.policy, **_plain(spec)}) if folder else None
+    rollouts = wanted.among(log.held if log else {})
+    jobs = wanted.jobs(rollouts)
+    told = [tell for tell in (on_rollouts, _counted(progress)) if tell]
+    for tell in told:
+        tell(rollouts)
+    one = len(jobs) == 1
+    for done in run_jobs(_run, jobs, 1 if one else workers, ray if jobs else ""):
         rollouts += done
-        if progress:
-            progress(len(done))
+        for tell in (*([log.add] if log else []), *told):
+            tell(done)
     _forget()
-    is_target = any(conditions) or any(severity > 0 for severity in spec.gaps.values())
     return summarise(
         rollouts,
-        domain=Domain.SIM_TARGET if is_target else Domain.SIM,
-        policy=identity,
+        domain=Domain.SIM_TARGET if is_target or any(settings.values()) else Domain.SIM,
+        policy=wanted.policy,
         gaps=spec.gaps,
         gap_seed=gap_seed,
+        base=condition_name(base or {}),
     )
+
+
+def _is_target(gaps: Mapping[str, float], conditions: Mapping[str, Any]) -> bool:
+    """Say whether the cell stands for a real one."""
+    return bool(conditions) or any(severity > 0 for severity in gaps.values())
+
+
+def _plain(spec: CellSpec) -> dict[str, Any]:
+    return {"gaps": dict(spec.gaps), **{n: v for n, v in vars(spec).items() if n != "gaps"}}
+
+
+def _counted(progress: Callable[[int], None] | None) -> Callable[[Sequence[Rollout]], None] | None:
+    return None if progress is None else lambda done: progress(len(done))
 
 
 def roll_out(
@@ -111,9 +153,22 @@ def roll_out(
     leader = PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
     results = []
     for seed in seeds:
-        take = run_take(rig, leader, seed=EVALUATION_SEEDS + seed, max_s=max_s)
+        memory = MemoryTake(rig)
+        sinks = (Recorder(memory, rig.follower),)
+        take = run_take(rig, leader, seed=EVALUATION_SEEDS + seed, max_s=max_s, sinks=sinks)
         won = take.outcome is Outcome.SUCCESS
-        results.append(Rollout(seed, condition, won, take.duration_s, take.reason))
+        mode, phase = ("", "") if won else category(memory.take(take.outcome))
+        results.append(
+            Rollout(
+                seed,
+                condition,
+                won,
+                take.duration_s,
+                take.reason,
+                failure_mode=mode,
+                phase=phase,
+            )
+        )
     return results
 
 
@@ -125,11 +180,36 @@ def condition_name(condition: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class _Job:
-    folder: Path
+    path: str
     policy: str
     spec: CellSpec
     condition: Mapping[str, Any]
     seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The rollouts that are asked for: scenes of settings, of one policy in one cell."""
+
+    path: str
+    policy: str
+    spec: CellSpec
+    settings: Mapping[str, Mapping[str, Any]]
+    seeds: range
+
+    def among(self, held: Mapping[Scene, Rollout]) -> list[Rollout]:
+        """Return those of `held`."""
+        scenes = ((name, seed) for name in self.settings for seed in self.seeds)
+        return [held[scene] for scene in scenes if scene in held]
+
+    def jobs(self, held: Sequence[Rollout]) -> list[_Job]:
+        """Return what is to be done for those that aren't in `held`."""
+        known = {(r.condition, r.seed) for r in held}
+        return [
+            _Job(self.path, self.policy, self.spec, condition, seeds)
+            for name, condition in self.settings.items()
+            for seeds in _split([s for s in self.seeds if (name, s) not in known])
+        ]
 
 
 @dataclass(eq=False)
@@ -143,7 +223,12 @@ class _Station:
 
     def policy_for(self, job: _Job) -> ActPolicy:
         if self.policy is None or self.policy_id != job.policy:
-            self.policy, self.policy_id = load_policy(job.folder), job.policy
+            if (found := policy_id(job.path)) != job.policy:
+                raise UnusableInputError(
+                    f"{job.path} on {socket.gethostname()} is policy {found}, not {job.policy}. "
+                    "Give every machine the same files, or name the policy on the Hub."
+                )
+            self.policy, self.policy_id = load_policy(job.path), job.policy
         return self.policy
 
     def rig_for(self, job: _Job) -> EmbeddedRig:
@@ -154,6 +239,9 @@ class _Station:
             self.rig = embedded_rig(
                 task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, conditions=job.condition
             )
+            if spec.domain is not None:
+                tracker = Tracker.nominal(self.rig.cell.image_size, spec.domain, spec.task)
+                self.rig = replace(self.rig, tracker=tracker)
             self.cell = wanted
             # Before the interpreter's own exit handlers: those end EGL, the renderer needs it.
             Finalize(self, self.close, exitpriority=10)
@@ -179,5 +267,5 @@ def _forget() -> None:
     _station.policy = None
 
 
-def _split(seed: int, n: int) -> list[tuple[int, ...]]:
-    return [tuple(range(i, min(i + CHUNK, seed + n))) for i in range(seed, seed + n, CHUNK)]
+def _split(seeds: Sequence[int]) -> list[tuple[int, ...]]:
+    return [tuple(seeds[i : i + CHUNK]) for i in range(0, len(seeds), CHUNK)]

@@ -27,6 +27,9 @@ class Rollout:
         duration_s: simulated time the attempt took [s].
         reason: why it ended.
         uid: the take's uid, where it was recorded.
+        failure_mode: what was seen to go wrong, a name of the vocabulary; "" where it went well or
+            can't be told.
+        phase: when that was; "" likewise.
     """
 
     seed: int
@@ -35,6 +38,15 @@ class Rollout:
     duration_s: float = 0.0
     reason: str = ""
     uid: str = ""
+    failure_mode: str = ""
+    phase: str = ""
+
+    @property
+    def category(self) -> str:
+        """Failure mode and phase, or else why it ended; "" of a success."""
+        if self.success:
+            return ""
+        return " in ".join(filter(None, (self.failure_mode, self.phase))) or self.reason
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,11 @@ class Evaluation:
         outcomes: every rollout, in order of condition and seed.
         domain: where it was measured.
         policy: id of the policy.
+        gaps: gap dimension to severity in [0, 1], as injected.
+        gap_seed: drew mechanism and direction.
+        base: the condition that the others are compared with.
+        paired: equal seeds mean equal scenes.
+        where: the cell in words, where it isn't the embedded one.
     """
 
     successes: int
@@ -76,10 +93,20 @@ class Evaluation:
     policy: str = ""
     gaps: Mapping[str, float] = field(default_factory=dict)
     gap_seed: int = 0
+    base: str = NOMINAL
+    paired: bool = True
+    where: str = ""
+
+    @property
+    def evidence(self) -> str:
+        """What it is evidence of, in words."""
+        if self.where and self.domain is Domain.SIM:
+            return f"simulation ({self.where})"
+        return evidence(self.domain)
 
     def to_json(self) -> dict[str, Any]:
         """Return what `evaluation.json` holds."""
-        return {"schema": SCHEMA, "evidence": evidence(self.domain), **asdict(self)}
+        return {"schema": SCHEMA, "evidence": self.evidence, **asdict(self)}
 
     def to_csv(self) -> str:
         """Return one line per rollout, with a header."""
@@ -104,6 +131,9 @@ class Evaluation:
             policy=value["policy"],
             gaps=value["gaps"],
             gap_seed=value["gap_seed"],
+            base=value.get("base", NOMINAL),
+            paired=value.get("paired", True),
+            where=value.get("where", ""),
         )
 
 
@@ -128,9 +158,12 @@ def summarise(
     policy: str = "",
     gaps: Mapping[str, float] | None = None,
     gap_seed: int = 0,
+    base: str = NOMINAL,
+    paired: bool = True,
+    where: str = "",
 ) -> Evaluation:
     """Count rollouts, in all and by condition."""
-    ordered = tuple(sorted(rollouts, key=lambda r: (r.condition != NOMINAL, r.condition, r.seed)))
+    ordered = tuple(sorted(rollouts, key=lambda r: (r.condition != base, r.condition, r.seed)))
     groups: dict[str, list[Rollout]] = {}
     for rollout in ordered:
         groups.setdefault(rollout.condition, []).append(rollout)
@@ -146,6 +179,9 @@ def summarise(
         policy,
         dict(gaps or {}),
         gap_seed,
+        base,
+        paired,
+        where,
     )
 
 

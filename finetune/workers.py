@@ -8,26 +8,35 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 
-from gaploop.core.errors import GaploopError
+from gaploop.core.errors import GaploopError, UnusableInputError
 
 _pools: dict[int, ProcessPoolExecutor] = {}
 
 
-def run_jobs[J, R](work: Callable[[J], R], jobs: Iterable[J], workers: int) -> Iterator[R]:
+def run_jobs[J, R](
+    work: Callable[[J], R], jobs: Iterable[J], workers: int, ray: str = ""
+) -> Iterator[R]:
     """Yield `work(job)` of each job as it comes, in no particular order.
 
     Args:
         work: a function that other processes can import.
         jobs: its arguments, to be pickled.
         workers: processes; 1 works in this one.
+        ray: address of a Ray cluster whose machines do the work instead, such as `auto` or
+            `ray://head:10001`; `local` starts one here. "" for none.
 
     Raises:
         GaploopError: a worker died.
+        UnusableInputError: Ray isn't installed, or its cluster can't be reached.
     """
+    if ray:
+        yield from _on_ray(work, jobs, ray)
+        return
     if workers <= 1:
         yield from map(work, jobs)
         return
@@ -60,3 +69,40 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 
 def _use_one_thread() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # read by torch, which is not imported yet
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches them, too: who waits decides
+
+
+def _on_ray[J, R](work: Callable[[J], R], jobs: Iterable[J], address: str) -> Iterator[R]:
+    """Do jobs on a Ray cluster, each on a core of its own.
+
+    Ray moves a job that died with its machine to another one, and starts no more than the cluster
+    has cores for.
+    """
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise UnusableInputError(
+            "--ray.address needs Ray, which is not installed: pip install 'gaploop[ray]', here and "
+            "on every machine of the cluster."
+        ) from None
+    environment = {"env_vars": {"OMP_NUM_THREADS": "1"}}
+    try:
+        ray.init(address, runtime_env=environment, log_to_driver=False, logging_level="error")
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UnusableInputError(
+            f"--ray.address={address}: no Ray cluster there ({' '.join(str(error).split())}). "
+            "Start one with: ray start --head; then --ray.address=auto."
+        ) from None
+    try:
+        remote = ray.remote(num_cpus=1, max_retries=3)(work)
+        waiting = [remote.remote(job) for job in jobs]
+        while waiting:
+            done, waiting = ray.wait(waiting, num_returns=1)
+            yield ray.get(done[0])
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        raise cause if isinstance(cause, GaploopError) else GaploopError(str(cause)) from None
+    except ray.exceptions.RayError as error:
+        raise GaploopError(f"Ray gave up: {' '.join(str(error).split())}") from None
+    finally:
+        ray.shutdown()

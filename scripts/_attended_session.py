@@ -195,12 +195,12 @@ class Session:
 
     def _set_up(self, quota: Quota, before: Quota | None) -> bool:
         job, grid = self._job, self._job.station.grid
-        by_hand = job.campaign is not None and job.config.robot.type != EMBEDDED
+        had = {} if before is None else before.conditions
+        by_hand = job.config.robot.type != EMBEDDED and not getattr(job.config, "yes", False)
         change = change_words(None if before is None else before.conditions, quota.conditions, grid)
         always = getattr(job.config.robot, "conditions", {})
         quota = replace(quota, conditions={**always, **quota.conditions})
-        ask = by_hand and not job.config.yes and change != "nothing to change"
-        ask = ask and bool(quota.conditions)
+        ask = by_hand and change != "nothing to change" and bool(quota.conditions or had)
         there = SetUp(words(quota.conditions, grid), quota.conditions, grid, quota.takes)
         change = change[:1].upper() + change[1:]
         going = self._console.await_set_up(

@@ -211,7 +211,8 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[..
         total: how many steps, or None where nobody knows.
 
     Yields:
-        a function to call after each step: `advance()`, or `advance(3)` after three.
+        a function to call after each step: `advance()`, `advance(3)` after three, or
+        `advance(3, "Recording, 2 failed")` to say something new.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -224,8 +225,8 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[..
     with bar:
         task = bar.add_task(description, total=total)
 
-        def advance(steps: int = 1) -> None:
-            bar.advance(task, steps)
+        def advance(steps: int = 1, says: str = "") -> None:
+            bar.update(task, advance=steps, description=says or None)
 
         yield advance
 

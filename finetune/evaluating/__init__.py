@@ -1,0 +1,1 @@
+"""Parts of `gaploop evaluate`: what is varied, what is kept, what is compared, what is drawn."""

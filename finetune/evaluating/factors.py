@@ -1,0 +1,89 @@
+"""What an evaluation varies: one factor at a time, everything else as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.station import NAMED_CONDITIONS, SIM_STATION, Station
+from gaploop.sim.conditions import PLACEMENTS
+
+ALL: Final = "all"
+DISTRACTORS: Final = (2, 4, 8)
+CAMERA_OFFSET_M: Final = 0.05
+TABLE_HEIGHTS_M: Final = (-0.02, -0.01, 0.01, 0.02)
+PLACEMENT: Final = "placement"
+"""Where the object starts: regions that no training scene starts in, in the embedded cell only."""
+GRID: Final = "grid_cell"
+FACTORS: Final = (
+    "background",
+    "lighting",
+    "distractors",
+    "object",
+    "camera_pose",
+    "table_height",
+    "human",
+    PLACEMENT,
+    GRID,
+)
+
+
+def levels(factor: str, station: Station = SIM_STATION) -> tuple[Any, ...]:
+    """Return the values a factor takes beside the usual one; none where the station has none.
+
+    Of names that a station defines, the first is how it usually is. The camera is moved 5 cm along
+    each axis, both ways; the table by one and two centimetres.
+    """
+    if factor in NAMED_CONDITIONS:
+        return station.conditions.get(factor, ())[1:]
+    if factor == PLACEMENT:
+        return PLACEMENTS[1:] if station is SIM_STATION else ()
+    if factor == GRID:
+        rows, columns = station.grid
+        return tuple([row, column] for row in range(rows) for column in range(columns))
+    if factor == "camera_pose":
+        return tuple(_moved(axis, sign) for axis in range(3) for sign in (-1, 1))
+    return {"distractors": DISTRACTORS, "table_height": TABLE_HEIGHTS_M}[factor]
+
+
+def _moved(axis: int, sign: int) -> list[float]:
+    pose = [0.0] * 6
+    pose[axis] = sign * CAMERA_OFFSET_M
+    return pose
+
+
+def settings(
+    factors: Sequence[str],
+    base: Mapping[str, Any] | None = None,
+    station: Station = SIM_STATION,
+) -> list[dict[str, Any]]:
+    """Return the settings to try: the base, then each level of each factor by itself.
+
+    Args:
+        factors: names of `FACTORS`; `all` for every one that the station has levels of.
+        base: what is set up under every setting; a factor set there takes its levels instead.
+        station: defines the names.
+
+    Raises:
+        UnusableInputError: a factor that doesn't exist, or that the station defines no levels of.
+    """
+    base = dict(base or {})
+    known = [name for name in FACTORS if levels(name, station)]
+    wanted: list[str] = []
+    for name in factors:
+        if name == ALL:
+            wanted += known
+        elif name not in FACTORS:
+            raise unknown_choice("factor", name, (*known, ALL), "--factors")
+        elif name not in known:
+            raise UnusableInputError(
+                f"--factors: {station.where} defines no {name} but the usual one. It has levels "
+                f"of: {', '.join(known)}. Add names under conditions in the station file."
+            )
+        else:
+            wanted.append(name)
+    found = [base]
+    for name in dict.fromkeys(wanted):
+        found += [{**base, name: level} for level in levels(name, station)]
+    return found

@@ -1,0 +1,185 @@
+"""Any policy and any gymnasium environment that LeRobot knows, rolled out by LeRobot's own code.
+
+`lerobot_eval.rollout` steps a batch of environments; here its batches are counted scene by scene,
+kept as they come and given intervals, like rollouts of the embedded cell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from lerobot.configs.policies import PreTrainedConfig
+from lerobot.envs import close_envs, make_env, make_env_pre_post_processors
+from lerobot.envs.configs import EnvConfig
+from lerobot.policies import make_policy, make_pre_post_processors
+
+from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.vocabulary import Domain
+from gaploop.finetune.evaluating.log import RolloutLog
+from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, summarise
+from gaploop.finetune.lerobot_policy import policy_id, resolve
+
+EXTRAS: Final = {"gym_pusht": "pusht", "gym_aloha": "aloha", "libero": "libero"}
+"""Package of an environment to the extra of LeRobot that installs it."""
+
+
+def evaluate_gym(
+    policy_path: str | Path,
+    env: EnvConfig,
+    n: int = 50,
+    *,
+    seed: int = 0,
+    batch: int = 1,
+    folder: Path | None = None,
+    on_rollouts: Callable[[Sequence[Rollout]], None] = lambda _rollouts: None,
+) -> Evaluation:
+    """Try a policy on `n` scenes of each task of an environment.
+
+    Args:
+        policy_path: a LeRobot policy or adapter, a folder or its name on the Hub.
+        env: LeRobot's description of the environment.
+        n: rollouts of each task.
+        seed: of the first scene; equal seeds give equal scenes where the environment keeps to them.
+        batch: environments that step side by side, each in a process of its own from 2 on.
+        folder: keeps every rollout as it comes, as for `evaluate`.
+        on_rollouts: called with the rollouts just finished.
+
+    Raises:
+        UnusableInputError: no rollouts asked for, no policy, or no such environment installed.
+        GaploopError: policy and environment don't fit.
+    """
+    if n < 1 or batch < 1:
+        raise UnusableInputError(f"--n={n} and --workers={batch} must be at least 1.")
+    path = resolve(policy_path)
+    identity = policy_id(path)
+    settings = {"policy": identity, "env": env.type, **_plain(env)}
+    log = RolloutLog(folder, settings) if folder else None
+    rollouts = list[Rollout]()
+    with contextlib.closing(_Environments(env, min(batch, n))) as tasks:
+        side = _loaded(path, env)
+        for condition, vector in tasks.items():
+            known = log.held if log else {}
+            held = [known[condition, s] for s in range(seed, seed + n) if (condition, s) in known]
+            rollouts += held
+            on_rollouts(held)
+            done_seeds = {r.seed for r in held}
+            lacking = [s for s in range(seed, seed + n) if s not in done_seeds]
+            for done in _batches(vector, side, condition, lacking, env.fps):
+                rollouts += done
+                if log:
+                    log.add(done)
+                on_rollouts(done)
+    return summarise(
+        rollouts,
+        domain=Domain.SIM,
+        policy=identity,
+        base=rollouts[0].condition,
+        where=f"{env.type}, {env.task}" if env.task else env.type,
+    )
+
+
+class _Environments:
+    """The environments of every task, by the task's name."""
+
+    def __init__(self, env: EnvConfig, count: int) -> None:
+        try:
+            self._made = make_env(env, n_envs=count, use_async_envs=count > 1)
+        except ModuleNotFoundError as error:
+            package = getattr(env, "package_name", "") or str(error.name)
+            extra = EXTRAS.get(package, env.type)
+            raise UnusableInputError(
+                f"--env.type={env.type} needs the package {package}, which is not installed. Try: "
+                f"pip install 'lerobot[{extra}]'"
+            ) from None
+        except Exception as error:
+            raise UnusableInputError(
+                f"--env.type={env.type}: the environment can't be made ({_one_line(error)})."
+            ) from error
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Yield name and vector environment of each task."""
+        several = sum(len(tasks) for tasks in self._made.values()) > 1
+        for suite, tasks in self._made.items():
+            for task, vector in tasks.items():
+                yield (f"task={suite}/{task}" if several else NOMINAL), vector
+
+    def close(self) -> None:
+        """End their processes."""
+        close_envs(self._made)
+
+
+def _loaded(path: Path, env: EnvConfig) -> Mapping[str, Any]:
+    """Return policy and processors as `lerobot_eval.rollout` takes them."""
+    try:
+        config = PreTrainedConfig.from_pretrained(path)
+        config.pretrained_path = path
+        if not torch.cuda.is_available() and str(config.device).startswith("cuda"):
+            config.device = "cpu"
+        policy = make_policy(cfg=config, env_cfg=env)
+        policy.eval()
+        device = {"device_processor": {"device": str(policy.config.device)}}
+        pre, post = make_pre_post_processors(
+            policy_cfg=config, pretrained_path=str(path), preprocessor_overrides=device
+        )
+        env_pre, env_post = make_env_pre_post_processors(env_cfg=env, policy_cfg=config)
+    except Exception as error:
+        raise UnusableInputError(
+            f"{path} can't drive --env.type={env.type}: {_one_line(error)}. Name a policy that was "
+            "trained on this environment."
+        ) from error
+    return {
+        "policy": policy,
+        "preprocessor": pre,
+        "postprocessor": post,
+        "env_preprocessor": env_pre,
+        "env_postprocessor": env_post,
+    }
+
+
+def _batches(
+    vector: Any, side: Mapping[str, Any], condition: str, seeds: Sequence[int], fps: float
+) -> Iterator[list[Rollout]]:
+    """Yield rollouts batch by batch; what a last, fuller batch gives beyond `seeds` is left out."""
+    os.environ.setdefault("TQDM_DISABLE", "1")  # LeRobot's bars; ours counts rollouts
+    from lerobot.scripts.lerobot_eval import rollout
+
+    for start in range(0, len(seeds), vector.num_envs):
+        wanted = list(seeds[start : start + vector.num_envs])
+        extra = [max(seeds) + 1 + i for i in range(vector.num_envs - len(wanted))]
+        try:
+            with torch.inference_mode():
+                found = rollout(env=vector, seeds=[*wanted, *extra], **side)
+        except Exception as error:
+            raise GaploopError(
+                f"The rollout broke off ({_one_line(error)}). Does the policy take what this "
+                "environment shows?"
+            ) from error
+        yield [_rollout(found, i, s, condition, fps) for i, s in enumerate(wanted)]
+
+
+def _rollout(found: Mapping[str, Any], row: int, seed: int, condition: str, fps: float) -> Rollout:
+    done = found["done"][row].to(int)
+    steps = int(torch.argmax(done)) + 1
+    won = bool(found["success"][row, :steps].any())
+    ran_out = steps == len(done)
+    reason = "success" if won else "time ran out" if ran_out else "the environment ended it"
+    return Rollout(seed, condition, won, steps / fps, reason)
+
+
+def _plain(env: EnvConfig) -> dict[str, Any]:
+    """Return an environment's options as JSON gives them back; its features follow from them."""
+    import json
+
+    said = {k: v for k, v in asdict(env).items() if not k.startswith("features")}
+    plain: dict[str, Any] = json.loads(json.dumps(said, default=str))
+    return plain
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,109 @@
+"""Gymnasium environments through LeRobot, with a tiny one that is registered here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from lerobot.configs import FeatureType, PolicyFeature
+from lerobot.envs.configs import EnvConfig, PushtEnv
+
+from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.finetune.evaluating.log import ROLLOUTS
+from gaploop.finetune.lerobot_gym import evaluate_gym
+
+JOINTS, SCENE, STEPS, FPS = 6, 7, 12, 10
+
+
+class Even(gym.Env[dict[str, Any], np.ndarray]):
+    """Succeeds at the third step in even scenes; odd ones run out of time."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": FPS}  # noqa: RUF012
+    task = "even"
+
+    def __init__(self, render_mode: str = "rgb_array") -> None:
+        self.render_mode = render_mode
+        self.observation_space = gym.spaces.Dict(
+            {
+                "agent_pos": gym.spaces.Box(-180, 180, (JOINTS,), np.float64),
+                "environment_state": gym.spaces.Box(-9, 9, (SCENE,), np.float64),
+            }
+        )
+        self.action_space = gym.spaces.Box(-360, 360, (JOINTS,), np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        if seed is not None:
+            self.seed, self.steps = seed, 0
+        return self._see(), {"is_success": False}
+
+    def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        assert action.shape == (JOINTS,)
+        self.steps += 1
+        won = self.seed % 2 == 0 and self.steps == 3
+        return self._see(), float(won), won, False, {"is_success": won}
+
+    def _see(self) -> dict[str, Any]:
+        return {"agent_pos": np.zeros(JOINTS), "environment_state": np.zeros(SCENE)}
+
+
+gym.register("gym_even/Even-v0", entry_point=Even, max_episode_steps=STEPS)
+
+
+@EnvConfig.register_subclass("even")
+@dataclass
+class EvenConfig(EnvConfig):
+    task: str | None = "Even-v0"
+    fps: int = FPS
+    features: dict[str, PolicyFeature] = field(
+        default_factory=lambda: {
+            "action": PolicyFeature(type=FeatureType.ACTION, shape=(JOINTS,)),
+            "agent_pos": PolicyFeature(type=FeatureType.STATE, shape=(JOINTS,)),
+            "environment_state": PolicyFeature(type=FeatureType.ENV, shape=(SCENE,)),
+        }
+    )
+    features_map: dict[str, str] = field(
+        default_factory=lambda: {
+            "action": "action",
+            "agent_pos": "observation.state",
+            "environment_state": "observation.environment_state",
+        }
+    )
+
+    @property
+    def gym_kwargs(self) -> dict[str, Any]:
+        return {}
+
+
+def test_scenes_are_counted_one_by_one_and_kept(tmp_path: Path) -> None:
+    found = evaluate_gym("base", EvenConfig(), 5, seed=3, folder=tmp_path)
+    assert [(r.seed, r.success) for r in found.outcomes] == [
+        (3, False), (4, True), (5, False), (6, True), (7, False),
+    ]  # fmt: skip
+    assert {r.reason for r in found.outcomes if not r.success} == {"time ran out"}
+    assert [r.duration_s for r in found.outcomes if r.success] == [3 / FPS] * 2
+    assert found.evidence == "simulation (even, Even-v0)"
+    told: list[int] = []
+    again = evaluate_gym(
+        "base", EvenConfig(), 6, seed=3, folder=tmp_path, on_rollouts=lambda r: told.append(len(r))
+    )
+    assert told == [5, 1]
+    assert again.trials == 6
+    assert len((tmp_path / ROLLOUTS).read_text().splitlines()) == 7
+
+
+def test_an_environment_that_is_not_installed_is_named_with_its_extra() -> None:
+    with pytest.raises(UnusableInputError, match=r"gym_pusht.*pip install 'lerobot\[pusht\]'"):
+        evaluate_gym("base", PushtEnv(), 1)
+
+
+def test_an_environment_that_does_not_exist_is_told_in_one_line() -> None:
+    with pytest.raises(GaploopError) as caught:
+        evaluate_gym("base", EvenConfig(task="Missing-v0"), 1)
+    assert "\n" not in str(caught.value)
