@@ -76,13 +76,15 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 
 def _tests(rules: Rules, design: Design) -> dict[str, Test]:
-    from gaploop.finetune.gate.design import fixed_pairs
+    from gaploop.finetune.gate.design import LONGEST, fixed_pairs
 
     plain = fixed_pairs(rules, 0.0)
     none = replace(rules, retrain_sd=0.0)
     return {
         "gate": lambda old, new: _gate(old, new, rules, design.margin, design.max_pairs),
-        "gate, retrain_sd 0": lambda old, new: _gate(old, new, none, 0.0, int(2.2 * plain)),
+        "gate, retrain_sd 0": lambda old, new: _gate(
+            old, new, none, 0.0, math.ceil(LONGEST * plain)
+        ),
         "fixed size, same margin": lambda old, new: _fixed(
             old, new, design.fixed_pairs, design.margin, rules.alpha
         ),
@@ -134,7 +136,7 @@ def _drawn(
     """Draw true rates, Beta-distributed, and attempts; `gain` is added to the baseline's rate."""
     import numpy as np
 
-    rates = np.full((2, DRAWS), mean)
+    rates: Numbers = np.full((2, DRAWS), mean)
     if spread:
         size = mean * (1 - mean) / spread**2 - 1  # of a beta distribution with that deviation
         rates = rng.beta(mean * size, (1 - mean) * size, (2, DRAWS))
@@ -193,7 +195,7 @@ def _barnard(old: Flags, new: Flags, pairs: int, alpha: float) -> Ended:
     """
     import numpy as np
 
-    at = np.full(len(old), np.inf)
+    at: Numbers = np.full(len(old), np.inf)
     for look in range(1, LOOKS + 1):
         n = look * pairs // LOOKS
         table = barnard_rejects(n, alpha / LOOKS)
@@ -329,11 +331,11 @@ def retrain_spread(stored: Flags) -> float:
     """
     import numpy as np
 
-    parts = []
+    parts: list[float] = []
     for i in range(len(stored)):
         for j in range(i):
             x = stored[i].astype(float) - stored[j]
-            parts.append(x.mean() ** 2 - x.var(ddof=1) / len(x))
+            parts.append(float(x.mean()) ** 2 - float(x.var(ddof=1)) / len(x))
     return math.sqrt(max(float(np.mean(parts)) / 2, 0.0))
 
 

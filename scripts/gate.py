@@ -143,8 +143,9 @@ def _prepared(config: GateConfig, suite: Suite | None) -> tuple[Gate, GateFolder
     written = options.jsonable(suite) | {"where": ""}
     text = json.dumps(written, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
+    policies: dict[str, Path] = {}
     if config.outcomes is not None:
-        ids, policies = (sha256(config.outcomes),) * 2, {}
+        ids = (sha256(config.outcomes),) * 2
     else:
         ids, policies = _policies(config)
     contest = Contest(ids[0], ids[1], digest)

@@ -23,7 +23,7 @@ from gaploop.finetune.gate.evidence import discordance, log_evidence
 
 DRAWS: Final = 500
 """Simulated comparisons per point of the power curve: ±4 points at 95 %."""
-LONGEST: Final = 2.2
+LONGEST: Final = 2.6
 """A comparison may take this many times the pairs of a fixed one: it then keeps its power, as its
 stopping early for want of a gain takes a part of the permitted misses."""
 MOST_PAIRS: Final = 5_000
@@ -56,6 +56,7 @@ class Design:
     """A comparison, planned.
 
     Attributes:
+        gain: smallest improvement that is worth finding.
         margin: the candidate has to be better by more than this, in success.
         max_pairs: pairs of attempts after which it ends without an answer.
         fixed_pairs: pairs that a test of fixed size with the same errors needs.
@@ -63,6 +64,7 @@ class Design:
         spread: how often exactly one of a pair is expected to succeed.
     """
 
+    gain: float
     margin: float
     max_pairs: int
     fixed_pairs: int
@@ -111,7 +113,7 @@ def make_design(rules: Rules, kinds: int = 1, seed: int = 0) -> Design:
     rng = np.random.default_rng([seed, 7])
     points = [d for d in CURVE if 0 <= rules.baseline_rate + d <= 1]
     curve = tuple(_point(rules, margin, d, most, kinds, rng) for d in points)
-    return Design(margin, most, fixed, curve, spread)
+    return Design(rules.gain, margin, most, fixed, curve, spread)
 
 
 def retrain_margin(rules: Rules) -> float:

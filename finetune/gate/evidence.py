@@ -32,8 +32,8 @@ NEAR: Final = 0.1
 
 
 def log_evidence(
-    x: FloatArray, null: float, target: float, spread: float, *, low: float = -1.0,
-    prior: float = PRIOR,
+    x: FloatArray, null: float, target: float, spread: float, *,
+    low: float | FloatArray = -1.0, prior: float = PRIOR,
 ) -> FloatArray:  # fmt: skip
     """Return the log of the wealth after every round, against "the mean is at most `null`".
 
@@ -42,7 +42,7 @@ def log_evidence(
         null: mean under the hypothesis.
         target: mean that the stakes are best for; larger ones are learned on the way.
         spread: second moment about `null` that is expected.
-        low: no value is lower.
+        low: no value is lower; an array has shape (..., 1).
         prior: how many values `target` and `spread` count as; infinite keeps the stake as it is.
 
     Returns:

@@ -76,9 +76,9 @@ def evidence_figure(stage: StageResult, at_most: int = 6) -> Any:
         axes.text(0, 1.03, "shown", color=INK, fontsize=9, va="bottom")
         for n, track in enumerate(tracks):
             x = [per_round * (k + 1) for k in range(len(track.log10))]
-            y = [max(e / track.boundary, -1.5) for e in track.log10]
+            shares = [max(e / track.boundary, -1.5) for e in track.log10]
             colour = ACCENT if track.promotes else AGAINST
-            axes.plot(x, y, color=colour, lw=2.2 if n < 2 else 1, alpha=1 if n < 2 else 0.55)
+            axes.plot(x, shares, color=colour, lw=2.2 if n < 2 else 1, alpha=1 if n < 2 else 0.55)
         for y, track, colour in _labels(tracks):
             axes.annotate(
                 track.says, (stage.pairs, y), (6, 0), textcoords="offset points",
@@ -108,14 +108,14 @@ def _labels(tracks: Sequence[Track]) -> list[tuple[float, Track, str]]:
     return placed
 
 
-def power_figure(design: Design, gain: float) -> Any:
+def power_figure(design: Design) -> Any:
     """Draw how often the comparison promotes, and its length, by the true difference."""
     import matplotlib as mpl
 
     x = [100 * point.difference for point in design.curve]
     with mpl.rc_context(STYLE):
         drawn, axes = new_figure(7.6, 3.2)
-        axes.axvline(100 * gain, color=PALE, lw=6)
+        axes.axvline(100 * design.gain, color=PALE, lw=6)
         axes.plot(x, [p.promoted for p in design.curve], color=ACCENT, lw=2.2, marker="o", ms=4)
         axes.set_ylim(0, 1.05)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
@@ -222,13 +222,13 @@ def _canary(result: GateResult) -> Section:
 
 
 def _design(design: Design) -> Section:
-    rows = [(f"{p.difference:+.0%}", f"{p.promoted:.0%}", f"{p.pairs:.0f}") for p in design.curve]
     lead = (
         f"Planned before the first attempt: better by more than {design.margin:.1%}, at most "
         f"{design.max_pairs} pairs. A test of fixed size needs {design.fixed_pairs}."
     )
-    head = ("true difference", "promoted", "pairs on average")
-    return section("What was to be expected", lead, [table(head, rows, numbers=(1, 2))])
+    caption = "Simulated with independent attempts at the success that the suite expects."
+    drawn = figure(figure_png(power_figure(design)), caption, 860)
+    return section("What was to be expected", lead, [drawn])
 
 
 def _limits(result: GateResult) -> Section:

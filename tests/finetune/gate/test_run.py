@@ -200,7 +200,7 @@ def drawn(old: Sequence[float], new: Sequence[float], rounds: int = 300, seed: i
 
 def test_a_loss_in_one_dimension_is_not_excused_by_a_gain_in_another() -> None:
     suite = replace(SUITE, rules=replace(SUITE.rules, max_pairs=600))
-    result = judge_hardware(drawn((0.5, 0.95), (1.0, 0.6)), suite, plan(suite))
+    result = judge_hardware(drawn((0.2, 0.95), (1.0, 0.6)), suite, plan(suite))
     assert result.answer is Stage.FAILED
     assert "loses more than 15% in contact_dynamics" in result.says
 
