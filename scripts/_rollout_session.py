@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gaploop.collect.campaign import Quota
+from gaploop.collect.campaign import Quota, in_blocks
 from gaploop.collect.policy_leader import Pace, PolicyLeader
 from gaploop.collect.policy_thread import PatientLeader
 from gaploop.collect.rollout import Attempts, RolloutNote, Rollouts
@@ -20,6 +20,7 @@ from gaploop.collect.speed_ramp import SpeedRamp
 from gaploop.collect.take_over import OnMotion, OnRequest, OnStall, TakeOver
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower, Policy
+from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.lerobot_publish import PublishReport
 from gaploop.scripts import _arms, _casts, options, record
@@ -56,16 +57,18 @@ def roll_out(config: Any) -> int:
         has_person=config.take_over != "never",
         drives_between=not is_embedded,
     )
+    station = _arms.station_for(config.robot, config.station)
     job = Job(
         config,
-        _arms.station_for(config.robot, config.station),
+        station,
         root,
         journal,
-        (Quota(config.dataset.num_episodes),),
+        _quotas(config, station),
         _spec(config, journal, policy_id),
         rolling=rolling,
     )
     require_consents(job.quotas, job.station, config.consent, config.consents)
+    _remind(job, policy_id)
     if by_itself:
         end, reports, stopped = _by_itself(job, rolling)
     else:
@@ -73,6 +76,21 @@ def roll_out(config: Any) -> int:
 
         end, reports, stopped = attend(job)
     return _tell(job, rolling, watched, end, reports, stopped)
+
+
+def _remind(job: Job, policy_id: str) -> None:
+    """Say that policy and arm weren't checked together, where a real arm is about to move."""
+    if job.station.domain is not Domain.REAL:
+        return
+    from gaploop.collect.preflight import Checked, missing
+    from gaploop.scripts._preflight import robot_words
+
+    why = missing(job.journal, Checked(policy_id, robot_words(job.config.robot)))
+    if why:
+        log.warning(
+            "Without a preflight: %s. Run gaploop preflight with the same --policy and --robot.",
+            why,
+        )
 
 
 def _is_by_itself(config: Any) -> bool:
@@ -150,7 +168,11 @@ def _policy(config: Any) -> tuple[Policy, str]:
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
     coefficient = config.smoothing.temporal_ensemble_coeff
-    policy: Policy = load_policy(config.policy.path, temporal_ensemble_coeff=coefficient)
+    policy: Policy = load_policy(
+        config.policy.path,
+        temporal_ensemble_coeff=coefficient,
+        task=config.dataset.single_task,
+    )
     return policy, policy_id(config.policy.path)
 
 
@@ -164,10 +186,22 @@ def _spec(config: Any, journal: Path, policy_id: str) -> SessionSpec:
         seed=config.seed,
         operator=config.operator,
         policy=policy_id,
+        resume=bool(config.factors),
         publish_every=config.publish_every,
         consent=config.consent,
         consents=config.consents,
     )
+
+
+def _quotas(config: Any, station: Station) -> tuple[Quota, ...]:
+    """Return what to record: attempts, or as many at each level of the factors, in blocks."""
+    takes = config.dataset.num_episodes
+    if not config.factors:
+        return (Quota(takes),)
+    from gaploop.finetune.evaluating.factors import settings
+
+    quotas = [Quota(takes, conditions=c) for c in settings(config.factors, station=station)]
+    return tuple(in_blocks(quotas, f"factors {config.seed}"))
 
 
 def _wishes(config: Any, follower: Follower, fps: float) -> TakeOver:

@@ -98,6 +98,10 @@ def config_class() -> type:
         passed through in the same order, more slowly. Unless given: 1 in the embedded cell; on an
         arm 0.1 for a policy that is new to this journal, rising to 1 over 20 successes without
         help."""
+        factors: list[str] = field(default_factory=list)
+        """What to vary, one factor at a time, to see what costs success: --dataset.num_episodes
+        attempts as the station stands, and as many at each level that the station defines, in
+        blocks. Attempts that the journal holds count. gaploop evaluate --rollouts counts them."""
         journal: Path | None = None
         """Folder of the takes; beside the dataset, as <dataset.root>_journal, unless given."""
         station: Path | None = None

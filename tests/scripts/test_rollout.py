@@ -139,3 +139,22 @@ def test_sigterm_marks_the_open_take_and_keeps_the_others(tmp_path: Path) -> Non
     assert Outcome.SUCCESS in outcomes
     assert outcomes.count(Outcome.INTERRUPTED) <= 1
     assert all(read_end(folder) for folder in take_folders(journal))
+
+
+def test_factors_are_rolled_out_in_blocks_go_on_and_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "data"
+    command = [*BASE, "--robot.type=so101_sim", "--take_over=never", f"--dataset.root={root}"]
+    command += ["--dataset.episode_time_s=0.4", "--factors=[distractors]", "--json"]
+    assert main([*command, "--dataset.num_episodes=1"]) == 0
+    assert json.loads(capsys.readouterr().out)["takes"] == 4
+    assert main([*command, "--dataset.num_episodes=2"]) == 0
+    assert json.loads(capsys.readouterr().out)["takes"] == 4, "the first four count"
+    assert main(["evaluate", f"--rollouts={root}", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert {c: r["trials"] for c, r in said["by_condition"].items()} == {
+        "nominal": 2, "distractors=2": 2, "distractors=4": 2, "distractors=8": 2,
+    }  # fmt: skip
+    assert main([*command, "--factors=[shape]"]) == 2
+    assert "Unknown factor" in capsys.readouterr().err
