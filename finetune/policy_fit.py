@@ -22,8 +22,9 @@ IMPOSSIBLE: Final = 10.0
 """A joint this far out isn't posed unusually: units, zero or order differ from the takes'."""
 NARROW: Final = 1e-4
 """A spread below this, in units of the arm, divides a sensor's noise into huge inputs."""
-REACH: Final = 2.0
-"""Actions this many spreads from their mean are usual in the takes."""
+REACH: Final = 1.0
+"""Actions this many spreads from their mean are usual in the takes, also where a gripper is either
+open or closed."""
 
 
 @dataclass(frozen=True)

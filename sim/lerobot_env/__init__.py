@@ -113,8 +113,8 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         return {"agent_pos": state.astype(np.float32), "pixels": {CAMERA_NAME: picture}}
 
     def render(self) -> NDArray[np.uint8]:
-        """Return a picture for people, from the side; RGB, shape (480, 640, 3)."""
-        return self._cell.picture()
+        """Return a picture for people, from the side; RGB, shape (240, 320, 3)."""
+        return self._cell.picture(320, 240)  # small: lerobot-eval asks after every step
 
     def close(self) -> None:
         """Take the cell down; safe to call twice."""

@@ -37,23 +37,27 @@ def check_cameras(cameras: Sequence[CameraSource], clock: Clock, is_real: bool) 
 
 
 def _watched(camera: CameraSource, clock: Clock, is_real: bool) -> Item:
-    start_s = clock.now_s()
     ages_s: list[float] = []
     seen: list[CameraFrame] = []
     try:
-        while (now_s := clock.now_s()) - start_s < MEASURE_S:
+        camera.frame()  # what is set up for the first picture doesn't count
+        clock.sleep_until(clock.now_s() + LOOK_S)
+        start_s = now_s = clock.now_s()
+        while now_s - start_s < MEASURE_S:
             frame = camera.frame()
             ages_s.append(clock.now_s() - frame.t_capture_s)
             if not seen or frame.t_capture_s > seen[-1].t_capture_s:
                 seen.append(frame)
             clock.sleep_until(now_s + LOOK_S)
+            now_s = clock.now_s()
     except DeviceError as error:
         return Item(NAME, Result.FAIL, By.MACHINE, str(error), "Run: gaploop doctor")
-    return _judged(camera.name, ages_s, seen, is_real)
+    return _judged(camera.name, ages_s, seen, (len(seen) - 1) / (now_s - start_s), is_real)
 
 
-def _judged(name: str, ages_s: list[float], seen: list[CameraFrame], is_real: bool) -> Item:
-    rate_hz = max(len(seen) - 1, 0) / MEASURE_S
+def _judged(
+    name: str, ages_s: list[float], seen: list[CameraFrame], rate_hz: float, is_real: bool
+) -> Item:
     oldest_s = float(np.percentile(ages_s, 99))
     height, width = seen[-1].image.shape[:2]
     data = {"camera": name, "rate_hz": rate_hz, "age_p99_s": oldest_s, "size": [width, height]}
