@@ -142,7 +142,7 @@ def _left_out(
     cases = study.told(every, said)
     return {
         "left out in training": benchmark.score(cases[: len(recorded)]),
-        "and the loudest signal hidden": benchmark.score(cases[len(recorded) :]),
+        "its own signals hidden too": benchmark.score(cases[len(recorded) :]),
     }
 
 

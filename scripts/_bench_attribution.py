@@ -32,8 +32,11 @@ SHOWN: Final = (
     ("mixed_both_named", "mixed: both named"),
     ("false_cause", "cause named without a gap"),
     ("coverage", "in the conformal set"),
+    ("set_size", "causes in that set, of ten"),
 )
 """Figure to its words in the table."""
+COUNTS: Final = ("set_size",)
+"""Those of them that aren't shares."""
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
@@ -130,16 +133,17 @@ def _columns(figures: Mapping[str, Mapping[str, Any]]) -> str:
         "|---" * (len(figures) + 1) + "|",
     ]
     for name, words in SHOWN:
-        cells = [_cell(of.get(name)) for of in figures.values()]
+        form = ".1f" if name in COUNTS else ".1%"
+        cells = [_cell(of.get(name), form) for of in figures.values()]
         lines.append(f"| {words} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _cell(figure: Mapping[str, Any] | None) -> str:
+def _cell(figure: Mapping[str, Any] | None, form: str = ".1%") -> str:
     if not figure or figure["value"] is None:
         return "–"
     low, high = figure["interval"]
-    return f"{figure['value']:.1%} [{low:.1%}, {high:.1%}] (n={figure['n']})"
+    return f"{figure['value']:{form}} [{low:{form}}, {high:{form}}] (n={figure['n']})"
 
 
 def _confusion(rows: Mapping[str, Mapping[str, int]]) -> str:

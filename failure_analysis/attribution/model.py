@@ -159,7 +159,7 @@ def softmax(logits: FloatArray) -> FloatArray:
     return np.asarray(grown / grown.sum(axis=-1, keepdims=True))
 
 
-def doubted(shares: FloatArray, doubt: Sequence[float]) -> FloatArray:
+def doubted(shares: FloatArray, doubt: Sequence[float] | FloatArray) -> FloatArray:
     """Return shares, shape (..., 10), of which `doubt` is spread over all causes alike."""
     taken = shares * np.asarray(doubt)
     return np.asarray(shares - taken + taken.sum(axis=-1, keepdims=True) / len(CAUSES))
