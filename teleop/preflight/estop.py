@@ -80,11 +80,23 @@ def check_switch(control: ControlThread, person: Person) -> Item:
         if why or now_s - heard_s > SILENT_S:
             why = why or "the bus is silent"
             found = f"the switch cuts the arm's power: {why}"
+            _wait_until_back(control, person)
             return Item(NAME, Result.OK, By.MACHINE, found, data={"seen": why})
         time.sleep(POLL_S)
     found = f"the arm's power wasn't cut within {PRESS_S:.0f} s"
     mend = "Put a switch into the supply's lead where the operator reaches it, and press it."
     return Item(NAME, Result.FAIL, By.MACHINE, found, mend)
+
+
+def _wait_until_back(control: ControlThread, person: Person) -> None:
+    """Have the power switched on again, so that what follows finds an arm that answers."""
+    person.told(f"That works. Switch it on again ({PRESS_S:.0f} s).")
+    give_up_s = time.monotonic() + PRESS_S
+    while time.monotonic() < give_up_s:
+        state = control.snapshot().state
+        if state is not None and not (state.status & NO_REPLY).any():
+            return
+        time.sleep(POLL_S)
 
 
 def _is_cut(state: FollowerState | None, volts: float) -> str:

@@ -39,6 +39,11 @@ MARGIN_RAD: Final = 0.03
 LATE_S: Final = 5.0
 """The motion may take this much longer than it should [s]."""
 POLL_S: Final = 0.01
+MEND: Final = "Look for what holds it, and for a cable or an id that is wrong: gaploop doctor."
+MEND_IDS: Final = (
+    "Set the ids, one motor at a time: lerobot-setup-motors; then lerobot-calibrate. Takes that "
+    "were recorded with swapped ids have swapped joints, too."
+)
 
 
 @dataclass(frozen=True)
@@ -193,20 +198,21 @@ def check_joints(
     for joint in np.random.default_rng(seed).permutation(len(names)).tolist():
         moved = _move(control, leader, joint)
         fault = moved.fault(names)
-        data = {"joint": names[joint], "asked_rad": moved.asked_rad,
-                "came_rad": moved.came_rad.tolist()}  # fmt: skip
+        data = {
+            "joint": names[joint],
+            "asked_rad": moved.asked_rad,
+            "came_rad": moved.came_rad.tolist(),
+        }
         if fault:
-            mend = "Look for a cable, a screw or an id that is wrong: lerobot-setup-motors, then "
-            mend += "lerobot-calibrate."
-            items.append(Item(NAME, Result.FAIL, By.MACHINE, fault, mend, data))
+            items.append(Item(NAME, Result.FAIL, By.MACHINE, fault, MEND, data))
             if moved.tripped:
-                return items
-        else:
-            share = moved.came_rad[joint] / moved.asked_rad
-            found = f"{names[joint]} moves, {share:.0%} of the way, and nothing else"
-            items.append(Item(NAME, Result.OK, By.MACHINE, found, data=data))
+                break
+            continue
+        found = f"{names[joint]} came {moved.came_rad[joint] / moved.asked_rad:.0%} of the way"
+        item = Item(NAME, Result.OK, By.MACHINE, f"{found}, nothing else moved", data=data)
         if person is not None:
-            items.append(_watched(control, leader, joint, names, person))
+            item = _watched(control, leader, joint, names, person, item)
+        items.append(item)
     return items
 
 
@@ -227,24 +233,24 @@ def _move(control: ControlThread, leader: OneJoint, joint: int) -> Moved:
 
 
 def _watched(
-    control: ControlThread, leader: OneJoint, joint: int, names: Sequence[str], person: Person
+    control: ControlThread,
+    leader: OneJoint,
+    joint: int,
+    names: Sequence[str],
+    person: Person,
+    item: Item,
 ) -> Item:
     """Let somebody say which joint moved; the motion is repeated as often as asked for."""
     choices = {str(n + 1): name for n, name in enumerate(names)}
     choices |= {"r": "again", "0": "none or several of them"}
-    question = "Which joint has just moved?"
-    while (answer := person.asked(question, choices, safety=True)) == "r":
+    while (answer := person.asked("Which joint has just moved?", choices, safety=True)) == "r":
         _move(control, leader, joint)
-    name, data = names[joint], {"joint": names[joint], "answer": answer}
+    data = {**item.data, "answer": answer}
     if answer is None:
-        found = f"nobody said which joint moved when {name} was asked to"
+        found = f"{item.found}; nobody said which joint that was"
         mend = "Run it in a terminal, with somebody who sees the arm."
         return Item(NAME, Result.UNANSWERED, By.PERSON, found, mend, data)
     if answer == str(joint + 1):
-        return Item(NAME, Result.OK, By.PERSON, f"{name} was seen to move", data=data)
-    found = f"{name} was asked to move, and somebody saw: {choices.get(answer, answer)}"
-    mend = (
-        "Set the ids, one motor at a time: lerobot-setup-motors; then lerobot-calibrate. Takes "
-        "recorded with swapped ids have swapped joints too."
-    )
-    return Item(NAME, Result.FAIL, By.PERSON, found, mend, data)
+        return Item(NAME, Result.OK, By.PERSON, f"{item.found}; seen to move", data=data)
+    found = f"{names[joint]} was asked to move, and somebody saw: {choices.get(answer, answer)}"
+    return Item(NAME, Result.FAIL, By.PERSON, found, MEND_IDS, data)

@@ -56,6 +56,8 @@ class Watcher:
     def __init__(self, bus: EmulatedBus, mechanics: Mechanics) -> None:
         self.bus, self.mechanics = bus, mechanics
         self.questions: list[str] = []
+        self.told_to: list[str] = []
+        self.cut = [Fault("vanish", id=identity) for identity in bus.servos]
 
     def asked(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
         self.questions.append(question)
@@ -67,9 +69,13 @@ class Watcher:
         return next((key for key, name in choices.items() if name == seen), "0")
 
     def told(self, what: str) -> bool:
-        assert "power" in what
-        for identity in self.bus.servos:
-            self.bus.strike(Fault("vanish", id=identity))
+        self.told_to.append(what)
+        if "Cut" in what:
+            for fault in self.cut:
+                self.bus.strike(fault)
+        else:
+            for fault in self.cut:
+                self.bus.mend(fault)
         return True
 
 
