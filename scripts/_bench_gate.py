@@ -310,12 +310,11 @@ def _over_retrains(promoted: Numbers, rng: np.random.Generator) -> dict[str, Any
     import numpy as np
 
     count = len(promoted)
-    means = []
+    means: list[float] = []
     for _ in range(1000):
         chosen = rng.integers(count, size=count)
-        means.append(
-            np.nanmean(promoted[np.ix_(chosen, chosen)]) if len(set(chosen)) > 1 else np.nan
-        )
+        if len(set(chosen.tolist())) > 1:
+            means.append(float(np.nanmean(promoted[np.ix_(chosen, chosen)])))
     low, high = np.quantile(means, [0.025, 0.975])
     return {"rate": float(np.nanmean(promoted)), "interval": [float(low), float(high)]}
 

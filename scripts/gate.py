@@ -88,8 +88,11 @@ def run(config: GateConfig) -> int:
     _tell(_planned(suite, design))
     if folder.resumed:
         _tell(f"Going on in {folder.path}.")
-    with options.progress("Attempts, pairs", total=None) as advance:
-        result = run_gate(gate, folder, design, _shown(advance))
+    if gate.station is not None:  # a bar would be drawn over what the operator is asked
+        result = run_gate(gate, folder, design)
+    else:
+        with options.progress("Attempts, pairs") as advance:
+            result = run_gate(gate, folder, design, _shown(advance))
     _write(config, gate, folder, result)
     told = {"output_dir": folder.path, "baseline": config.baseline, "candidate": config.candidate}
     options.emit(config.json, result.to_json() | told, _text(result, folder.path))

@@ -111,7 +111,7 @@ def make_design(rules: Rules, kinds: int = 1, seed: int = 0) -> Design:
     spread = discordance(rules.baseline_rate, rules.baseline_rate + rules.gain)
     most = math.ceil((rules.max_pairs or LONGEST * fixed) / kinds) * kinds
     rng = np.random.default_rng([seed, 7])
-    points = [d for d in CURVE if 0 <= rules.baseline_rate + d <= 1]
+    points = [d for d in sorted({*CURVE, rules.gain}) if 0 <= rules.baseline_rate + d <= 1]
     curve = tuple(_point(rules, margin, d, most, kinds, rng) for d in points)
     return Design(rules.gain, margin, most, fixed, curve, spread)
 
