@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from typing import Any
 
 from gaploop.core.errors import GaploopError, UnusableInputError
 
@@ -73,26 +74,12 @@ def _use_one_thread() -> None:
 
 
 def _on_ray[J, R](work: Callable[[J], R], jobs: Iterable[J], address: str) -> Iterator[R]:
-    """Do jobs on a Ray cluster, each on a core of its own.
+    """Do jobs on a Ray cluster, each on a core and with a thread of its own.
 
     Ray moves a job that died with its machine to another one, and starts no more than the cluster
     has cores for.
     """
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise UnusableInputError(
-            "--ray.address needs Ray, which is not installed: pip install 'gaploop[ray]', here and "
-            "on every machine of the cluster."
-        ) from None
-    environment = {"env_vars": {"OMP_NUM_THREADS": "1"}}
-    try:
-        ray.init(address, runtime_env=environment, log_to_driver=False, logging_level="error")
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UnusableInputError(
-            f"--ray.address={address}: no Ray cluster there ({' '.join(str(error).split())}). "
-            "Start one with: ray start --head; then --ray.address=auto."
-        ) from None
+    ray = _connected(address)
     try:
         remote = ray.remote(num_cpus=1, max_retries=3)(work)
         waiting = [remote.remote(job) for job in jobs]
@@ -106,3 +93,22 @@ def _on_ray[J, R](work: Callable[[J], R], jobs: Iterable[J], address: str) -> It
         raise GaploopError(f"Ray gave up: {' '.join(str(error).split())}") from None
     finally:
         ray.shutdown()
+
+
+def _connected(address: str) -> Any:
+    """Return the module `ray`, connected to a cluster."""
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise UnusableInputError(
+            "--ray.address needs Ray, which is not installed: pip install 'gaploop[ray]', here and "
+            "on every machine of the cluster."
+        ) from None
+    try:
+        ray.init(address, log_to_driver=False, logging_level="error")
+    except Exception as error:  # noqa: BLE001  (Ray raises bare ones, too)
+        raise UnusableInputError(
+            f"--ray.address={address}: no Ray cluster there ({' '.join(str(error).split())}). "
+            "Start one with: ray start --head; then --ray.address=auto."
+        ) from None
+    return ray

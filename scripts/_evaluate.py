@@ -44,6 +44,7 @@ def in_the_cell(config: Any, folder: Path | None) -> Evaluation:
 
 def counted(config: Any) -> tuple[Evaluation, str]:
     """Count recorded rollouts; return them and what didn't count, in words."""
+    from gaploop.finetune.evaluating.log import SETTINGS
     from gaploop.finetune.evaluating.recorded import recorded
     from gaploop.finetune.lerobot_policy import policy_id
 
@@ -51,6 +52,11 @@ def counted(config: Any) -> tuple[Evaluation, str]:
         raise UnusableInputError(
             "--rollouts counts takes by what they were recorded with: leave --factors, "
             "--conditions, --env.gaps and --env.conditions out."
+        )
+    if config.output_dir is not None and (config.output_dir / SETTINGS).exists():
+        raise UnusableInputError(
+            f"{config.output_dir} holds rollouts that were evaluated, not recorded. Name another "
+            "--output_dir."
         )
     policy = policy_id(config.policy.path) if config.policy.path else ""
     with options.progress("Reading takes") as advance:
@@ -108,7 +114,7 @@ def _write(
     from gaploop.finetune.evaluating.figure import positions_png, success_png
     from gaploop.finetune.evaluating.log import ROLLOUTS
 
-    if not (folder / ROLLOUTS).exists():  # recorded ones; others were written as they came
+    if not result.paired:  # recorded ones; others were written as they came
         write_atomically(folder / ROLLOUTS, result.to_csv())
     write_json(folder / "evaluation.json", options.jsonable(said))
     title = f"{config.policy.path or 'recorded rollouts'}; {result.evidence}"

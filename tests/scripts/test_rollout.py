@@ -151,7 +151,9 @@ def test_factors_are_rolled_out_in_blocks_go_on_and_are_counted(
     assert json.loads(capsys.readouterr().out)["takes"] == 4
     assert main([*command, "--dataset.num_episodes=2"]) == 0
     assert json.loads(capsys.readouterr().out)["takes"] == 4, "the first four count"
-    assert main(["evaluate", f"--rollouts={root}", "--json"]) == 0
+    counted = ["evaluate", f"--rollouts={root}", f"--output_dir={tmp_path / 'counted'}", "--json"]
+    assert main(counted) == 0
+    assert len((tmp_path / "counted" / "rollouts.csv").read_text().splitlines()) == 1 + 8
     said = json.loads(capsys.readouterr().out)
     assert {c: r["trials"] for c, r in said["by_condition"].items()} == {
         "nominal": 2, "distractors=2": 2, "distractors=4": 2, "distractors=8": 2,
