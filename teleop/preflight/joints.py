@@ -36,8 +36,8 @@ STILL: Final = 0.3
 """A joint that came less than this share of the way has not."""
 MARGIN_RAD: Final = 0.03
 """Kept off the joint limits [rad]."""
-LATE_S: Final = 5.0
-"""The motion may take this much longer than it should [s]."""
+LATE_S: Final = 60.0
+"""The motion may take this much longer than it should [s]: a busy machine is told of elsewhere."""
 POLL_S: Final = 0.01
 MEND: Final = "Look for what holds it, and for a cable or an id that is wrong: gaploop doctor."
 MEND_IDS: Final = (

@@ -45,7 +45,7 @@ class Camera:
 @pytest.mark.parametrize(
     ("period_s", "late_s", "noise", "result", "why"),
     [
-        (0.04, 0.02, 3.0, Result.OK, "24 pictures/s"),
+        (0.04, 0.02, 3.0, Result.OK, "25 pictures/s"),
         (0.04, 0.3, 3.0, Result.WARN, "old"),
         (10.0, 0.0, 3.0, Result.FAIL, "stale"),
         (0.04, 0.02, 0.0, Result.FAIL, "the same to the last bit"),
