@@ -12,6 +12,7 @@ from gaploop.failure_analysis.report.figures import (
     ACCENT,
     SOFT,
     STYLE,
+    VERDICT,
     count_grid,
     new_figure,
     share_bars,
@@ -20,7 +21,7 @@ from gaploop.failure_analysis.report.page import figure_png
 
 LINES: Final = (
     ("right_of_named", "right, of those named", ACCENT, "-"),
-    ("mixed_safe", "two gaps: both named, or none", SOFT, "-"),
+    ("mixed_safe", "two gaps: both named, or none", VERDICT["costs"], "-"),
     ("false_cause", "cause named without a gap", SOFT, ":"),
 )
 """What is drawn over the share of single gaps that are named: figure, words, colour, line."""
