@@ -63,18 +63,19 @@ def preflight(config: Any, person: Person | None = None) -> int:
     policy = load_policy(config.policy.required())
     checked = Checked(policy_id(config.policy.path), robot_words(config.robot))
     items: list[Item] = []
-    with options.progress("Checking") as advance:
-        for item in _checks(config, policy, checked, person or Terminal(config.yes)):
-            items.append(item)
-            advance()
+    for item in _checks(config, policy, checked, person or Terminal(config.yes)):
+        items.append(item)
+        if not config.json:
+            _show(item)  # at once: a progress bar would write over what is asked
     ok = may_drive(items)
     answer = {"ok": ok, **asdict(checked), "items": [asdict(item) for item in items]}
     content = {"items": options.jsonable(answer["items"])}
-    for folder in {journal_of(config), config.output_dir} - {None}:
+    is_kept = config.journal is not None or config.dataset.root is not None
+    for folder in {journal_of(config) if is_kept else None, config.output_dir} - {None}:
         write_record(folder, checked, ok, content)
-    options.emit(config.json, answer)
-    if not config.json:
-        _show(items, ok)
+    left = [item.name for item in items if item.result in (Result.FAIL, Result.UNANSWERED)]
+    said = "Ready: the policy may drive." if ok else f"Not ready: {', '.join(dict.fromkeys(left))}."
+    options.emit(config.json, answer, said)
     return int(not ok)
 
 
@@ -186,20 +187,16 @@ def _observation(policy: ActPolicy, devices: Devices, state: Any) -> Observation
     return Observation(state, scene, images)
 
 
-def _show(items: list[Item], ok: bool) -> None:
+def _show(item: Item) -> None:
+    """Print what was found, and its mend whole, to be copied."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False)
-    width = max(len(item.name) for item in items)
-    for item in items:
-        line = Text(f"  {item.result.value:<10}", style=_COLOURS[item.result])
-        line.append(f"{item.name:<{width}}  ", style="bold")
-        asked = " (asked)" if item.by is By.PERSON else ""
-        line.append(f"{item.found}{asked}", style="default")
-        console.print(line, soft_wrap=True)
-        if item.mend:
-            console.print(Text(f"            → {item.mend}", style="cyan"), soft_wrap=True)
-    left = [item.name for item in items if item.result in (Result.FAIL, Result.UNANSWERED)]
-    said = "Ready: the policy may drive." if ok else f"Not ready: {', '.join(dict.fromkeys(left))}."
-    console.print(Text(said, style="bold green" if ok else "bold red"))
+    line = Text(f"  {item.result.value:<10}", style=_COLOURS[item.result])
+    line.append(f"{item.name:<11}  ", style="bold")
+    asked = " (asked)" if item.by is By.PERSON else ""
+    line.append(f"{item.found}{asked}", style="default")
+    console.print(line, soft_wrap=True)
+    if item.mend:
+        console.print(Text(f"            → {item.mend}", style="cyan"), soft_wrap=True)

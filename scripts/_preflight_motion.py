@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.clock import Clock
+from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.core.types import Tick
@@ -73,16 +74,13 @@ def moving_checks(
         if isinstance(person, Terminal):
             person.gone = lambda: bool(stopped)
         control.start()
-        items = check_joints(
-            control,
-            leader,
-            follower.joint_names,
-            None if is_simulated else person,
-            secrets.randbelow(2**31),
-        )
-        if stopped:
-            raise KeyboardInterrupt
-        yield from items
+        watcher, seed = None if is_simulated else person, secrets.randbelow(2**31)
+        try:
+            yield from check_joints(control, leader, follower.joint_names, watcher, seed)
+        except DeviceError:
+            if stopped:
+                raise KeyboardInterrupt from None
+            raise
         yield lateness.check(rates.period_s, station.domain)
         yield check_estop(control, follower, safety.limits.torque_off_s)
         if not is_simulated:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -184,8 +184,8 @@ def check_joints(
     names: Sequence[str],
     person: Person | None,
     seed: int,
-) -> list[Item]:
-    """Move every joint a few degrees and back, and say what is wrong with them.
+) -> Iterator[Item]:
+    """Move every joint a few degrees and back, and say what is wrong with it.
 
     Args:
         control: running, led by `leader`, which it also tells its turns.
@@ -193,8 +193,10 @@ def check_joints(
         names: of the joints.
         person: watches the arm and says what moved; None where there is nothing to watch.
         seed: draws the order.
+
+    Raises:
+        DeviceError: the control loop has ended, or stands still.
     """
-    items: list[Item] = []
     for joint in np.random.default_rng(seed).permutation(len(names)).tolist():
         moved = _move(control, leader, joint)
         fault = moved.fault(names)
@@ -204,16 +206,15 @@ def check_joints(
             "came_rad": moved.came_rad.tolist(),
         }
         if fault:
-            items.append(Item(NAME, Result.FAIL, By.MACHINE, fault, MEND, data))
+            yield Item(NAME, Result.FAIL, By.MACHINE, fault, MEND, data)
             if moved.tripped:
-                break
+                return
             continue
         found = f"{names[joint]} came {moved.came_rad[joint] / moved.asked_rad:.0%} of the way"
         item = Item(NAME, Result.OK, By.MACHINE, f"{found}, nothing else moved", data=data)
         if person is not None:
             item = _watched(control, leader, joint, names, person, item)
-        items.append(item)
-    return items
+        yield item
 
 
 def _move(control: ControlThread, leader: OneJoint, joint: int) -> Moved:
