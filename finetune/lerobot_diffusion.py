@@ -130,12 +130,12 @@ class DiffusionNet(torch.nn.Module):
 class DiffusionLearner:
     """The network as something `training.train` can train."""
 
-    module: DiffusionNet
+    module: torch.nn.Module
     held_out: Sequence[Episode] = field(default_factory=tuple)
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Return the loss of one batch."""
-        return self.module.loss(batch)
+        return cast(DiffusionNet, self.module).loss(batch)
 
     def held_out_error(self) -> float:
         """Return NaN: a sampled plan isn't judged by its distance to one demonstration."""

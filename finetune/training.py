@@ -305,6 +305,9 @@ class _Run:
             raise UnusableInputError(f"{path} is of another model. Use another --output_dir.")
 
     def _optimise(self) -> float:
+        if self._stream is None:
+            self._stream = self.batches.stream(self.step)
+        batch = next(self._stream)  # before the seed: PyTorch's loader draws from it, too
         # Each process draws its own dropout and noise, the first what it would draw alone.
         torch.manual_seed(_mixed(self.spec.seed, self.step + (self.ranks.rank << 32)))
         self.learner.module.train()
@@ -313,7 +316,7 @@ class _Run:
         self.optimizer.zero_grad(set_to_none=True)
         is_whole = True
         try:
-            value = self._gradients()
+            value = self._gradients(batch)
             torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.spec.grad_clip)
             is_whole = False  # a step broken off in the middle is no checkpoint
             self.optimizer.step()
@@ -323,11 +326,8 @@ class _Run:
             self._out_of_memory(keep=is_whole and self.step > 0)
         return value
 
-    def _gradients(self) -> float:
-        """Work out the gradients of the next batch and return its loss."""
-        if self._stream is None:
-            self._stream = self.batches.stream(self.step)
-        batch = next(self._stream)
+    def _gradients(self, batch: Any) -> float:
+        """Work out the gradients of a batch and return its loss."""
         is_half = self.spec.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=is_half):
             loss = self.learner.loss(batch)
