@@ -12,9 +12,12 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, Final
 
 from gaploop.core.errors import GaploopError, UnusableInputError
+
+LOCAL: Final = "local"
+"""Address of a Ray cluster that is started here, for as long as it is needed."""
 
 _pools: dict[int, ProcessPoolExecutor] = {}
 
@@ -104,8 +107,9 @@ def _connected(address: str) -> Any:
             "--ray.address needs Ray, which is not installed: pip install 'gaploop[ray]', here and "
             "on every machine of the cluster."
         ) from None
+    plain = {"include_dashboard": False} if address == LOCAL else {}
     try:
-        ray.init(address, log_to_driver=False, logging_level="error")
+        ray.init(address, log_to_driver=False, logging_level="error", **plain)
     except Exception as error:  # noqa: BLE001  (Ray raises bare ones, too)
         raise UnusableInputError(
             f"--ray.address={address}: no Ray cluster there ({' '.join(str(error).split())}). "
