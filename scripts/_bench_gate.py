@@ -9,43 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.scripts import _bench_gate_tests as tests
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
     import numpy as np
-    import numpy.typing as npt
 
     from gaploop.core.suite import Rules
     from gaploop.finetune.gate.design import Design
+    from gaploop.scripts._bench_gate_tests import Flags, Numbers
     from gaploop.scripts.bench import BenchConfig
-
-    type Flags = npt.NDArray[np.bool_]
-    type Numbers = npt.NDArray[np.float64]
 
 DRAWS: Final = 2000
 """Comparisons per cell of the study."""
 SPREADS: Final = (0.0, 0.02, 0.03, 0.04)
 """True standard deviations of success between retrains that are tried."""
-LOOKS: Final = 10
-"""Looks of the sequential Barnard test."""
-NUISANCE: Final = 33
-"""Success rates over which Barnard's test takes the worst case."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How comparisons ended: whether each promoted, and after how many pairs."""
-
-    promoted: Flags
-    pairs: Numbers
-
-
-type Test = Callable[[Flags, Flags], Ended]
-"""From outcomes of baseline and candidate, shape (draws, pairs), to how each comparison ended."""
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
@@ -59,11 +41,11 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     stored = stored_outcomes(folder)
     rules = Rules()
     design = make_design(rules, seed=config.seed)
-    tests = _tests(rules, design)
-    cells = len(tests) * (len(SPREADS) + 1)
+    compared = _tests(rules, design)
+    cells = len(compared) * (len(SPREADS) + 1)
     rows = []
     with options.progress("Comparing", total=cells) as advance:
-        for name, test in tests.items():
+        for name, test in compared.items():
             rows.append(_row(name, test, rules, design, config.seed, advance))
     return {
         "evidence": "sim-to-sim",
@@ -75,31 +57,36 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     }
 
 
-def _tests(rules: Rules, design: Design) -> dict[str, Test]:
+def _tests(rules: Rules, design: Design) -> dict[str, tests.Test]:
     from gaploop.finetune.gate.design import LONGEST, fixed_pairs
 
     plain = fixed_pairs(rules, 0.0)
     none = replace(rules, retrain_sd=0.0)
     return {
-        "gate": lambda old, new: _gate(old, new, rules, design.margin, design.max_pairs),
-        "gate, retrain_sd 0": lambda old, new: _gate(
+        "gate": lambda old, new: tests.gate(old, new, rules, design.margin, design.max_pairs),
+        "gate, retrain_sd 0": lambda old, new: tests.gate(
             old, new, none, 0.0, math.ceil(LONGEST * plain)
         ),
-        "fixed size, same margin": lambda old, new: _fixed(
+        "fixed size, same margin": lambda old, new: tests.fixed(
             old, new, design.fixed_pairs, design.margin, rules.alpha
         ),
-        "fixed size (McNemar)": lambda old, new: _fixed(old, new, plain, 0.0, rules.alpha),
-        f"Barnard, {LOOKS} looks, Bonferroni": lambda old, new: _barnard(
+        "fixed size (McNemar)": lambda old, new: tests.fixed(old, new, plain, 0.0, rules.alpha),
+        f"Barnard, {tests.LOOKS} looks, Bonferroni": lambda old, new: tests.barnard(
             old, new, 2 * plain, rules.alpha
         ),
-        "McNemar, looked at after every pair": lambda old, new: _peeking(
+        "McNemar, looked at after every pair": lambda old, new: tests.peeking(
             old, new, plain, rules.alpha
         ),
     }
 
 
 def _row(
-    name: str, test: Test, rules: Rules, design: Design, seed: int, advance: Callable[..., None]
+    name: str,
+    test: tests.Test,
+    rules: Rules,
+    design: Design,
+    seed: int,
+    advance: Callable[..., None],
 ) -> dict[str, Any]:
     """Return what a test does with retrains of several spreads, and with a true gain."""
     import numpy as np
@@ -146,92 +133,6 @@ def _drawn(
         rng.random((DRAWS, pairs), dtype=np.float32) < rates[0, :, None],
         rng.random((DRAWS, pairs), dtype=np.float32) < rates[1, :, None],
     )
-
-
-def _gate(old: Flags, new: Flags, rules: Rules, margin: float, most: int) -> Ended:
-    import numpy as np
-
-    from gaploop.finetune.gate.design import stops
-
-    x = (new[:, :most].astype(np.float64) - old[:, :most])[..., None]
-    better, futile = stops(x, rules, margin)
-    return Ended(
-        (better < futile) & np.isfinite(better), np.minimum(np.minimum(better, futile), most)
-    )
-
-
-def _fixed(old: Flags, new: Flags, pairs: int, margin: float, alpha: float) -> Ended:
-    """One look: exact McNemar, or Wald's test of the paired difference against a margin."""
-    import numpy as np
-    from scipy.stats import binom, norm
-
-    old, new = old[:, :pairs], new[:, :pairs]
-    gained, lost = (new & ~old).sum(1), (old & ~new).sum(1)
-    if margin:
-        value = (gained - lost) / pairs
-        spread = np.maximum((gained + lost) / pairs - value**2, 1e-9)
-        promoted = (value - margin) / np.sqrt(spread / pairs) >= norm.isf(alpha)
-    else:
-        promoted = binom.sf(gained - 1, gained + lost, 0.5) <= alpha
-    return Ended(promoted, np.full(len(old), float(pairs)))
-
-
-def _peeking(old: Flags, new: Flags, pairs: int, alpha: float) -> Ended:
-    """What people do: the fixed test after every pair, until it says yes."""
-    import numpy as np
-    from scipy.stats import binom
-
-    old, new = old[:, :pairs], new[:, :pairs]
-    gained, lost = (new & ~old).cumsum(1), (old & ~new).cumsum(1)
-    yes = binom.sf(gained - 1, gained + lost, 0.5) <= alpha
-    return Ended(yes.any(1), np.where(yes.any(1), yes.argmax(1) + 1.0, pairs))
-
-
-def _barnard(old: Flags, new: Flags, pairs: int, alpha: float) -> Ended:
-    """Barnard's exact test at a few looks, each at its share of alpha; no stop for futility.
-
-    The procedure of `BarnardSequentialTest` in sequentialized-barnard-tests, with alpha shared
-    evenly; that package is licensed for non-commercial use only and isn't used here.
-    """
-    import numpy as np
-
-    at: Numbers = np.full(len(old), np.inf)
-    for look in range(1, LOOKS + 1):
-        n = look * pairs // LOOKS
-        table = barnard_rejects(n, alpha / LOOKS)
-        yes = table[old[:, :n].sum(1), new[:, :n].sum(1)]
-        at = np.where(yes & np.isinf(at), n, at)
-    return Ended(np.isfinite(at), np.minimum(at, pairs))
-
-
-def barnard_rejects(n: int, alpha: float) -> Flags:
-    """Return where Barnard's test of two rates, one-sided, rejects at `alpha`.
-
-    Tables are ordered by the pooled Wald statistic (Barnard 1947); the worst case is taken over
-    a grid of common rates.
-
-    Args:
-        n: attempts of each.
-        alpha: level.
-
-    Returns:
-        shape (n + 1, n + 1), by successes of the first and the second.
-    """
-    import numpy as np
-    from scipy.stats import binom
-
-    first, second = np.meshgrid(np.arange(n + 1), np.arange(n + 1), indexing="ij")
-    pooled = (first + second) / (2 * n)
-    spread = np.sqrt(np.maximum(pooled * (1 - pooled) * 2 / n, 1e-12))
-    statistic = np.round((second - first) / n / spread, 9).ravel()
-    values, place = np.unique(-statistic, return_inverse=True)
-    worst = np.zeros(len(values))
-    for rate in np.linspace(0, 1, NUISANCE + 2)[1:-1]:
-        mass = binom.pmf(np.arange(n + 1), n, rate)
-        chance = np.bincount(place, np.outer(mass, mass).ravel(), len(values))
-        worst = np.maximum(worst, chance.cumsum())
-    rejects: Flags = ((worst <= alpha) & (values < 0))[place].reshape(n + 1, n + 1)
-    return rejects
 
 
 def _fixed_of_power(rules: Rules, margin: float, power: float) -> int:
@@ -281,7 +182,7 @@ def _on_retrains(
             old, new = stored[i][scenes], stored[j][scenes]
             if i == j:
                 new = _added(old, rules.gain, float(stored[i].mean()), rng)
-            ended = _gate(old, new, rules, design.margin, design.max_pairs)
+            ended = tests.gate(old, new, rules, design.margin, design.max_pairs)
             pairs["gain" if i == j else "retrain"].append(float(ended.pairs.mean()))
             if i == j:
                 found[i] = ended.promoted.mean()

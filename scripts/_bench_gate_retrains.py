@@ -21,6 +21,8 @@ SIM_TAKES: Final = 40
 STEPS: Final = 400
 TAKE_SEEDS: Final = 500_000
 """Scenes of the demonstrations: none is evaluated on."""
+CHUNK: Final = 50
+"""Rollouts after which outcomes are kept."""
 TASK: Final = "Put the cube on the disc"
 
 
@@ -30,31 +32,39 @@ def make_retrains(folder: Path, retrains: int, rollouts: int, workers: int) -> N
     Args:
         folder: where data, runs and outcomes are kept; a stopped run goes on.
         retrains: how many trainings.
-        rollouts: of each, on the same scenes.
+        rollouts: of each, on the same scenes; kept every `CHUNK` of them.
         workers: processes that roll out.
     """
     takes = _demonstrations(folder)
     for seed in range(retrains):
-        path = _outcomes(folder, seed)
-        if not path.exists():
-            _roll_out(_trained(folder, takes, seed), path, seed, rollouts, workers)
+        done = len(_kept(folder).get(seed, {}))
+        if done < rollouts:
+            _roll_out(folder, _trained(folder, takes, seed), seed, range(done, rollouts), workers)
 
 
 def stored_outcomes(folder: Path) -> npt.NDArray[np.bool_] | None:
-    """Return success of the retrains kept in `folder`, shape (retrains, scenes); None if few."""
+    """Return success of the retrains kept in `folder`, shape (retrains, scenes); None if few.
+
+    Scenes that some retrain wasn't tried on are left out.
+    """
     import numpy as np
+
+    kept = _kept(folder)
+    if len(kept) < 2:
+        return None
+    scenes = sorted(set.intersection(*(set(outcomes) for outcomes in kept.values())))
+    return np.array([[kept[seed][scene] for scene in scenes] for seed in sorted(kept)], dtype=bool)
+
+
+def _kept(folder: Path) -> dict[int, dict[int, bool]]:
+    """Return success by retrain and scene."""
     import pyarrow.parquet as pq
 
-    paths = sorted(folder.glob("outcomes_*.parquet"))
-    if len(paths) < 2:
-        return None
-    columns = [pq.read_table(path).column("success").to_numpy() for path in paths]
-    scenes = min(len(column) for column in columns)
-    return np.array([column[:scenes] for column in columns], dtype=bool)
-
-
-def _outcomes(folder: Path, seed: int) -> Path:
-    return folder / f"outcomes_{seed:03d}.parquet"
+    found: dict[int, dict[int, bool]] = {}
+    for path in sorted(folder.glob("outcomes_*.parquet")):
+        for row in pq.read_table(path).to_pylist():
+            found.setdefault(row["retrain"], {})[row["scene"]] = row["success"]
+    return found
 
 
 def _demonstrations(folder: Path) -> Path:
@@ -96,21 +106,29 @@ def _trained(folder: Path, takes: Path, seed: int) -> Path:
     return run / ADAPTER
 
 
-def _roll_out(policy: Path, path: Path, seed: int, rollouts: int, workers: int) -> None:
+def _roll_out(folder: Path, policy: Path, seed: int, scenes: range, workers: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from gaploop.finetune.evaluate import evaluate
 
-    with options.progress(f"Rolling out {seed}", total=rollouts) as advance:
-        result = evaluate(
-            policy, rollouts, gaps=GAPS, gap_seed=GAP_SEED, workers=workers, progress=advance
-        )
-    rows = [
-        {"retrain": seed, "scene": r.seed, "success": r.success, "duration_s": r.duration_s,
-         "reason": r.reason, "policy": result.policy}
-        for r in result.outcomes
-    ]  # fmt: skip
-    part = path.with_suffix(".part")
-    pq.write_table(pa.Table.from_pylist(rows), part)
-    part.replace(path)
+    with options.progress(f"Rolling out {seed}", total=len(scenes)) as advance:
+        for first in scenes[::CHUNK]:
+            result = evaluate(
+                policy,
+                min(CHUNK, scenes.stop - first),
+                gaps=GAPS,
+                gap_seed=GAP_SEED,
+                seed=first,
+                workers=workers,
+                progress=advance,
+            )
+            rows = [
+                {"retrain": seed, "scene": r.seed, "success": r.success,
+                 "duration_s": r.duration_s, "reason": r.reason, "policy": result.policy}
+                for r in result.outcomes
+            ]  # fmt: skip
+            path = folder / f"outcomes_{seed:03d}_{first:05d}.parquet"
+            part = path.with_suffix(".part")
+            pq.write_table(pa.Table.from_pylist(rows), part)
+            part.replace(path)

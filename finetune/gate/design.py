@@ -61,7 +61,6 @@ class Design:
         max_pairs: pairs of attempts after which it ends without an answer.
         fixed_pairs: pairs that a test of fixed size with the same errors needs.
         curve: power and mean pairs by true difference.
-        spread: how often exactly one of a pair is expected to succeed.
     """
 
     gain: float
@@ -69,7 +68,6 @@ class Design:
     max_pairs: int
     fixed_pairs: int
     curve: tuple[PowerPoint, ...]
-    spread: float
 
     def to_json(self) -> dict[str, Any]:
         """Return what `gate.json` holds of it."""
@@ -108,12 +106,11 @@ def make_design(rules: Rules, kinds: int = 1, seed: int = 0) -> Design:
             f"{rules.retrain_sd:g}) takes {fixed} pairs even at a fixed size. Raise gain, or set "
             "max_pairs to have less power."
         )
-    spread = discordance(rules.baseline_rate, rules.baseline_rate + rules.gain)
     most = math.ceil((rules.max_pairs or LONGEST * fixed) / kinds) * kinds
     rng = np.random.default_rng([seed, 7])
     points = [d for d in sorted({*CURVE, rules.gain}) if 0 <= rules.baseline_rate + d <= 1]
     curve = tuple(_point(rules, margin, d, most, kinds, rng) for d in points)
-    return Design(rules.gain, margin, most, fixed, curve, spread)
+    return Design(rules.gain, margin, most, fixed, curve)
 
 
 def retrain_margin(rules: Rules) -> float:

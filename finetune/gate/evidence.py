@@ -142,7 +142,7 @@ def _peaks(x: FloatArray, spread: float) -> FloatArray:
     """Return the most evidence ever against "the mean is at most m", for each m of the grid."""
     nulls = GRID[:, None]
     shifted = x[None] - nulls[..., None]  # a mean of m is one of 0 here
-    low: FloatArray = -1.0 - nulls
+    low: FloatArray = np.subtract(-1.0, nulls, dtype=np.float64)
     log_e = log_evidence(shifted, 0.0, NEAR, spread, low=low)
     peaks: FloatArray = log_e.max(-1, initial=0.0)
     return peaks

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.suite import CanaryRules
-from gaploop.finetune.gate.canary import Canary, Lease, Phase, Report
+from gaploop.finetune.gate.canary import Canary, Lease, Phase, Report, replay
 
 EPISODE_S: Final = (40.0, 90.0)
 """How long an episode takes [s], drawn evenly."""
@@ -97,6 +97,12 @@ class _Station:
     episode: int = 0
     waiting: list[Report] = field(default_factory=list)
 
+    def handed_in(self) -> tuple[Report, ...]:
+        """Return the reports that waited; none waits any more."""
+        reports = tuple(self.waiting)
+        self.waiting.clear()
+        return reports
+
 
 def simulate(rules: CanaryRules, spec: FleetSpec, seed: int = 0) -> FleetRun:
     """Run a fleet until the roll-out is decided and every lease has run out after it.
@@ -120,22 +126,17 @@ def simulate(rules: CanaryRules, spec: FleetSpec, seed: int = 0) -> FleetRun:
         if now_s > min(over_s + 2 * rules.lease_s, last_s):
             break
         if what == "report":
-            for report in inbox.pop(n):
-                canary.observe(report)
+            replay(canary, inbox.pop(n))
             if canary.phase not in (Phase.CANARY, Phase.FULL):
                 over_s = min(over_s, now_s)
             continue
-        station = stations[n]
-        start, done = _episode(station, canary, spec, now_s, rng)
-        starts.append(start)
+        starts.append(_episode(stations[n], canary, spec, now_s, rng))
         end_s = now_s + float(rng.uniform(*EPISODE_S))
         heapq.heappush(queue, (end_s, n, "start"))
-        station.waiting.append(done)
-        if end_s < station.cut_s:
+        if end_s < stations[n].cut_s:
             late_s = float(rng.exponential(spec.late_s)) if rng.random() < spec.late else 0.0
             number = len(stations) + len(starts)
-            inbox[number] = tuple(station.waiting)
-            station.waiting.clear()
+            inbox[number] = stations[n].handed_in()
             heapq.heappush(queue, (end_s + late_s, number, "report"))
     silent = {s.name: s.cut_s for s in stations if s.cut_s < float("inf")}
     return FleetRun(canary, min(over_s, last_s), tuple(starts), silent)
@@ -159,8 +160,8 @@ def _stations(
 
 def _episode(
     station: _Station, canary: Canary, spec: FleetSpec, now_s: float, rng: np.random.Generator
-) -> tuple[Start, Report]:
-    """Begin an episode; return how it began and what it will report."""
+) -> Start:
+    """Run an episode; return how it began. Its report waits at the station."""
     if now_s < station.cut_s:
         station.lease, station.heard_s = canary.lease(station.name, now_s), now_s
     new = canary.drives(station.lease, station.name, station.episode, now_s)
@@ -168,6 +169,6 @@ def _episode(
     danger = spec.candidate_safety if new else spec.baseline_safety
     unsafe = bool(rng.random() < danger)
     won = bool(rng.random() < min(max(rate, 0.0), 1.0)) and not unsafe
-    report = Report(station.name, station.episode, new, won, unsafe)
+    station.waiting.append(Report(station.name, station.episode, new, won, unsafe))
     station.episode += 1
-    return Start(now_s, station.name, new, station.heard_s), report
+    return Start(now_s, station.name, new, station.heard_s)
