@@ -71,11 +71,24 @@ def picture_stats(path: Path) -> dict[str, Any]:
     return {name: np.asarray(value).reshape(-1) for name, value in stats.items()}
 
 
+def _remember_tasks(meta: LeRobotDatasetMetadata) -> None:
+    """Let `meta` find a task's index at once: LeRobot asks for every row, and asks a table."""
+    look_up, known = meta.get_task_index, {}
+
+    def get_task_index(task: str) -> int | None:
+        if task not in known and (index := look_up(task)) is not None:
+            known[task] = index
+        return known.get(task)
+
+    meta.get_task_index = get_task_index
+
+
 class TakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not typed
     """A dataset writer that appends already encoded videos."""
 
     def __init__(self, meta: LeRobotDatasetMetadata) -> None:
         self._videos = TakeVideos()
+        _remember_tasks(meta)
         super().__init__(
             meta=meta,
             root=meta.root,
