@@ -48,6 +48,9 @@ class GateConfig:
     """The one that may replace it."""
     suite: Path | None = None
     """Tasks and rules; see --example. The embedded cell's unless given."""
+    station: Path | None = None
+    """Station file that defines what the suite's conditions may be; the embedded cell's unless
+    given."""
     stage: str = "full"
     """Go as far as this stage: sim, hardware, canary or full."""
     command: str = ""
@@ -120,10 +123,12 @@ def _check(config: GateConfig) -> None:
 
 
 def _suite(config: GateConfig) -> Suite | None:
+    from gaploop.core.station import SIM_STATION, load_station
     from gaploop.core.suite import load_suite
 
     if config.suite is not None:
-        return load_suite(config.suite)
+        station = load_station(config.station) if config.station else SIM_STATION
+        return load_suite(config.suite, station)
     return None if config.outcomes is not None else load_suite(example_suite())
 
 

@@ -77,7 +77,12 @@ def verify(path: Path) -> list[Finding]:
     record = read_json(path)
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise UnusableInputError(f"{path} is not a {SCHEMA} file. gaploop gate writes one.")
-    return list(_findings(record, path.parent))
+    try:
+        return list(_findings(record, path.parent))
+    except (KeyError, TypeError, AttributeError):
+        raise UnusableInputError(
+            f"{path} lacks parts of a promotion record. Restore it, or run the gate again."
+        ) from None
 
 
 def _findings(record: Mapping[str, Any], folder: Path) -> Iterator[Finding]:

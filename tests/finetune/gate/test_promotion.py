@@ -14,7 +14,7 @@ from gaploop.core.files import write_json
 from gaploop.core.suite import Rules, Suite, SuiteTask
 from gaploop.finetune.gate import order
 from gaploop.finetune.gate.folder import Contest, GateFolder, Tried
-from gaploop.finetune.gate.promotion import SUITE, verify, write_promotion
+from gaploop.finetune.gate.promotion import SCHEMA, SUITE, verify, write_promotion
 from gaploop.finetune.gate.run import Gate, plan, run_gate
 
 
@@ -76,3 +76,6 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", {})
     with pytest.raises(UnusableInputError, match=r"not a gaploop\.promotion\.v1 file"):
         verify(tmp_path / "x.json")
+    write_json(tmp_path / "y.json", {"schema": SCHEMA, "files": 3})
+    with pytest.raises(UnusableInputError, match="lacks parts"):
+        verify(tmp_path / "y.json")
