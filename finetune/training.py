@@ -7,12 +7,9 @@ as one that wasn't.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
 import math
 import os
-import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,13 +18,16 @@ from typing import Any, Final, NoReturn, Protocol
 import torch
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import sync_folder, write_atomically
+from gaploop.core.files import write_atomically
+from gaploop.finetune.checkpoints import (
+    CHECKPOINT,
+    PREVIOUS,
+    is_out_of_memory,
+    read_checkpoint,
+    write_checkpoint,
+)
 from gaploop.finetune.ranks import Ranks
 
-log = logging.getLogger(__name__)
-
-CHECKPOINT: Final = "checkpoint.pt"
-PREVIOUS: Final = "checkpoint.previous.pt"
 METRICS: Final = "metrics.jsonl"
 PRECISIONS: Final = ("no", "bf16")
 
@@ -253,17 +253,8 @@ class _Run:
 
     def checkpoint(self) -> None:
         """Write everything needed to go on, whole or not at all, and keep the one before."""
-        if not self.ranks.is_main:
-            return
-        part, path = self.folder / f"{CHECKPOINT}.part", self.folder / CHECKPOINT
-        with part.open("wb") as stream:
-            torch.save(self._state(), stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if path.exists():
-            os.replace(path, self.folder / PREVIOUS)
-        os.replace(part, path)
-        sync_folder(self.folder)
+        if self.ranks.is_main:
+            write_checkpoint(self.folder, self._state())
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -280,7 +271,7 @@ class _Run:
 
     def restore(self) -> None:
         """Load the checkpoint, or the one before where it is damaged; nothing if there is none."""
-        state = _read_checkpoint(self.folder)
+        state = read_checkpoint(self.folder)
         if state is None:
             return
         self._require_own(state)
@@ -321,7 +312,7 @@ class _Run:
             is_whole = False  # a step broken off in the middle is no checkpoint
             self.optimizer.step()
         except (RuntimeError, MemoryError) as error:
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             self._out_of_memory(keep=is_whole and self.step > 0)
         return value
@@ -384,29 +375,6 @@ class _Run:
         with torch.no_grad():
             for name, parameter in self.trained.items():
                 parameter.copy_(weights[name])
-
-
-def _read_checkpoint(folder: Path) -> dict[str, Any] | None:
-    for name in (CHECKPOINT, PREVIOUS):
-        path = folder / name
-        if not path.exists():
-            continue
-        try:
-            state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-            return state
-        except (RuntimeError, EOFError, OSError, KeyError, pickle.UnpicklingError):
-            # Out of the way: the next checkpoint would put it in the place of the good one before.
-            log.warning("%s is damaged and left aside as %s.damaged.", path, name)
-            with contextlib.suppress(FileNotFoundError):  # another process was first
-                os.replace(path, path.with_name(f"{name}.damaged"))
-    return None
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Say whether memory ran out, on a GPU (PyTorch has a class for it) or off it (it has none)."""
-    says = ("out of memory", "not enough memory", "can't allocate memory")
-    kinds = (MemoryError, torch.OutOfMemoryError)
-    return isinstance(error, kinds) or any(word in str(error).lower() for word in says)
 
 
 def _cut_metrics(path: Path, step: int) -> None:

@@ -23,6 +23,7 @@ from gaploop.finetune.lerobot_learner import LeRobotLearner
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.held_out import TakeNote
+from gaploop.finetune.tuning.lerobot_fit import check_fits, check_units
 from gaploop.finetune.tuning.lerobot_randomise import Randomiser, plates
 from gaploop.finetune.tuning.lerobot_takes import (
     TakeBatches,
@@ -43,11 +44,11 @@ class PicturedWork:
         config = bundles.read_config(base, ranks.device)
         whole = mixture_of(options)
         for info in whole.datasets:
-            bundles.check_fits(config, info, base, options.rename, options.cache.size)
+            check_fits(config, info, base, options.rename, options.cache.size)
         for take in whole.takes:
             units = take.episode.info.units
             root = str(whole.datasets[take.dataset].root)
-            bundles.check_units([units], base, root)
+            check_units([units], base, root)
         self._opened, aside = parted(whole, held_out_uids(options, whole))
         _check_left(self._opened)
         self._shares = self._opened.mixture(1).mean_shares(options.spec.steps)

@@ -299,13 +299,17 @@ def test_a_job_is_shown_and_folders_are_not_promised_to_it(real: Path, capsys: C
 @pytest.mark.slow
 def test_two_processes_end_with_equal_weights(base: Path, real: Path, tmp_path: Path) -> None:
     def launched(n: int, out: Path, batch: int) -> dict[str, Any]:
-        launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_machines=1"]
-        launch += [f"--num_processes={n}", "--mixed_precision=no", "--dynamo_backend=no"]
-        launch += ["--main_process_port=0", "-m", "gaploop.scripts.cli", "finetune"]
+        # accelerate launch --cpu starts one process only, whatever --num_processes says.
+        launch = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={n}"]
+        launch += ["--master_port=0", "-m", "gaploop.scripts.cli", "finetune"]
         given = [f"--policy.path={base}", f"--real=[{real}]", f"--output_dir={out}"]
         sizes = ["--steps=4", f"--batch_size={batch}", "--lora.r=2", "--held_out_share=0.34"]
         done = subprocess.run(
-            [*launch, *given, *sizes, "--json"], capture_output=True, text=True, check=False
+            [*launch, *given, *sizes, "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "ACCELERATE_USE_CPU": "true"},
         )
         assert done.returncode == 0, done.stderr[-2000:]
         answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
