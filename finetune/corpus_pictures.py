@@ -48,12 +48,13 @@ def _trade_figure(rows: Sequence[Mapping[str, Any]], here: float | None) -> Any:
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE):
-        figure, axes = new_figure(6.4, 3.6)
+        figure, axes = new_figure(7.2, 3.4)
         for name, words, colour, line in LINES:
             points = [(r["named"], r[name]) for r in rows if None not in (r["named"], r[name])]
             if points:
-                axes.plot(*zip(*points, strict=True), line, color=colour, marker="o", ms=3.5)
-                axes.text(1.02, points[0][1], words, color=colour, fontsize=9, va="center")
+                drawn = zip(*points, strict=True)
+                axes.plot(*drawn, line, color=colour, marker="o", ms=3.5, label=words)
+        figure.legend(loc="outside right center", frameon=False, labelcolor="linecolor")
         if here is not None:
             axes.axvline(here, color=SOFT, lw=0.8, ls="--")
             axes.text(here, 1.03, "ships", color=SOFT, fontsize=8, ha="center")
