@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -270,6 +274,63 @@ def test_without_ray_its_option_says_how_to_get_it() -> None:
     if importlib.util.find_spec("ray"):
         pytest.skip("Ray is installed here")
     with pytest.raises(UnusableInputError, match=r"pip install 'gaploop\[ray\]'"):
+        list(run_jobs(str, [1], 1, "auto"))
+
+
+class TaskError(Exception):
+    """As Ray has it: what a task raised, with its cause."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__("task failed")
+        self.cause = cause
+
+
+class Cluster:
+    """The part of Ray that is used, in this process; the last job is done first."""
+
+    exceptions = types.SimpleNamespace(RayTaskError=TaskError, RayError=TaskError)
+
+    def __init__(self) -> None:
+        self.up = False
+
+    def init(self, address: str, **_options: object) -> None:
+        if address == "auto":
+            raise ConnectionError("no cluster\nat all")
+        self.up = True
+
+    def remote(self, **_options: object) -> Callable[..., Any]:
+        return lambda work: types.SimpleNamespace(remote=lambda job: (work, job))
+
+    def wait(self, waiting: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
+        return waiting[-num_returns:], waiting[:-num_returns]
+
+    def get(self, task: tuple[Callable[[Any], Any], Any]) -> Any:
+        try:
+            return task[0](task[1])
+        except Exception as error:
+            raise TaskError(error) from error
+
+    def shutdown(self) -> None:
+        self.up = False
+
+
+def refuse(_job: object) -> None:
+    raise UnusableInputError("no such task")
+
+
+def test_a_cluster_is_given_every_job_and_left_whatever_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    monkeypatch.setitem(sys.modules, "ray", cluster)
+    assert sorted(run_jobs(str, [3, 1, 2], 1, "local")) == ["1", "2", "3"]
+    assert not cluster.up
+    with pytest.raises(UnusableInputError, match="no such task"):
+        list(run_jobs(refuse, [1], 1, "local"))
+    with pytest.raises(GaploopError, match="division by zero"):
+        list(run_jobs(lambda n: 1 / n, [0], 1, "local"))
+    assert not cluster.up
+    with pytest.raises(UnusableInputError, match=r"no Ray cluster there \(no cluster at all\)"):
         list(run_jobs(str, [1], 1, "auto"))
 
 
