@@ -26,7 +26,9 @@ class Ranks:
 
         state = PartialState(cpu=device == "cpu")
         self.rank, self.size = int(state.process_index), int(state.num_processes)
-        self.device = str(state.device) if device == "auto" or self.size > 1 else device
+        # Its kind alone: LeRobot knows no "cpu:0", and accelerate has made this process's GPU the
+        # current one.
+        self.device = str(state.device.type) if device == "auto" or self.size > 1 else device
         self._state = state
 
     @property
