@@ -24,7 +24,7 @@ import numpy as np
 from gaploop.core.suite import CanaryRules
 from gaploop.finetune.gate.evidence import Wealth, rate_wealth
 
-SAFETY_TARGET: Final = 0.10
+SAFETY_TARGET: Final = 0.05
 """Rate of safety events that the stake on "unsafe" is best for, per episode."""
 MOST: Final = 5
 """A canary ends undecided after this many times the episodes that it needs at least."""
