@@ -7,7 +7,6 @@ kept as they come and given intervals, like rollouts of the embedded cell.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -146,15 +145,15 @@ def _batches(
     vector: Any, side: Mapping[str, Any], condition: str, seeds: Sequence[int], fps: float
 ) -> Iterator[list[Rollout]]:
     """Yield rollouts batch by batch; what a last, fuller batch gives beyond `seeds` is left out."""
-    os.environ.setdefault("TQDM_DISABLE", "1")  # LeRobot's bars; ours counts rollouts
-    from lerobot.scripts.lerobot_eval import rollout
+    from lerobot.scripts import lerobot_eval
 
+    lerobot_eval.inside_slurm = lambda: True  # there it draws no bars of its own; ours counts
     for start in range(0, len(seeds), vector.num_envs):
         wanted = list(seeds[start : start + vector.num_envs])
         extra = [max(seeds) + 1 + i for i in range(vector.num_envs - len(wanted))]
         try:
             with torch.inference_mode():
-                found = rollout(env=vector, seeds=[*wanted, *extra], **side)
+                found = lerobot_eval.rollout(env=vector, seeds=[*wanted, *extra], **side)
         except Exception as error:
             raise GaploopError(
                 f"The rollout broke off ({_one_line(error)}). Does the policy take what this "
