@@ -159,6 +159,7 @@ def _retrains(stored: Flags, rules: Rules, seed: int) -> dict[str, Any]:
         "rollouts": stored.shape[1],
         "success": success.tolist(),
         "retrain_sd": spread,
+        "seen_sd": float(success.std(ddof=1)),
         "plans": {},
     }
     for name, plan in (("default", default), ("retrain_sd as measured", measured)):
@@ -272,7 +273,9 @@ def _retrain_lines(found: Mapping[str, Any]) -> list[str]:
     rates = ", ".join(f"{rate:.0%}" for rate in found["success"])
     lines = [
         f"{found['retrains']} trainings on identical data, {found['rollouts']} rollouts each "
-        f"(sim-to-sim): success {rates}; spread of the true rates {found['retrain_sd']:.3f}."
+        f"(sim-to-sim): success {rates}; spread of the true "
+        f"rates {found['retrain_sd']:.3f}, of the seen ones {found['seen_sd']:.3f}. "
+        "Resampling takes the seen ones for true, so its false promotion is an upper bound."
     ]
     for name, plan in found["plans"].items():
         low, high = plan["false_promotion"]["interval"]
