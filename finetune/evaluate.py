@@ -118,11 +118,13 @@ def evaluate(
     for tell in told:
         tell(rollouts)
     one = len(jobs) == 1
-    for done in run_jobs(_run, jobs, 1 if one else workers, ray if jobs else ""):
-        rollouts += done
-        for tell in (*([log.add] if log else []), *told):
-            tell(done)
-    _forget()
+    try:
+        for done in run_jobs(_run, jobs, 1 if one else workers, ray if jobs else ""):
+            rollouts += done
+            for tell in (*([log.add] if log else []), *told):
+                tell(done)
+    finally:
+        _forget()
     return summarise(
         rollouts,
         domain=Domain.SIM_TARGET if is_target or any(settings.values()) else Domain.SIM,

@@ -67,7 +67,7 @@ def counted(config: Any) -> tuple[Evaluation, str]:
 
 @contextlib.contextmanager
 def running(total: int, folder: Path | None) -> Iterator[Callable[[Sequence[Rollout]], None]]:
-    """Show a progress bar with the success so far; say on Ctrl-C what is kept."""
+    """Show a progress bar with the success so far; say what is kept where it is stopped."""
     won = tried = 0
     with options.progress("Rolling out", total) as advance:
 
@@ -78,7 +78,7 @@ def running(total: int, folder: Path | None) -> Iterator[Callable[[Sequence[Roll
 
         try:
             yield seen
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             if folder is not None:
                 options.print_error(
                     f"{tried} of {total} rollouts are in {folder}; the same command goes on.",

@@ -68,16 +68,23 @@ def test_factors_are_told_written_and_drawn(
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_what_was_rolled_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("workers", "stop", "code"), [(2, signal.SIGINT, 130), (1, signal.SIGTERM, 143)]
+)
+def test_a_stop_keeps_what_was_rolled_out(
+    workers: int, stop: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    """In one process the renderer was left to the interpreter's exit, and EGL's errors followed."""
     command = [sys.executable, "-m", "gaploop.scripts.cli", "evaluate", "--policy.path=base"]
-    command += ["--n=400", "--workers=2", f"--output_dir={tmp_path}"]
+    command += ["--n=400", f"--workers={workers}", f"--output_dir={tmp_path}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         rollouts = tmp_path / "rollouts.csv"
         while process.poll() is None and not rollouts.exists():
             time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=120)
-    assert process.returncode == 130
+        process.send_signal(stop)
+        _, error = process.communicate(timeout=200)
+    assert process.returncode == code
     assert "of 400 rollouts are in" in error
     assert "Traceback" not in error
+    assert "EGL" not in error
     assert len(rollouts.read_text().splitlines()) > 1
