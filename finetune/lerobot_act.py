@@ -21,6 +21,7 @@ from lerobot.policies.act.configuration_act import ACTConfig
 from lerobot.policies.act.modeling_act import ACTPolicy
 from lerobot.policies.factory import make_pre_post_processors
 from lerobot.processor import PolicyProcessorPipeline
+from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
@@ -180,7 +181,7 @@ def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> A
             pretrained_path=str(processors or folder),
             preprocessor_overrides={"device_processor": {"device": device}},
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UnusableInputError(
             f"{folder} is not a loadable ACT policy ({reason}). Name a folder that gaploop or "

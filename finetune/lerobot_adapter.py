@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from peft import PeftModel
+from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
@@ -143,7 +144,7 @@ def load(folder: Path, device: str = "cpu") -> act.ActBundle:
     bundle = act.load(base, device, processors=folder)
     try:
         model = PeftModel.from_pretrained(bundle.policy, str(folder))
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UnusableInputError(f"{folder} can't be loaded ({reason}). Train it again.") from None
     return replace(bundle, policy=merged(model))

@@ -204,3 +204,12 @@ def test_the_tracker_is_saved_only_where_the_scene_is_the_trackers(
         signature = replace(small, environment_names=names)
         steps = act.build(signature, moments, TINY, seed=0).preprocessor.steps
         assert sum(type(s).__name__ == "TrackerStep" for s in steps) == expected
+
+
+@pytest.mark.parametrize("part", ["adapter_model.safetensors", "base/model.safetensors"])
+def test_damaged_weights_are_refused_in_a_line(adapted: TrainedPolicy, part: str) -> None:
+    """A copy that broke off ended in a traceback of the file format's own."""
+    weights = adapted.folder / part
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(UnusableInputError, match="loadable|can't be loaded"):
+        load_policy(adapted.folder)
