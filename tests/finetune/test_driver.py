@@ -102,9 +102,7 @@ def by_lerobot(folder: Path, steps: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["saved", "adapted"])
-def test_it_answers_what_plain_lerobot_answers(
-    kind: str, saved: Path, adapted: Path
-) -> None:
+def test_it_answers_what_plain_lerobot_answers(kind: str, saved: Path, adapted: Path) -> None:
     folder = saved if kind == "saved" else adapted
     policy = load_policy(folder)
     policy.reset()
