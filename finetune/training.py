@@ -19,6 +19,7 @@ import torch
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import write_atomically
+from gaploop.finetune.batch_norm import running_statistics, training_mode
 from gaploop.finetune.checkpoints import (
     CHECKPOINT,
     PREVIOUS,
@@ -202,6 +203,7 @@ class _Run:
         self.device = torch.device(ranks.device)
         self._stream: Iterator[Any] | None = None
         self.trained = {n: p for n, p in learner.module.named_parameters() if p.requires_grad}
+        self.kept = {**self.trained, **running_statistics(learner.module)}
         matrices = [p for p in self.trained.values() if p.dim() > 1]
         vectors = [p for p in self.trained.values() if p.dim() <= 1]
         self.optimizer = torch.optim.AdamW(
@@ -260,7 +262,7 @@ class _Run:
         return {
             "spec": json.dumps(asdict(self.spec)),
             "step": self.step,
-            "weights": {n: p.detach() for n, p in self.trained.items()},
+            "weights": {n: p.detach() for n, p in self.kept.items()},
             "optimizer": self.optimizer.state_dict(),
             "recent": self.recent,
             "held_out": self.held_out,
@@ -292,7 +294,7 @@ class _Run:
                 f"{path} is of a run with other settings. Resume with the options of that run, "
                 "or start anew in another --output_dir."
             )
-        if state["weights"].keys() != self.trained.keys():
+        if state["weights"].keys() != self.kept.keys():
             raise UnusableInputError(f"{path} is of another model. Use another --output_dir.")
 
     def _optimise(self) -> float:
@@ -301,7 +303,7 @@ class _Run:
         batch = next(self._stream)  # before the seed: PyTorch's loader draws from it, too
         # Each process draws its own dropout and noise, the first what it would draw alone.
         torch.manual_seed(_mixed(self.spec.seed, self.step + (self.ranks.rank << 32)))
-        self.learner.module.train()
+        training_mode(self.learner.module)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.spec, self.step)
         self.optimizer.zero_grad(set_to_none=True)
@@ -346,7 +348,7 @@ class _Run:
         if not self.held_out or error < min(self.held_out.values()):
             self.best_step = self.step
             if self.spec.keep_best:
-                self.best = {n: p.detach().clone() for n, p in self.trained.items()}
+                self.best = {n: p.detach().clone() for n, p in self.kept.items()}
         self.held_out[self.step] = error
         since = sum(step > self.best_step for step in self.held_out)
         self.stopped = 0 < self.spec.patience <= since
@@ -373,8 +375,8 @@ class _Run:
 
     def _put(self, weights: Mapping[str, torch.Tensor]) -> None:
         with torch.no_grad():
-            for name, parameter in self.trained.items():
-                parameter.copy_(weights[name])
+            for name, tensor in self.kept.items():
+                tensor.copy_(weights[name])
 
 
 def _cut_metrics(path: Path, step: int) -> None:

@@ -37,6 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "horizon": 8, "n_action_steps": 4, "down_dims": (16, 32), "diffusion_step_embed_dim": 16,
         "spatial_softmax_num_keypoints": 4, "crop_shape": None, "noise_scheduler_type": "DDIM",
         "num_train_timesteps": 10, "n_groups": 4, "resize_shape": None,
+        "pretrained_backbone_weights": None,
     },
     "smolvla": {
         "chunk_size": CHUNK, "n_action_steps": CHUNK, "num_vlm_layers": 2,
