@@ -24,6 +24,7 @@ from gaploop.finetune.tuning.work import Randomise
 OFF = CacheOptions(mode="off")
 QUICK = TrainSpec(steps=2, batch_size=2, warmup_steps=1, lr=1e-2, checkpoint_every=1)
 NO_PICTURES = ("tracked", "other")
+LARGE = ("smolvla", "pi0", "pi05")
 
 
 def options_for(preset: Preset, base: Path, real: Path, out: Path) -> AdaptOptions:
@@ -43,7 +44,15 @@ def real(write_dataset: Callable[..., Path]) -> Path:
     return write_dataset("real", [{"pictures": True, "session": f"s{k}"} for k in range(3)])
 
 
-@pytest.mark.parametrize("name", [n for n, p in PRESETS.items() if p.policy not in NO_PICTURES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        # Adapters are what most will train; the larger policies' full presets differ by a rate.
+        pytest.param(n, marks=[pytest.mark.slow] if p.full and p.policy in LARGE else [])
+        for n, p in PRESETS.items()
+        if p.policy not in NO_PICTURES
+    ],
+)
 def test_a_preset_trains_two_steps_and_resumes(
     tiny_policy: Callable[..., Path], real: Path, tmp_path: Path, name: str
 ) -> None:
