@@ -37,12 +37,9 @@ class CellAttempts:
         self._tasks = tuple(tasks)
         self._checks = [check_of(task) for task in tasks]
         self._policies: dict[str, ActPolicy] = {s: load_policy(p) for s, p in policies.items()}
-        self._stack = ExitStack()
-        try:
-            self._rigs = [self._built(task) for task in tasks]
-        except BaseException:
-            self._stack.close()
-            raise
+        with ExitStack() as stack:
+            self._rigs = [self._built(task, stack) for task in tasks]
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -73,9 +70,10 @@ class CellAttempts:
         unsafe = take.reason == SAFETY_TRIP
         return Tried(stage, attempt.number, won, unsafe, round(take.duration_s, 3), take.reason)
 
-    def _built(self, task: SuiteTask) -> EmbeddedRig:
+    @staticmethod
+    def _built(task: SuiteTask, stack: ExitStack) -> EmbeddedRig:
         rig = embedded_rig(
             task=task.task, gaps=task.gaps, gap_seed=task.gap_seed, conditions=task.conditions
         )
-        self._stack.callback(rig.close)
+        stack.callback(rig.close)
         return rig
