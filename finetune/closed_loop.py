@@ -245,6 +245,30 @@ def _collect(target: TargetCell, plan: Plan, folder: Path, say: Say) -> Path:
     return folder / "takes"
 
 
+def record_demonstrations(
+    target: TargetCell, folder: Path, takes: int, seed: int,
+    on_take: Callable[[TakeResult, bool], None] = lambda _result, _counts: None,
+) -> Path:  # fmt: skip
+    """Record scripted takes on a cell and publish them; a folder that has them is left alone.
+
+    Args:
+        target: the cell.
+        folder: where journal and dataset go.
+        takes: how many.
+        seed: the first scene.
+        on_take: as of `record_takes`.
+
+    Returns:
+        the dataset's folder.
+    """
+    spec = SessionSpec(
+        folder / "takes_journal", TASK, max_s=DEMONSTRATION_S, seed=seed, resume=True
+    )
+    record_takes(spec, [Quota(takes)], target.rig, scripted_leader, on_take=on_take)
+    publish(spec.journal, folder / "takes", "local/takes")
+    return folder / "takes"
+
+
 def _record(
     stage: str,
     spec: SessionSpec,

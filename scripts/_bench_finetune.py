@@ -81,39 +81,15 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 def _sim(folder: Path, takes: int) -> Path:
     """Record the nominal takes that are mixed in, once for all cells; return the dataset."""
-    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.closed_loop import TargetCell, record_demonstrations
 
-    return _recorded(folder / f"sim_{takes}", TargetCell({}, 0), takes, 0)
-
-
-def _recorded(folder: Path, target: TargetCell, takes: int, seed: int) -> Path:
-    """Record scripted takes on a cell and return the dataset."""
-    from gaploop.collect.rig import embedded_rig, scripted_leader
-    from gaploop.collect.session import Quota, SessionSpec, record_takes
-    from gaploop.datasets.lerobot_publish import publish
-    from gaploop.finetune.closed_loop import DEMONSTRATION_S, TASK
-
-    root = folder / "takes"
-    if (folder / "done").exists():
-        return root
-    journal = folder / "journal"
-    first = TAKE_SEEDS + 1000 * seed
-    spec = SessionSpec(journal, TASK, max_s=DEMONSTRATION_S, seed=first, resume=True)
-    cell = target if target.gaps else None
-
-    def rig(conditions: Mapping[str, object]) -> Any:
-        return cell.rig(conditions) if cell else embedded_rig(conditions=conditions)
-
-    record_takes(spec, [Quota(takes)], rig, scripted_leader)
-    publish(journal, root, "local/bench")
-    (folder / "done").touch()
-    return root
+    return record_demonstrations(TargetCell({}, 0), folder / f"sim_{takes}", takes, TAKE_SEEDS)
 
 
 def _cell(
     folder: Path, name: str, seed: int, sim: Path, size: Size, workers: int
 ) -> dict[str, Any]:
-    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.closed_loop import TargetCell, record_demonstrations
 
     place = folder / f"{name}_{seed}"
     path = place / "cell.json"
@@ -122,7 +98,7 @@ def _cell(
         return kept
     place.mkdir(parents=True, exist_ok=True)
     target = TargetCell(TARGETS[name], seed)
-    real = _recorded(place / "real", target, TAKES, seed)
+    real = record_demonstrations(target, place / "real", TAKES, TAKE_SEEDS + 1000 * seed)
     runs = _Runs(place, target, real, sim, seed, size, workers)
     result = {"target": name, "seed": seed, **runs.all()}
     write_json(path, options.jsonable(result))

@@ -23,7 +23,6 @@ TAKE_SEEDS: Final = 500_000
 """Scenes of the demonstrations: none is evaluated on."""
 CHUNK: Final = 50
 """Rollouts after which outcomes are kept."""
-TASK: Final = "Put the cube on the disc"
 
 
 def make_retrains(folder: Path, retrains: int, rollouts: int, workers: int) -> None:
@@ -69,24 +68,13 @@ def _kept(folder: Path) -> dict[int, dict[int, bool]]:
 
 def _demonstrations(folder: Path) -> Path:
     """Record and publish the data that all trainings share."""
-    from gaploop.collect.rig import embedded_rig, scripted_leader
-    from gaploop.collect.session import Quota, SessionSpec, record_takes
-    from gaploop.datasets.lerobot_publish import publish
+    from gaploop.finetune.closed_loop import TargetCell, record_demonstrations
 
-    root, journal = folder / "takes", folder / "takes_journal"
-    if (root / "meta" / "info.json").exists():
-        return root
     with options.progress("Recording takes", total=TAKES) as advance:
-        spec = SessionSpec(journal, TASK, max_s=10.0, seed=TAKE_SEEDS, resume=True)
-        record_takes(
-            spec,
-            [Quota(TAKES)],
-            lambda c: embedded_rig(gaps=GAPS, gap_seed=GAP_SEED, conditions=c),
-            scripted_leader,
-            on_take=lambda _result, counts: advance(int(counts)),
-        )
-    publish(journal, root, "local/retrains")
-    return root
+        return record_demonstrations(
+            TargetCell(GAPS, GAP_SEED), folder, TAKES, TAKE_SEEDS,
+            lambda _result, counts: advance(int(counts)),
+        )  # fmt: skip
 
 
 def _trained(folder: Path, takes: Path, seed: int) -> Path:
