@@ -44,10 +44,11 @@ from gaploop.finetune.adapt import ADAPTER, AdaptOptions, adapt
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, evaluate
 from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
+from gaploop.finetune.pretrain import POLICY, PretrainOptions, pretrain
 from gaploop.finetune.training import PRESETS, TrainSpec
 from gaploop.finetune.verdict import Verdict, compare
+from gaploop.sim.tasks import INSTRUCTIONS
 
-TASK: Final = "Put the cube on the disc"
 DEMONSTRATION_S: Final = 10.0
 """A demonstration's time limit [simulated s]; they take about 3."""
 DEMONSTRATION_SEEDS: Final = 500_000
@@ -81,14 +82,23 @@ class TargetCell:
     Attributes:
         gaps: gap dimension to severity in [0, 1].
         gap_seed: draws mechanism and direction.
+        task: the cell's task.
     """
 
     gaps: Mapping[str, float]
     gap_seed: int
+    task: str = "pick_place"
+
+    @property
+    def instruction(self) -> str:
+        """What an operator is told to do."""
+        return INSTRUCTIONS[self.task]
 
     def rig(self, conditions: Mapping[str, object]) -> Rig:
         """Build it with `conditions` set up."""
-        return embedded_rig(gaps=self.gaps, gap_seed=self.gap_seed, conditions=conditions)
+        return embedded_rig(
+            task=self.task, gaps=self.gaps, gap_seed=self.gap_seed, conditions=conditions
+        )
 
 
 @dataclass(frozen=True)
@@ -184,6 +194,7 @@ def measured(
         n,
         gaps=target.gaps if target else None,
         gap_seed=target.gap_seed if target else 0,
+        task=target.task if target else "pick_place",
         progress=progress,
     )
     write_json(path, result.to_json())
@@ -201,7 +212,7 @@ def _roll_out(target: TargetCell, folder: Path, base: str | Path, n: int, say: S
 
     spec = SessionSpec(
         journal,
-        TASK,
+        target.instruction,
         TakeKind.ROLLOUT,
         MAX_S,
         EVALUATION_SEEDS,
@@ -238,8 +249,9 @@ def _plan(diagnosis: Diagnosis, folder: Path, takes: int) -> Plan:
 def _collect(target: TargetCell, plan: Plan, folder: Path, say: Say) -> Path:
     """Record what the plan asks for, on the target cell; return the dataset."""
     spec = SessionSpec(
-        folder / "takes_journal", TASK, max_s=DEMONSTRATION_S, seed=DEMONSTRATION_SEEDS
-    )
+        folder / "takes_journal", target.instruction, max_s=DEMONSTRATION_S,
+        seed=DEMONSTRATION_SEEDS,
+    )  # fmt: skip
     _record("Collecting the planned takes", spec, plan_quotas(plan), target, scripted_leader, say)
     publish(spec.journal, folder / "takes", "local/takes")
     return folder / "takes"
@@ -262,11 +274,20 @@ def record_demonstrations(
         the dataset's folder.
     """
     spec = SessionSpec(
-        folder / "takes_journal", TASK, max_s=DEMONSTRATION_S, seed=seed, resume=True
+        folder / "takes_journal", target.instruction, max_s=DEMONSTRATION_S, seed=seed, resume=True
     )
     record_takes(spec, [Quota(takes)], target.rig, scripted_leader, on_take=on_take)
     publish(spec.journal, folder / "takes", "local/takes")
     return folder / "takes"
+
+
+def base_for(task: str, run: Path, takes: int) -> str:
+    """Return the base policy of a task: the packaged one, or one pretrained in `run` and kept."""
+    if task == "pick_place":
+        return "base"
+    if not (run / "run.json").exists():
+        pretrain(PretrainOptions((), run, takes, task, resume=run.exists()))
+    return str(run / POLICY)
 
 
 def _record(

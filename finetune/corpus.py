@@ -33,11 +33,6 @@ CONTROLLERS: Final[Mapping[str, tuple[str, ...]]] = {
     "stack_cube": (SCRIPT,),
 }
 """Task to who drives: the base policy, or the scripted controller that sees by the tracker."""
-WORDS: Final[Mapping[str, str]] = {
-    "pick_place": "Put the cube on the disc",
-    "pick_lift": "Lift the cube",
-    "stack_cube": "Put the red cube on the blue one",
-}
 SHIFTS: Final[tuple[Mapping[str, object], ...]] = (
     {"lighting": "warm", "background": "grey"},
     {"lighting": "dim", "background": "cloth"},

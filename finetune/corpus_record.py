@@ -23,12 +23,13 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.protocols import Leader
 from gaploop.core.vocabulary import TakeKind
-from gaploop.finetune.corpus import POLICY, SCRIPT, WORDS, Station
+from gaploop.finetune.corpus import POLICY, SCRIPT, Station
 from gaploop.finetune.errant import ErrantLeader
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.expert import ScriptedLeader
 from gaploop.sim.oracle import Oracle
+from gaploop.sim.tasks import INSTRUCTIONS
 from gaploop.sim.tracker import Tracker
 
 SCHEMA: Final = "gaploop.corpus.v1"
@@ -144,7 +145,7 @@ def _take(job: _Job, rig: EmbeddedRig, scene: int, journal: Path) -> None:
     rig = replace(rig, truth=lambda: {**oracle.truth(), **said})
     rig.reset(scene)
     leader = _leader(job, rig, scene)
-    header = rig.header(WORDS[station.task], kind=TakeKind.ROLLOUT)
+    header = rig.header(INSTRUCTIONS[station.task], kind=TakeKind.ROLLOUT)
     with JournalWriter(journal, header) as writer:
         run_take(rig, leader, seed=scene, max_s=TAKE_S, writer=writer, sinks=(oracle,))
 

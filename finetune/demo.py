@@ -19,7 +19,6 @@ from gaploop.core.files import write_json
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.finetune.closed_loop import (
     DEMONSTRATION_S,
-    TASK,
     Budget,
     LoopResult,
     Say,
@@ -30,6 +29,7 @@ from gaploop.finetune.closed_loop import (
 from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.sweep import DrawResult, draw_stations, sweep
 from gaploop.finetune.verdict import Answer
+from gaploop.sim.tasks import INSTRUCTIONS
 
 MENDABLE: Final = (
     "spatial_geometry.camera_pose",
@@ -151,7 +151,9 @@ def _sim_takes(folder: Path, n: int, say: Say) -> Path:
         done += counts
         say(stage, done, n)
 
-    spec = SessionSpec(journal, TASK, max_s=DEMONSTRATION_S, seed=SIM_SEEDS, resume=True)
+    spec = SessionSpec(
+        journal, INSTRUCTIONS["pick_place"], max_s=DEMONSTRATION_S, seed=SIM_SEEDS, resume=True
+    )
     record_takes(
         spec, [Quota(n)], lambda c: embedded_rig(conditions=c), scripted_leader, on_take=on_take
     )

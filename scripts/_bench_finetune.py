@@ -1,11 +1,11 @@
 """`gaploop bench finetune`: what ten takes of a changed cell bring, and what they cost.
 
 Sim-to-sim: the "real" cell is the embedded one with a gap, and is never seen in pretraining. A
-cell of the benchmark is one target (a kind of gap) and one seed, which draws the gap's
-direction, the takes and the adapter. In every cell: the base before; LoRA at each share of real
-takes (the sweep); the share that `--mix.real=auto` chooses, from the takes alone; all weights
-instead of LoRA; success in nominal simulation before and after. Scenes are the same for all
-policies of a cell, so differences are paired. Files are kept: the same command goes on.
+cell of the benchmark is one task and one seed, which draws the gap's direction, the takes and the
+adapter. In every cell: the base before; LoRA at each share of real takes (the sweep); the share
+that `--mix.real=auto` chooses, from the takes alone; all weights instead of LoRA; success in
+nominal simulation before and after. Scenes are the same for all policies of a cell, so
+differences are paired. Files are kept: the same command goes on.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from gaploop.finetune.tuning.work import AdaptOptions
     from gaploop.scripts.bench import BenchConfig
 
-TARGETS: Final[Mapping[str, Mapping[str, float]]] = {
-    "camera_pose": {"spatial_geometry.camera_pose": 1.0},
-    "object_size": {"object_property.size": 1.0},
+TASKS: Final[Mapping[str, Mapping[str, float]]] = {
+    "pick_place": {"spatial_geometry.camera_pose": 1.0},
+    "pick_lift": {"spatial_geometry.camera_pose": 1.0},
 }
-"""Gaps that demonstrations mend in this cell (docs/gaps.md); two changes of one task."""
+"""Task to the gap of its target cell, of a kind that demonstrations mend (docs/gaps.md)."""
+BASE_TAKES: Final = 400
+"""Scripted takes behind the base of a task that has none packaged."""
 SEEDS: Final = 5
 TAKES: Final = 10
 SHARE: Final = 0.5
@@ -39,68 +41,94 @@ TAKE_SEEDS: Final = 520_000
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything: seeds, sim takes, paired rollouts, part of the presets' steps."""
+    """How much of everything.
 
+    Attributes:
+        tasks: how many of `TASKS`.
+        seeds: of each task.
+        sim_takes: nominal takes to mix in.
+        rollouts: paired, of each policy on the target cell.
+        retention: as many times more on the nominal cell: small losses want many.
+        part: of the presets' steps.
+    """
+
+    tasks: int
     seeds: int
     sim_takes: int
     rollouts: int
+    retention: int
     part: float
 
 
-FULL: Final = Size(SEEDS, 40, 100, 1.0)
-QUICK: Final = Size(1, 6, 8, 0.1)
+FULL: Final = Size(len(TASKS), SEEDS, 40, 100, 4, 1.0)
+QUICK: Final = Size(1, 1, 6, 8, 1, 0.1)
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Run every cell that isn't there yet, then the timing."""
+    from gaploop.finetune.workers import run_jobs
     from gaploop.scripts._bench_finetune_speed import compare
 
     size = QUICK if config.quick else FULL
     size = replace(size, rollouts=config.n or size.rollouts)
     seeds = range(config.seed, config.seed + (config.seeds or size.seeds))
-    cells = [(name, seed) for seed in seeds for name in TARGETS]
-    with options.progress("Cells", len(cells) + 1) as advance:
-        sim = _sim(folder, size.sim_takes)
+    tasks = list(TASKS)[: size.tasks]
+    shared = {task: _Shared.of(task, folder, size) for task in tasks}
+    jobs = [(folder, seed, shared[task], size) for seed in seeds for task in tasks]
+    with options.progress("Cells", len(jobs) + 1) as advance:
+        cells = []
+        for cell in run_jobs(_cell, jobs, config.workers):
+            cells.append(cell)
+            advance()
         speed = compare(folder / "speed", turns=1 if config.quick else 3)
         advance()
-        results = []
-        for name, seed in cells:
-            results.append(_cell(folder, name, seed, sim, size, config.workers))
-            advance()
+    cells.sort(key=lambda c: (c["seed"], c["task"]))
     return {
         "evidence": "sim-to-sim",
         "takes": TAKES,
         "rollouts": size.rollouts,
+        "retention_rollouts": size.rollouts * size.retention,
         "steps_part": size.part,
-        "targets": {k: dict(v) for k, v in TARGETS.items()},
-        "cells": results,
-        "over_cells": _over(results),
+        "gaps": {task: dict(TASKS[task]) for task in tasks},
+        "cells": cells,
+        "over_cells": _over(cells, tasks),
         "speed": speed,
     }
 
 
-def _sim(folder: Path, takes: int) -> Path:
-    """Record the nominal takes that are mixed in, once for all cells; return the dataset."""
+@dataclass(frozen=True)
+class _Shared:
+    """What all cells of a task start from: its base, and the nominal takes to mix in."""
+
+    task: str
+    base: str
+    sim: Path
+
+    @classmethod
+    def of(cls, task: str, folder: Path, size: Size) -> _Shared:
+        """Make what isn't there yet."""
+        from gaploop.finetune.closed_loop import TargetCell, base_for, record_demonstrations
+
+        base = base_for(task, folder / f"base_{task}", BASE_TAKES)
+        place = folder / f"sim_{task}_{size.sim_takes}"
+        nominal = TargetCell({}, 0, task)
+        return cls(task, base, record_demonstrations(nominal, place, size.sim_takes, TAKE_SEEDS))
+
+
+def _cell(job: tuple[Path, int, _Shared, Size]) -> dict[str, Any]:
     from gaploop.finetune.closed_loop import TargetCell, record_demonstrations
 
-    return record_demonstrations(TargetCell({}, 0), folder / f"sim_{takes}", takes, TAKE_SEEDS)
-
-
-def _cell(
-    folder: Path, name: str, seed: int, sim: Path, size: Size, workers: int
-) -> dict[str, Any]:
-    from gaploop.finetune.closed_loop import TargetCell, record_demonstrations
-
-    place = folder / f"{name}_{seed}"
+    folder, seed, shared, size = job
+    place = folder / f"{shared.task}_{seed}"
     path = place / "cell.json"
     if path.exists():
         kept: dict[str, Any] = read_json(path)
         return kept
     place.mkdir(parents=True, exist_ok=True)
-    target = TargetCell(TARGETS[name], seed)
-    real = record_demonstrations(target, place / "real", TAKES, TAKE_SEEDS + 1000 * seed)
-    runs = _Runs(place, target, real, sim, seed, size, workers)
-    result = {"target": name, "seed": seed, **runs.all()}
+    target = TargetCell(TASKS[shared.task], seed, shared.task)
+    real = record_demonstrations(target, place / "real", TAKES, TAKE_SEEDS + 1000 * (seed + 1))
+    runs = _Runs(place, target, real, shared, seed, size)
+    result = {"task": shared.task, "seed": seed, **runs.all()}
     write_json(path, options.jsonable(result))
     return result
 
@@ -112,23 +140,21 @@ class _Runs:
     place: Path
     target: TargetCell
     real: Path
-    sim: Path
+    shared: _Shared
     seed: int
     size: Size
-    workers: int
 
     def all(self) -> dict[str, Any]:
         """Return the figures of the cell."""
         from gaploop.finetune.tuning.ratio import CANDIDATES
         from gaploop.finetune.tuning.recipes import chosen_share
 
-        before = self._rate("base", "base", on_target=True)
-        nominal = self._rate("base", "nominal_base", on_target=False)
+        before = self._rate(self.shared.base, "base", on_target=True)
+        nominal = self._rate(self.shared.base, "nominal_base", on_target=False)
         sweep = {share: self._tuned(f"lora_{share:g}", share, full=False) for share in CANDIDATES}
         full = self._tuned("full", SHARE, full=True)
         choice = chosen_share(self._options("auto", SHARE, full=False), lambda _arm: None)
         kept = self._rate(self._policy(f"lora_{SHARE:g}"), "nominal_lora", on_target=False)
-        kept_full = self._rate(self._policy("full"), "nominal_full", on_target=False)
         best = max(sweep, key=lambda s: (sweep[s].rate, s))
         return {
             "before": _json(before),
@@ -138,12 +164,10 @@ class _Runs:
             "best": best,
             "nominal_before": _json(nominal),
             "nominal_lora": _json(kept),
-            "nominal_full": _json(kept_full),
             "gain": _points(before, sweep[SHARE]),
             "lora_minus_full": _points(full, sweep[SHARE]),
             "auto_minus_best": _points(sweep[best], sweep[choice.share]),
             "retention": _points(nominal, kept),
-            "retention_full": _points(nominal, kept_full),
         }
 
     def _options(self, name: str, share: float, full: bool) -> AdaptOptions:
@@ -154,10 +178,10 @@ class _Runs:
         steps = max(2, round(spec.steps * self.size.part))
         warmup = min(spec.warmup_steps, steps // 2)
         return AdaptOptions(
-            "base",
+            self.shared.base,
             (self.real,),
             self.place / name,
-            () if share == 1.0 else (self.sim,),
+            () if share == 1.0 else (self.shared.sim,),
             share_real=share,
             full=full,
             spec=replace(spec, steps=steps, warmup_steps=warmup, seed=self.seed),
@@ -183,11 +207,12 @@ class _Runs:
         if not path.exists():
             result = evaluate(
                 policy,
-                self.size.rollouts,
+                self.size.rollouts * (1 if on_target else self.size.retention),
                 gaps=self.target.gaps if on_target else None,
                 gap_seed=self.target.gap_seed if on_target else 0,
                 seed=10_000 * self.seed,
-                workers=self.workers,
+                workers=1,
+                task=self.target.task,
             )
             write_json(path, result.to_json())
         return Evaluation.from_json(read_json(path), str(path))
@@ -211,20 +236,19 @@ FIGURES: Final = {
     "lora_minus_full": "LoRA against all weights",
     "auto_minus_best": "automatic share against the best of the sweep",
     "retention": "nominal success, LoRA",
-    "retention_full": "nominal success, all weights",
 }
 AIMS: Final = {"gain": 60.0, "lora_minus_full": -2.0, "auto_minus_best": -5.0, "retention": -3.0}
 """Least points aimed at."""
 
 
-def _over(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return each figure's mean over seeds with a t interval, for each target and over both."""
+def _over(cells: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> dict[str, Any]:
+    """Return each figure's mean over seeds with a t interval, for each task and over all."""
     from scipy.stats import t
 
     result: dict[str, Any] = {}
-    for target in (*TARGETS, "all"):
-        mine = [c for c in cells if target in (c["target"], "all")]
-        result[target] = {}
+    for task in (*tasks, "all"):
+        mine = [c for c in cells if task in (c["task"], "all")]
+        result[task] = {}
         for name in FIGURES:
             values = np.array([c[name]["points"] for c in mine])
             low = high = None
@@ -233,10 +257,11 @@ def _over(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                     t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
                 )
                 low, high = float(values.mean()) - half, float(values.mean()) + half
-            result[target][name] = {
+            result[task][name] = {
                 "points": float(values.mean()) if len(values) else None,
                 "interval": [low, high],
                 "cells": len(values),
+                "pairs": sum(c[name]["n"] for c in mine),
                 "aim": AIMS.get(name),
             }
     return result
@@ -246,16 +271,26 @@ def table(result: Mapping[str, Any]) -> str:
     """Return the figures as text."""
     lines = [
         f"Sim-to-sim, {result['takes']} takes of the target, {result['rollouts']} paired rollouts "
-        f"a policy and cell, {result['steps_part']:g} of the presets' steps. Points of success; "
-        "95 % intervals over cells (one target and seed each).",
+        f"a policy and cell ({result['retention_rollouts']} nominal ones), "
+        f"{result['steps_part']:g} of the presets' steps. Points of success; "
+        "95 % intervals over cells (one task and seed each).",
         "",
     ]
-    for target, figures in result["over_cells"].items():
+    for task, figures in result["over_cells"].items():
         for name, figure in figures.items():
             if figure["points"] is not None:
-                lines.append(f"{target:<12} {FIGURES[name]:<46} {_figure(figure)}")
-    lines += ["", *_speed_lines(result["speed"])]
+                lines.append(f"{task:<12} {FIGURES[name]:<46} {_figure(figure)}")
+    lines += ["", *map(_cell_line, result["cells"]), "", *_speed_lines(result["speed"])]
     return "\n".join(lines)
+
+
+def _cell_line(cell: Mapping[str, Any]) -> str:
+    shares = ", ".join(f"{share}: {e['rate']:.0%}" for share, e in cell["sweep"].items())
+    return (
+        f"{cell['task']} {cell['seed']}: base {cell['before']['rate']:.0%}; LoRA by share of real "
+        f"takes {shares} (auto {cell['auto']:g}); all weights {cell['full']['rate']:.0%}; nominal "
+        f"{cell['nominal_before']['rate']:.1%} to {cell['nominal_lora']['rate']:.1%}"
+    )
 
 
 def _figure(figure: Mapping[str, Any]) -> str:

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-TASKS = ("pick_place", "pick_lift", "stack_cube")
+INSTRUCTIONS = {
+    "pick_place": "Put the cube on the disc",
+    "pick_lift": "Lift the cube",
+    "stack_cube": "Put the red cube on the blue one",
+}
+"""Task to what an operator is told."""
+TASKS = tuple(INSTRUCTIONS)
 
 # Thresholds of so101-nexus' PickAndPlace-v1 and StackCube-v1, but for the goal tolerance,
 # which is 15 instead of 25 mm: otherwise coarse placements count.
