@@ -45,7 +45,7 @@ from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, evaluate
 from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.pretrain import POLICY, PretrainOptions, pretrain
-from gaploop.finetune.training import PRESETS, TrainSpec
+from gaploop.finetune.training import TRACKED_SPECS, TrainSpec
 from gaploop.finetune.verdict import Verdict, compare
 from gaploop.sim.tasks import INSTRUCTIONS
 
@@ -53,9 +53,21 @@ DEMONSTRATION_S: Final = 10.0
 """A demonstration's time limit [simulated s]; they take about 3."""
 DEMONSTRATION_SEEDS: Final = 500_000
 """Scenes of demonstrations on the target cell begin here: none is evaluated or pretrained on."""
+SIM_SEEDS: Final = 700_000
+"""Scenes of the nominal takes that are mixed in begin here."""
+SIM_TAKES: Final = 40
+"""Nominal takes that are mixed in."""
+PACKAGED_TASK: Final = "pick_place"
+"""Task of the packaged base."""
+BASE_TAKES: Final = 400
+"""Scripted takes behind the base of a task that has none packaged, as behind the packaged one."""
 
 type Say = Callable[[str, int, int], None]
 """Called with (stage in words, steps done, steps in all)."""
+
+
+def silent(_stage: str, _done: int, _total: int) -> None:
+    """Say nothing; a `Say`."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +145,7 @@ def close_the_gap(
     nominal: Evaluation,
     budget: Budget = Budget(),
     seed: int = 0,
-    say: Say = lambda _stage, _done, _total: None,
+    say: Say = silent,
 ) -> LoopResult:
     """Run the loop on one target cell, in `folder`; stages already there are not run again.
 
@@ -148,9 +160,8 @@ def close_the_gap(
     """
     folder.mkdir(parents=True, exist_ok=True)
     before = measured(folder / "before.json", base, target, budget.evaluated, "base", say)
-    failed = _roll_out(target, folder, base, budget.diagnosed, say)
-    diagnosis = _diagnose(failed, folder, say)
-    plan = _plan(diagnosis, folder, budget.takes)
+    diagnosis = roll_out_and_diagnose(target, folder, base, budget.diagnosed, say)
+    plan = plan_for(diagnosis, folder / "plan.yaml", budget.takes)
     lineage: dict[str, Any] = {
         "base": policy_id(base),
         "failed": [take.uid for take in diagnosis.takes],
@@ -161,7 +172,7 @@ def close_the_gap(
         return LoopResult(target, folder, diagnosis, plan, before, None, None, None, None, lineage)
     takes = _collect(target, plan, folder, say)
     adapter, ids = _adapt(
-        base, takes, sim, folder, replace(PRESETS["lora"], steps=budget.steps, seed=seed), say
+        base, takes, sim, folder, replace(TRACKED_SPECS["lora"], steps=budget.steps, seed=seed), say
     )
     n = budget.evaluated
     after = measured(folder / "after.json", adapter, target, n, "adapted", say)
@@ -199,6 +210,13 @@ def measured(
     )
     write_json(path, result.to_json())
     return result
+
+
+def roll_out_and_diagnose(
+    target: TargetCell, folder: Path, base: str | Path, rollouts: int, say: Say = silent
+) -> Diagnosis:
+    """Record rollouts of the base on the target and diagnose them; what `folder` holds is kept."""
+    return _diagnose(_roll_out(target, folder, base, rollouts, say), folder, say)
 
 
 def _roll_out(target: TargetCell, folder: Path, base: str | Path, n: int, say: Say) -> Path:
@@ -239,8 +257,8 @@ def _diagnose(journal: Path, folder: Path, say: Say) -> Diagnosis:
     return diagnosis
 
 
-def _plan(diagnosis: Diagnosis, folder: Path, takes: int) -> Plan:
-    path = folder / "plan.yaml"
+def plan_for(diagnosis: Diagnosis, path: Path, takes: int) -> Plan:
+    """Return the plan kept at `path`, or plan within a number of takes and keep it."""
     if not path.exists():
         save_plan(make_plan(diagnosis, takes), path)
     return load_plan(path)
@@ -281,13 +299,25 @@ def record_demonstrations(
     return folder / "takes"
 
 
-def base_for(task: str, run: Path, takes: int) -> str:
-    """Return the base policy of a task: the packaged one, or one pretrained in `run` and kept."""
-    if task == "pick_place":
-        return "base"
-    if not (run / "run.json").exists():
-        pretrain(PretrainOptions((), run, takes, task, resume=run.exists()))
-    return str(run / POLICY)
+@dataclass(frozen=True)
+class Start:
+    """What adapting starts from: the base policy of a task, and nominal takes to mix in."""
+
+    base: str
+    sim: Path
+
+
+def start_for(task: str, folder: Path, sim_takes: int = SIM_TAKES) -> Start:
+    """Return where a task starts from; what isn't packaged or in `folder` yet is made.
+
+    Pretraining the base of another task than `pick_place` takes a quarter of an hour.
+    """
+    run = folder / f"base_{task}"
+    if task != PACKAGED_TASK and not (run / "run.json").exists():
+        pretrain(PretrainOptions((), run, BASE_TAKES, task, resume=run.exists()))
+    nominal, place = TargetCell({}, 0, task), folder / f"sim_{task}_{sim_takes}"
+    sim = record_demonstrations(nominal, place, sim_takes, SIM_SEEDS)
+    return Start("base" if task == PACKAGED_TASK else str(run / POLICY), sim)
 
 
 def _record(

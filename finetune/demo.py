@@ -19,6 +19,7 @@ from gaploop.core.files import write_json
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.finetune.closed_loop import (
     DEMONSTRATION_S,
+    SIM_SEEDS,
     Budget,
     LoopResult,
     Say,
@@ -46,8 +47,6 @@ OTHERWISE: Final = (
 """Gaps that demonstrations mend in this cell, and gaps that want another remedy (docs/gaps.md)."""
 SEVERITIES: Final = (0.85, 1.0)
 """Range that severities are drawn from: enough for the base policy to fail."""
-SIM_SEEDS: Final = 700_000
-"""Scenes of the nominal takes that are mixed in begin here."""
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class CellSpec:
         max_s: longest rollout [simulated s].
         domain: what the policy is told of where it is, 0 for simulation and 1 for the target cell;
             None for what each condition makes it.
+        speed_scale: as of `PolicyLeader`; a rollout gets as much more time.
     """
 
     task: str = "pick_place"
@@ -52,6 +53,7 @@ class CellSpec:
     gap_seed: int = 0
     max_s: float = MAX_S
     domain: float | None = None
+    speed_scale: float = 1.0
 
 
 def evaluate(
@@ -70,6 +72,7 @@ def evaluate(
     folder: Path | None = None,
     on_rollouts: Callable[[Sequence[Rollout]], None] | None = None,
     ray: str = "",
+    speed_scale: float = 1.0,
 ) -> Evaluation:
     """Try a policy on `n` scenes under each condition.
 
@@ -92,6 +95,8 @@ def evaluate(
             rolled out again.
         on_rollouts: called with the rollouts just finished, those that `folder` held first.
         ray: address of a Ray cluster that does the work, such as `auto`; "" for `workers` here.
+        speed_scale: below 1, the policy's motions are passed through more slowly and a rollout
+            gets as much more time.
 
     Raises:
         UnusableInputError: no rollouts asked for, an unknown gap or condition, no policy, or a
@@ -101,9 +106,8 @@ def evaluate(
         raise UnusableInputError(f"--n={n} must be at least 1; 100 gives ±10 points or better.")
     where = resolve(policy_path)
     is_target = _is_target(gaps or {}, base or {})
-    spec = CellSpec(
-        task, dict(gaps or {}), gap_seed, max_s, None if base is None else float(is_target)
-    )
+    domain = None if base is None else float(is_target)
+    spec = CellSpec(task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale)
     for condition in conditions:
         SIM_STATION.check_conditions(condition, "--env.conditions")
         parse_conditions(condition)
@@ -141,7 +145,10 @@ def _is_target(gaps: Mapping[str, float], conditions: Mapping[str, Any]) -> bool
 
 
 def _plain(spec: CellSpec) -> dict[str, Any]:
-    return {"gaps": dict(spec.gaps), **{n: v for n, v in vars(spec).items() if n != "gaps"}}
+    value = {"gaps": dict(spec.gaps), **{n: v for n, v in vars(spec).items() if n != "gaps"}}
+    if spec.speed_scale == 1.0:
+        del value["speed_scale"]  # folders from before there was one are gone on with
+    return value
 
 
 def _counted(progress: Callable[[int], None] | None) -> Callable[[Sequence[Rollout]], None] | None:
@@ -149,15 +156,22 @@ def _counted(progress: Callable[[int], None] | None) -> Callable[[Sequence[Rollo
 
 
 def roll_out(
-    rig: EmbeddedRig, policy: ActPolicy, seeds: Sequence[int], condition: str, max_s: float
+    rig: EmbeddedRig,
+    policy: ActPolicy,
+    seeds: Sequence[int],
+    condition: str,
+    max_s: float,
+    speed_scale: float = 1.0,
 ) -> list[Rollout]:
     """Try a policy on a few scenes of one rig, without recording."""
     leader = PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
+    leader.speed_scale = speed_scale
     results = []
     for seed in seeds:
         memory = MemoryTake(rig)
         sinks = (Recorder(memory, rig.follower),)
-        take = run_take(rig, leader, seed=EVALUATION_SEEDS + seed, max_s=max_s, sinks=sinks)
+        longest_s = max_s / speed_scale
+        take = run_take(rig, leader, seed=EVALUATION_SEEDS + seed, max_s=longest_s, sinks=sinks)
         won = take.outcome is Outcome.SUCCESS
         mode, phase = ("", "") if won else category(memory.take(take.outcome))
         results.append(
@@ -260,7 +274,8 @@ _station = _Station()
 
 def _run(job: _Job) -> list[Rollout]:
     rig, policy = _station.rig_for(job), _station.policy_for(job)
-    return roll_out(rig, policy, job.seeds, condition_name(job.condition), job.spec.max_s)
+    name, spec = condition_name(job.condition), job.spec
+    return roll_out(rig, policy, job.seeds, name, spec.max_s, spec.speed_scale)
 
 
 def _forget() -> None:

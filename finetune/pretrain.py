@@ -18,7 +18,7 @@ from gaploop.finetune.data import load_source
 from gaploop.finetune.lerobot_learner import ActLearner
 from gaploop.finetune.lerobot_policy import policy_id
 from gaploop.finetune.runs import RunRecord, describe
-from gaploop.finetune.training import PRESETS, Progress, TrainResult, TrainSpec, train
+from gaploop.finetune.training import TRACKED_SPECS, Progress, TrainResult, TrainSpec, train
 from gaploop.finetune.tuning.tracked import set_aside
 
 POLICY: Final = "policy"
@@ -46,7 +46,7 @@ class PretrainOptions:
     output_dir: Path
     takes: int = 0
     task: str = "pick_place"
-    spec: TrainSpec = PRESETS["pretrain"]
+    spec: TrainSpec = TRACKED_SPECS["pretrain"]
     size: act.ActSize = field(default_factory=act.ActSize)
     select: str = "demonstrations"
     episodes: tuple[int, ...] | None = None

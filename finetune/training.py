@@ -80,7 +80,7 @@ class TrainSpec:
             )
 
 
-PRESETS: Final[Mapping[str, TrainSpec]] = {
+TRACKED_SPECS: Final[Mapping[str, TrainSpec]] = {
     "pretrain": TrainSpec(steps=6_000, lr=1e-3, warmup_steps=200),
     "lora": TrainSpec(steps=400, lr=2e-3, warmup_steps=20, final_lr=0.1, weight_decay=0.0),
     "full": TrainSpec(steps=300, lr=3e-4, warmup_steps=20, final_lr=0.1),

@@ -21,7 +21,7 @@ from gaploop.core.files import read_json, write_json
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
-    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.closed_loop import Start, TargetCell
     from gaploop.finetune.evaluation import Evaluation
     from gaploop.finetune.tuning.work import AdaptOptions
     from gaploop.scripts.bench import BenchConfig
@@ -31,8 +31,6 @@ TASKS: Final[Mapping[str, Mapping[str, float]]] = {
     "pick_lift": {"spatial_geometry.camera_pose": 1.0},
 }
 """Task to the gap of its target cell, of a kind that demonstrations mend (docs/gaps.md)."""
-BASE_TAKES: Final = 400
-"""Scripted takes behind the base of a task that has none packaged."""
 SEEDS: Final = 5
 TAKES: Final = 10
 SHARE: Final = 0.5
@@ -66,6 +64,7 @@ QUICK: Final = Size(1, 1, 6, 8, 1, 0.1)
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Run every cell that isn't there yet, then the timing."""
+    from gaploop.finetune.closed_loop import start_for
     from gaploop.finetune.workers import run_jobs
     from gaploop.scripts._bench_finetune_speed import compare
 
@@ -73,8 +72,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     size = replace(size, rollouts=config.n or size.rollouts)
     seeds = range(config.seed, config.seed + (config.seeds or size.seeds))
     tasks = list(TASKS)[: size.tasks]
-    shared = {task: _Shared.of(task, folder, size) for task in tasks}
-    jobs = [(folder, seed, shared[task], size) for seed in seeds for task in tasks]
+    starts = {task: start_for(task, folder, size.sim_takes) for task in tasks}
+    jobs = [(folder, task, seed, starts[task], size) for seed in seeds for task in tasks]
     with options.progress("Cells", len(jobs) + 1) as advance:
         cells = []
         for cell in run_jobs(_cell, jobs, config.workers):
@@ -96,39 +95,20 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class _Shared:
-    """What all cells of a task start from: its base, and the nominal takes to mix in."""
-
-    task: str
-    base: str
-    sim: Path
-
-    @classmethod
-    def of(cls, task: str, folder: Path, size: Size) -> _Shared:
-        """Make what isn't there yet."""
-        from gaploop.finetune.closed_loop import TargetCell, base_for, record_demonstrations
-
-        base = base_for(task, folder / f"base_{task}", BASE_TAKES)
-        place = folder / f"sim_{task}_{size.sim_takes}"
-        nominal = TargetCell({}, 0, task)
-        return cls(task, base, record_demonstrations(nominal, place, size.sim_takes, TAKE_SEEDS))
-
-
-def _cell(job: tuple[Path, int, _Shared, Size]) -> dict[str, Any]:
+def _cell(job: tuple[Path, str, int, Start, Size]) -> dict[str, Any]:
     from gaploop.finetune.closed_loop import TargetCell, record_demonstrations
 
-    folder, seed, shared, size = job
-    place = folder / f"{shared.task}_{seed}"
+    folder, task, seed, start, size = job
+    place = folder / f"{task}_{seed}"
     path = place / "cell.json"
     if path.exists():
         kept: dict[str, Any] = read_json(path)
         return kept
     place.mkdir(parents=True, exist_ok=True)
-    target = TargetCell(TASKS[shared.task], seed, shared.task)
+    target = TargetCell(TASKS[task], seed, task)
     real = record_demonstrations(target, place / "real", TAKES, TAKE_SEEDS + 1000 * (seed + 1))
-    runs = _Runs(place, target, real, shared, seed, size)
-    result = {"task": shared.task, "seed": seed, **runs.all()}
+    runs = _Runs(place, target, real, start, seed, size)
+    result = {"task": task, "seed": seed, **runs.all()}
     write_json(path, options.jsonable(result))
     return result
 
@@ -140,7 +120,7 @@ class _Runs:
     place: Path
     target: TargetCell
     real: Path
-    shared: _Shared
+    start: Start
     seed: int
     size: Size
 
@@ -149,8 +129,8 @@ class _Runs:
         from gaploop.finetune.tuning.ratio import CANDIDATES
         from gaploop.finetune.tuning.recipes import chosen_share
 
-        before = self._rate(self.shared.base, "base", on_target=True)
-        nominal = self._rate(self.shared.base, "nominal_base", on_target=False)
+        before = self._rate(self.start.base, "base", on_target=True)
+        nominal = self._rate(self.start.base, "nominal_base", on_target=False)
         sweep = {share: self._tuned(f"lora_{share:g}", share, full=False) for share in CANDIDATES}
         full = self._tuned("full", SHARE, full=True)
         choice = chosen_share(self._options("auto", SHARE, full=False), lambda _arm: None)
@@ -178,10 +158,10 @@ class _Runs:
         steps = max(2, round(spec.steps * self.size.part))
         warmup = min(spec.warmup_steps, steps // 2)
         return AdaptOptions(
-            self.shared.base,
+            self.start.base,
             (self.real,),
             self.place / name,
-            () if share == 1.0 else (self.shared.sim,),
+            () if share == 1.0 else (self.start.sim,),
             share_real=share,
             full=full,
             spec=replace(spec, steps=steps, warmup_steps=warmup, seed=self.seed),

@@ -123,10 +123,10 @@ def _gaploop(way: str, root: Path, out: Path) -> list[float]:
     from dataclasses import replace
 
     from gaploop.finetune.adapt import AdaptOptions, adapt
-    from gaploop.finetune.training import PRESETS
+    from gaploop.finetune.training import TRACKED_SPECS
 
     ends: list[float] = []
-    spec = replace(PRESETS[way], steps=STEPS, batch_size=BATCH, checkpoint_every=10 * STEPS)
+    spec = replace(TRACKED_SPECS[way], steps=STEPS, batch_size=BATCH, checkpoint_every=10 * STEPS)
     wanted = AdaptOptions("base", (root,), out, full=way == "full", spec=spec, select="all")
     adapt(wanted, lambda *_: ends.append(time.perf_counter()))
     return ends

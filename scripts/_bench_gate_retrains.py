@@ -79,11 +79,11 @@ def _demonstrations(folder: Path) -> Path:
 
 def _trained(folder: Path, takes: Path, seed: int) -> Path:
     from gaploop.finetune.adapt import ADAPTER, AdaptOptions, adapt
-    from gaploop.finetune.training import PRESETS
+    from gaploop.finetune.training import TRACKED_SPECS
 
     run = folder / f"run_{seed:03d}"
     if not (run / "run.json").exists():
-        spec = replace(PRESETS["lora"], steps=STEPS, seed=seed)
+        spec = replace(TRACKED_SPECS["lora"], steps=STEPS, seed=seed)
         with options.progress(f"Training {seed}", total=STEPS) as advance:
             adapt(
                 AdaptOptions(

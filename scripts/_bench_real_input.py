@@ -88,7 +88,7 @@ def _adapted(teleop: Path, folder: Path, seed: int) -> dict[str, Any]:
     from gaploop.finetune.adapt import AdaptOptions, adapt
     from gaploop.finetune.heldout import action_error
     from gaploop.finetune.pretrain import PretrainOptions, pretrain
-    from gaploop.finetune.training import PRESETS
+    from gaploop.finetune.training import TRACKED_SPECS
 
     findings = [f"{f.severity} {f.code}: {f.message}" for f in check(teleop)]
     root = folder / "teleop_joints"
@@ -105,7 +105,7 @@ def _adapted(teleop: Path, folder: Path, seed: int) -> dict[str, Any]:
             PretrainOptions(
                 (root,),
                 folder / "teleop_base",
-                spec=replace(PRESETS["pretrain"], steps=STEPS["pretrain"], seed=seed),
+                spec=replace(TRACKED_SPECS["pretrain"], steps=STEPS["pretrain"], seed=seed),
                 episodes=tuple(TRAIN),
             ),
             step,
@@ -115,7 +115,7 @@ def _adapted(teleop: Path, folder: Path, seed: int) -> dict[str, Any]:
                 base.folder,
                 (root,),
                 folder / "teleop_adapted",
-                spec=replace(PRESETS["lora"], steps=STEPS["lora"], seed=seed),
+                spec=replace(TRACKED_SPECS["lora"], steps=STEPS["lora"], seed=seed),
                 episodes=tuple(ADAPT),
             ),
             step,

@@ -17,6 +17,8 @@ gaploop bench bus --json
 gaploop bench loop --json
 gaploop bench loader --json
 gaploop bench faults --schedules=1000 --output_dir=outputs/faults
+gaploop bench closed_loop --workers=2 --output_dir=outputs/closed_loop
+gaploop bench closed_loop --data=docs/data/closed_loop.parquet
 gaploop bench finetune --seeds=5 --output_dir=outputs/finetune
 gaploop bench factors --data=trials.csv --json
 gaploop bench gaps --n=30 --output_dir=outputs/gaps
@@ -43,6 +45,7 @@ POSITIONAL: Final = "name"
 BENCHES: Final = {
     "attribution": "causes of failures on tasks, severities and mechanisms left out of training",
     "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
+    "closed_loop": "targeted demonstrations against uniform ones: takes saved, by kind of gap",
     "cell": "rendering rate and the scripted expert's success in the nominal cell",
     "latency": "a policy's plans in fp32, bf16, int8 and compiled, beside LeRobot's; their success",
     "loader": "training samples per second, beside LeRobot's loaders; disk, memory, building",
@@ -71,23 +74,23 @@ class BenchConfig:
     """Run one of the benchmarks, each printing its figures.
 
     attribution records labelled takes, fits the attribution model to some tasks, severities and
-    mechanisms and scores it on the others, beside baselines or somebody's predictions; bus compares
-    what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell measures rendering
-    and the scripted expert; detection tells failures of three policy classes from successes at
-    equal elapsed time; factors recomputes a published study's lessons from its counts and
-    measures coverage and false alarms on made-up trials; faults lets random things go wrong on
-    emulated arms and times torque off; finetune adapts the base to changed cells and says what it
-    gained and forgot; gaps measures what every mechanism costs the base policy;
-    gate compares sequential tests on trainings with identical data;
-    journal kills recordings and counts what is lost; latency times a policy's plans in several
-    number formats and counts their successes; loader times training batches from LeRobot's
-    loaders and from the frame cache; loop drives emulated arms with gaploop and with
-    lerobot-teleoperate in turn; metadata searches and checks simulated datasets; modes sets failure
-    modes and phases against what really happened; real_input takes foreign recordings through
-    import, diagnosis and LoRA; publish makes datasets of takes and checks every row's picture;
-    record counts dropped pictures;
-    reference records nominal takes and says what is usual in them; review labels takes in a
-    headless browser; signals measures what watching a rollout costs.
+    mechanisms and scores it on the others, beside baselines or somebody's predictions; bus
+    compares what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell
+    measures rendering and the scripted expert; closed_loop runs the study of targeted against
+    uniform collection; detection tells failures of three policy classes from successes at equal
+    elapsed time; factors recomputes a published study's lessons from its counts and measures
+    coverage and false alarms on made-up trials; faults lets random things go wrong on emulated
+    arms and times torque off; finetune adapts the base to changed cells and says what it gained
+    and forgot; gaps measures what every mechanism costs the base policy; gate compares
+    sequential tests on trainings with identical data; journal kills recordings and counts what
+    is lost; latency times a policy's plans in several number formats and counts their
+    successes; loader times training batches from LeRobot's loaders and from the frame cache;
+    loop drives emulated arms with gaploop and with lerobot-teleoperate in turn; metadata
+    searches and checks simulated datasets; modes sets failure modes and phases against what
+    really happened; real_input takes foreign recordings through import, diagnosis and LoRA;
+    publish makes datasets of takes and checks every row's picture; record counts dropped
+    pictures; reference records nominal takes and says what is usual in them; review labels
+    takes in a headless browser; signals measures what watching a rollout costs.
     """
 
     name: str = ""
@@ -95,7 +98,8 @@ class BenchConfig:
     policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
     data: Path | None = None
     """factors: the study's counts, a CSV file. real_input: the folder of the recordings.
-    attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them."""
+    attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
+    closed_loop: rows that were stored, to make figures of without running anything."""
     n: int = 0
     """Rollouts or takes per cell of the benchmark; its own default unless given."""
     predictions: Path | None = None
@@ -105,13 +109,22 @@ class BenchConfig:
     real: bool = False
     """attribution: real recordings with labels, named by --data, instead of simulated takes."""
     workers: int = 1
-    """attribution: processes."""
+    """attribution, closed_loop, finetune, gate: processes."""
+    ray: options.RayOptions = field(default_factory=options.RayOptions)
     seconds: float = 60.0
     """loop, record: how long each program is measured [s]."""
     seeds: int = 0
-    """finetune: how many seeds of each target; 5 unless given."""
+    """closed_loop, finetune: how many seeds, from --seed on; 5 unless given."""
     quick: bool = False
-    """finetune: a tenth of the steps, one seed, few rollouts: whether it runs, no figures."""
+    """closed_loop, finetune: few steps and rollouts, one seed: whether it runs, no figures."""
+    tasks: list[str] = field(default_factory=list)
+    """closed_loop: which tasks; pick_place unless given."""
+    gaps: list[str] = field(default_factory=list)
+    """closed_loop: which gaps; the six single dimensions unless given."""
+    budgets: list[int] = field(default_factory=list)
+    """closed_loop: how many takes; 5, 20 and 50 unless given."""
+    arms: list[str] = field(default_factory=list)
+    """closed_loop: which arms; targeted, uniform and oracle unless given."""
     schedules: int = 100
     """faults: how many runs with random faults."""
     retrains: int = 0

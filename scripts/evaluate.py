@@ -20,15 +20,6 @@ gaploop evaluate --policy.path=lerobot/diffusion_pusht --env.type=pusht --n=50
 
 
 @dataclass
-class RayOptions:
-    """Rollouts on many machines."""
-
-    address: str = ""
-    """Address of a Ray cluster, such as auto or ray://head:10001; local starts one here. Needs
-    pip install 'gaploop[ray]' on every machine. Unless given, --workers processes here."""
-
-
-@dataclass
 class EvaluateConfig:
     """Roll a policy out and give its success with Wilson intervals, and what goes wrong.
 
@@ -58,7 +49,7 @@ class EvaluateConfig:
     """First scene."""
     workers: int = 2
     """Processes."""
-    ray: RayOptions = field(default_factory=RayOptions)
+    ray: options.RayOptions = field(default_factory=options.RayOptions)
     max_s: float = 8.0
     """Longest rollout [simulated s]."""
     output_dir: Path | None = None

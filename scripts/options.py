@@ -138,6 +138,15 @@ class PolicyOptions:
 
 
 @dataclass
+class RayOptions:
+    """Rollouts on many machines."""
+
+    address: str = ""
+    """Address of a Ray cluster, such as auto or ray://head:10001; local starts one here. Needs
+    pip install 'gaploop[ray]' on every machine. Unless given, --workers processes here."""
+
+
+@dataclass
 class EnvOptions:
     """The embedded cell: its task, what is injected into it, what is set up in it."""
 

@@ -53,7 +53,7 @@ class PretrainConfig:
 def run(config: PretrainConfig) -> int:
     """Train and print where the policy is."""
     from gaploop.finetune.pretrain import PretrainOptions, pretrain
-    from gaploop.finetune.training import PRESETS
+    from gaploop.finetune.training import TRACKED_SPECS
 
     if config.output_dir is None:
         raise UnusableInputError("Where to? Name a run folder with --output_dir=OUT.")
@@ -61,7 +61,7 @@ def run(config: PretrainConfig) -> int:
         raise UnusableInputError(
             "A base is trained on the nominal cell: leave --env.gaps and --env.conditions away."
         )
-    preset = PRESETS["pretrain"]
+    preset = TRACKED_SPECS["pretrain"]
     spec = dataclasses.replace(
         preset,
         steps=config.steps or preset.steps,

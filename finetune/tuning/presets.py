@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gaploop.core.errors import unknown_choice
-from gaploop.finetune.training import PRESETS as SPECS
-from gaploop.finetune.training import TrainSpec
+from gaploop.finetune.training import TRACKED_SPECS, TrainSpec
 
 TRACKED: Final = "tracked"
 """The kind of ACT that sees joints and tracked poses, no pictures: minutes on a CPU."""
@@ -101,7 +100,7 @@ PRESETS: Final[Mapping[str, Preset]] = {
             "tracked_lora",
             TRACKED,
             False,
-            SPECS["lora"],
+            TRACKED_SPECS["lora"],
             ACT_TARGETS,
             why="twice LeRobot's 1e-3: an adapter of 43,000 weights, 400 steps",
         ),
@@ -109,7 +108,7 @@ PRESETS: Final[Mapping[str, Preset]] = {
             "tracked_full",
             TRACKED,
             True,
-            SPECS["full"],
+            TRACKED_SPECS["full"],
             why="a third of the 1e-3 it was pretrained with, since it runs 300 steps only",
         ),
         _lora("act", 8, 3_000, ACT_TARGETS),

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.finetune.lerobot_adapter import LoraOptions
-from gaploop.finetune.training import PRESETS, Batches, Learner, TrainSpec
+from gaploop.finetune.training import TRACKED_SPECS, Batches, Learner, TrainSpec
 from gaploop.finetune.tuning import held_out, statistics
 from gaploop.finetune.tuning.held_out import TakeNote
 
@@ -75,7 +75,7 @@ class AdaptOptions:
     share_real: float = 0.5
     lora: LoraOptions = field(default_factory=LoraOptions)
     full: bool = False
-    spec: TrainSpec = PRESETS["lora"]
+    spec: TrainSpec = TRACKED_SPECS["lora"]
     select: str = "demonstrations"
     episodes: tuple[int, ...] | None = None
     held_out: tuple[int, ...] = ()

@@ -16,7 +16,7 @@ from gaploop.finetune.lerobot_learner import ActLearner
 from gaploop.finetune.training import (
     CHECKPOINT,
     METRICS,
-    PRESETS,
+    TRACKED_SPECS,
     TrainSpec,
     learning_rate,
     train,
@@ -34,7 +34,7 @@ def weights(bundle: act.ActBundle) -> torch.Tensor:
     return torch.cat([p.detach().reshape(-1) for p in bundle.policy.parameters()])
 
 
-@pytest.mark.parametrize("preset", sorted(PRESETS))
+@pytest.mark.parametrize("preset", sorted(TRACKED_SPECS))
 @pytest.mark.parametrize("stopped_after", [1, 3])
 def test_resuming_equals_not_stopping(
     make_bundle: Callable[..., act.ActBundle],
@@ -44,7 +44,7 @@ def test_resuming_equals_not_stopping(
     stopped_after: int,
 ) -> None:
     """Also where Ctrl-C comes between two checkpoints: it writes one itself."""
-    spec = replace(PRESETS[preset], steps=5, batch_size=4, checkpoint_every=2, log_every=1)
+    spec = replace(TRACKED_SPECS[preset], steps=5, batch_size=4, checkpoint_every=2, log_every=1)
     folders = [tmp_path / "whole", tmp_path / "stopped"]
     for folder in folders:
         folder.mkdir()

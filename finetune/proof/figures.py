@@ -1,0 +1,183 @@
+"""From rows to the study's figures: success by arm and budget, takes saved, plans, attribution."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.types import FloatArray
+from gaploop.finetune.evaluation import Rate, wilson
+from gaploop.finetune.proof.design import Arm
+from gaploop.finetune.proof.rows import Row
+
+DRAWS: Final = 2000
+WORTH: Final = 0.10
+"""Uniform collection that gains less wasn't worth recording: "don't collect" was right."""
+COMPARED: Final = 50
+"""Takes of `uniform` whose success `targeted` has to reach."""
+
+type Bits = Mapping[tuple[str, int], FloatArray]
+"""(arm, budget) to success scene by scene, 0 or 1; ("before", 0) is the base."""
+BEFORE: Final = ("before", 0)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    sites: int
+
+
+@dataclass(frozen=True)
+class Plans:
+    """What became of plans that said "don't collect", at the largest budget of `uniform`.
+
+    Attributes:
+        said: sites whose plan asked for no takes.
+        right: of them, those where `uniform` gained less than `WORTH`.
+        missed: sites whose plan asked for takes although `uniform` gained less.
+        sites: looked at.
+    """
+
+    said: int
+    right: int
+    missed: int
+    sites: int
+
+
+def by_gap(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return rows by "task gap", in the order in which they come."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(f"{row.task} {row.gap}", []).append(row)
+    return found
+
+
+def sites_of(rows: Sequence[Row]) -> list[Bits]:
+    """Return each site's outcomes."""
+    found: dict[str, dict[tuple[str, int], FloatArray]] = {}
+    for row in rows:
+        site = found.setdefault(row.site, {})
+        site[BEFORE], site[row.arm, row.budget] = _numbers(row.before), _numbers(row.after)
+    return list(found.values())
+
+
+def success(rows: Sequence[Row]) -> dict[tuple[str, int], Estimate]:
+    """Return success by (arm, budget), and before; over the sites that have it."""
+    found = {}
+    for cell in sorted({BEFORE, *((row.arm, row.budget) for row in rows)}):
+        sites = [site for site in sites_of(rows) if cell in site]
+        found[cell] = _estimate(sites, operator.itemgetter(cell))
+    return found
+
+
+def gains(rows: Sequence[Row], one: tuple[str, int], other: tuple[str, int]) -> Estimate | None:
+    """Return by how much more `one` succeeds than `other`, paired; None without common sites."""
+    sites = [site for site in sites_of(rows) if one in site and other in site]
+    return _estimate(sites, lambda rates: rates[one] - rates[other]) if sites else None
+
+
+def takes_saved(rows: Sequence[Row], compared: int = COMPARED) -> Estimate | None:
+    """Return `compared` over the takes at which `targeted` reaches what `uniform` does with them.
+
+    0 stands for "not reached". None where no site has both arms at that budget.
+    """
+    wanted = {(Arm.UNIFORM.value, compared), (Arm.TARGETED.value, compared)}
+    sites = [site for site in sites_of(rows) if wanted <= site.keys()]
+    return _estimate(sites, lambda rates: _ratio(rates, compared)) if sites else None
+
+
+def plans(rows: Sequence[Row], compared: int = COMPARED) -> Plans:
+    """Return what became of plans that said "don't collect"."""
+    at = {(r.site, r.arm): r for r in rows if r.budget == compared}
+    said = right = missed = sites = 0
+    for (site, arm), row in at.items():
+        uniform = at.get((site, Arm.UNIFORM.value))
+        if arm != Arm.TARGETED.value or uniform is None:
+            continue
+        gain = float((_numbers(uniform.after) - _numbers(uniform.before)).mean())
+        silent = not row.planned
+        sites += 1
+        said += silent
+        right += silent and gain < WORTH
+        missed += not silent and gain < WORTH
+    return Plans(said, right, missed, sites)
+
+
+def attribution(rows: Sequence[Row]) -> Rate | None:
+    """Return at how many sites the diagnosis named a dimension that was hidden there."""
+    sites = {row.site: row for row in rows if row.failures}
+    named = [row.found in row.dimensions for row in sites.values()]
+    return wilson(sum(named), len(named)) if named else None
+
+
+def hours(rows: Sequence[Row]) -> dict[tuple[str, int], float]:
+    """Return the mean hours of recording by (arm, budget)."""
+    cells: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        cells.setdefault((row.arm, row.budget), []).append(row.hours)
+    return {cell: float(np.mean(found)) for cell, found in sorted(cells.items())}
+
+
+def reached(budgets: Sequence[int], rates: Sequence[float], before: float, level: float) -> float:
+    """Return how many takes reach a level of success, from 1 up; infinite where none do.
+
+    By linear interpolation over the logarithm of the takes, on the running maximum, from 1 take
+    (success before) on.
+    """
+    takes = np.array([1.0, *budgets])
+    best = np.maximum.accumulate([before, *rates])
+    place = int(np.argmax(best >= level))
+    if best[place] < level:
+        return math.inf
+    if place == 0:
+        return 1.0
+    share = (level - best[place - 1]) / (best[place] - best[place - 1])
+    return float(takes[place - 1] * (takes[place] / takes[place - 1]) ** share)
+
+
+def _ratio(rates: Mapping[tuple[str, int], float], compared: int) -> float:
+    curve = sorted((n, r) for (arm, n), r in rates.items() if arm == Arm.TARGETED.value)
+    budgets, found = zip(*curve, strict=True)
+    level = rates[Arm.UNIFORM.value, compared]
+    return compared / reached(budgets, found, rates[BEFORE], level)
+
+
+def _estimate(
+    sites: Sequence[Bits], figure: Callable[[Mapping[tuple[str, int], float]], float]
+) -> Estimate:
+    """Return a figure of the mean rates with a bootstrap interval: sites, then scenes within.
+
+    Only cells that all sites have are averaged; scenes are drawn once for all cells of a site, so
+    that comparisons stay paired.
+    """
+    cells = sorted(set.intersection(*(set(site) for site in sites)))
+    blocks = [np.array([site[cell] for cell in cells]) for site in sites]  # (cells, scenes) each
+    value = figure(_mean(cells, [block.mean(axis=1) for block in blocks]))
+    rng, draws = np.random.default_rng(0), []
+    for _ in range(DRAWS):
+        means = []
+        for i in rng.integers(len(blocks), size=len(blocks)):
+            block = blocks[i]
+            means.append(block[:, rng.integers(block.shape[1], size=block.shape[1])].mean(axis=1))
+        draws.append(figure(_mean(cells, means)))
+    low, high = np.quantile(draws, (0.025, 0.975))
+    return Estimate(float(value), float(low), float(high), len(sites))
+
+
+def _mean(
+    cells: Sequence[tuple[str, int]], rates: Sequence[FloatArray]
+) -> dict[tuple[str, int], float]:
+    return dict(zip(cells, np.mean(rates, axis=0).tolist(), strict=True))
+
+
+def _numbers(bits: str) -> FloatArray:
+    return np.array([bit == "1" for bit in bits], dtype=np.float64)

@@ -1,0 +1,114 @@
+"""The study's results: a row for each cell, kept as parquet."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import write_atomically
+
+SCHEMA: Final = "gaploop.proof.v1"
+_AS_TEXT: Final = ("gaps", "planned")
+"""Columns that are kept as JSON: which keys they have differs from row to row."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell of the design, as it is kept.
+
+    Attributes:
+        task, gap, seed, arm, budget: which cell.
+        gaps: what was hidden, "dimension.mechanism" to severity.
+        found: the dimension that the diagnosis named, "" where it named none.
+        failures: rollouts that were diagnosed.
+        planned: dimension to takes; empty where the arm records none.
+        takes: successful takes that were recorded and trained on.
+        attempts: takes that were recorded.
+        hours: to record them, as the planner reckons [h].
+        before: success of the base, scene by scene, as "1" and "0".
+        after: of what the arm made; the same scenes.
+        base: id of the base policy.
+        policy: id of what was tried.
+        data: hash of the takes, "" where there are none.
+        code: hash of the program.
+    """
+
+    task: str
+    gap: str
+    seed: int
+    arm: str
+    budget: int
+    gaps: Mapping[str, float]
+    found: str
+    failures: int
+    planned: Mapping[str, int]
+    takes: int
+    attempts: int
+    hours: float
+    before: str
+    after: str
+    base: str
+    policy: str
+    data: str
+    code: str
+
+    @property
+    def key(self) -> str:
+        """Names the cell."""
+        return f"{self.task}-{self.gap}-{self.seed}-{self.arm}-{self.budget}"
+
+    @property
+    def site(self) -> str:
+        """Names the site."""
+        return f"{self.task}-{self.gap}-{self.seed}"
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """The hidden dimensions."""
+        return tuple(name.partition(".")[0] for name in self.gaps)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON takes it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Row:
+        """Return a row that was kept."""
+        return cls(**{f.name: value[f.name] for f in fields(cls)})
+
+
+def save_rows(rows: Iterable[Row], path: Path) -> None:
+    """Write rows as parquet, atomically, sorted by cell: the same rows give the same bytes."""
+    plain = [row.to_json() for row in sorted(rows, key=lambda row: row.key)]
+    for row in plain:
+        row |= {name: json.dumps(row[name], sort_keys=True) for name in _AS_TEXT}
+    table = pa.Table.from_pylist(plain).replace_schema_metadata({"gaploop": SCHEMA})
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    write_atomically(path, buffer.getvalue())
+
+
+def load_rows(path: Path) -> list[Row]:
+    """Return the rows of a parquet file.
+
+    Raises:
+        UnusableInputError: there is no such file, or it holds something else.
+    """
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UnusableInputError(f"{path}: no results of the study ({error}).") from None
+    if (table.schema.metadata or {}).get(b"gaploop") != SCHEMA.encode():
+        raise UnusableInputError(f"{path}: a parquet file, but not of {SCHEMA}.")
+    rows = table.to_pylist()
+    return [
+        Row.from_json({**row, **{name: json.loads(row[name]) for name in _AS_TEXT}}) for row in rows
+    ]

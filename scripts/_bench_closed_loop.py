@@ -1,0 +1,98 @@
+"""`gaploop bench closed_loop`: targeted demonstrations against uniform ones.
+
+Runs the study of docs/closed_loop_protocol.md, or a part of it; sim-to-sim. Rows are kept as they
+come, so the same command goes on; figures come from the rows alone: --data=FILE.parquet makes them
+from stored ones without running anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.core.files import write_atomically
+from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    from gaploop.finetune.proof.design import Part
+    from gaploop.finetune.proof.rows import Row
+    from gaploop.scripts.bench import BenchConfig
+
+ROWS: Final = "closed_loop.parquet"
+PICTURE: Final = "closed_loop.png"
+
+
+def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
+    """Run the cells that have no row yet, or read rows from --data; return the figures."""
+    from gaploop.finetune.proof.report import picture, summary
+    from gaploop.finetune.proof.rows import load_rows
+
+    rows = load_rows(config.data) if config.data else _run(config, folder)
+    write_atomically(folder / PICTURE, picture(rows))
+    return {
+        "evidence": "sim-to-sim",
+        "rows": len(rows),
+        "rollouts": sorted({len(row.after) for row in rows}),
+        "code": sorted({row.code for row in rows}),
+        "figures": summary(rows),
+        "picture": str(folder / PICTURE),
+    }
+
+
+def _run(config: BenchConfig, folder: Path) -> list[Row]:
+    from gaploop.finetune.closed_loop import start_for
+    from gaploop.finetune.proof.rows import load_rows, save_rows
+    from gaploop.finetune.proof.site import SiteJob, run_site
+    from gaploop.finetune.workers import run_jobs
+
+    part, code = _part(config), _code()
+    path = folder / ROWS
+    rows = {row.key: row for row in (load_rows(path) if path.exists() else [])}
+    starts = {task: start_for(task, folder) for task in part.tasks}
+    jobs = [
+        SiteJob(site, part, starts[site.task], folder / site.name, code) for site in part.sites()
+    ]
+    with options.progress("Sites", total=len(jobs)) as advance:
+        for done in run_jobs(run_site, jobs, config.workers, config.ray.address):
+            rows |= {row.key: row for row in done}
+            save_rows(rows.values(), path)
+            advance()
+    return list(rows.values())
+
+
+def _part(config: BenchConfig) -> Part:
+    from gaploop.finetune.proof.design import QUICK, Arm, Part
+
+    given: dict[str, Any] = {
+        "tasks": tuple(config.tasks),
+        "gaps": tuple(config.gaps),
+        "budgets": tuple(config.budgets),
+        "arms": tuple(Arm(a) if a in list(Arm) else a for a in config.arms),
+        "seeds": tuple(range(config.seed, config.seed + config.seeds)),
+        "rollouts": config.n,
+    }
+    base = QUICK if config.quick else Part()
+    return replace(base, **{name: value for name, value in given.items() if value})
+
+
+def _code() -> str:
+    """Return a hash of the program: every module's path and text."""
+    import gaploop
+
+    root = Path(gaploop.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Return the figures as Markdown."""
+    from gaploop.finetune.proof.report import table as figures
+
+    rollouts = ", ".join(map(str, result["rollouts"]))
+    head = f"Sim-to-sim, {result['rows']} cells, {rollouts} paired rollouts a policy."
+    return f"{head} Picture: {result['picture']}\n\n{figures(result['figures'])}"
