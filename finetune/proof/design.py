@@ -144,13 +144,6 @@ class Part:
         return [(arm, n) for n in self.budgets for arm in budgeted] + [(arm, 0) for arm in free]
 
 
-QUICK: Final = Part(
-    gaps=(GapDimension.SPATIAL_GEOMETRY.value,), seeds=(0,), budgets=(5,),
-    arms=(Arm.TARGETED, Arm.UNIFORM), rollouts=4, diagnosed=6, steps=20,
-)  # fmt: skip
-"""Whether it runs; its figures mean nothing."""
-
-
 @cache
 def mixtures() -> tuple[tuple[GapDimension, GapDimension], ...]:
     """Return the pairs of dimensions of the five mixtures."""
@@ -161,6 +154,13 @@ def mixtures() -> tuple[tuple[GapDimension, GapDimension], ...]:
 
 GAPS: Final = (*(d.value for d in COSTLY), *(f"mixture_{i}" for i in range(1, MIXTURES + 1)))
 """All gaps of the design by name."""
+
+
+QUICK: Final = Part(
+    gaps=(GapDimension.SPATIAL_GEOMETRY.value,), seeds=(0,), budgets=(5,),
+    arms=(Arm.TARGETED, Arm.UNIFORM), rollouts=4, diagnosed=6, steps=20,
+)  # fmt: skip
+"""Whether it runs; its figures mean nothing."""
 
 
 def draw_site(task: str, gap: str, seed: int) -> Site:

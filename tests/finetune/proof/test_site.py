@@ -1,0 +1,48 @@
+"""A site's cells: what is there isn't done again, and arms that record the same share it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from made_rows import row
+
+from gaploop.core.files import write_json
+from gaploop.core.vocabulary import GapDimension
+from gaploop.finetune.closed_loop import Start, start_for
+from gaploop.finetune.proof.design import Arm, Part, draw_site
+from gaploop.finetune.proof.site import SiteJob, run_site
+
+SPATIAL = GapDimension.SPATIAL_GEOMETRY.value
+
+
+def test_cells_that_have_a_row_are_not_run_again(tmp_path: Path) -> None:
+    site, part = draw_site("pick_place", SPATIAL, 0), Part(budgets=(5,), arms=(Arm.UNIFORM,))
+    kept = row("uniform", 5, 0.5)
+    write_json(tmp_path / "row_uniform_5.json", kept.to_json())
+    nothing = Start(str(tmp_path / "no_such_policy"), tmp_path / "no_such_takes")
+    assert run_site(SiteJob(site, part, nothing, tmp_path, "c")) == [kept]
+
+
+@pytest.mark.slow
+def test_a_site_is_run_from_base_to_rows(tmp_path: Path) -> None:
+    part = Part(
+        gaps=(SPATIAL,), seeds=(0,), budgets=(3,), rollouts=2, diagnosed=4, steps=4,
+        arms=(Arm.TARGETED, Arm.UNIFORM, Arm.ORACLE, Arm.REMEDY),
+    )  # fmt: skip
+    (site,) = part.sites()
+    start = start_for("pick_place", tmp_path, 3)
+    rows = {r.arm: r for r in run_site(SiteJob(site, part, start, tmp_path / site.name, "c"))}
+    assert list(rows) == ["targeted", "uniform", "oracle", "remedy"]
+    assert all(len(r.before) == len(r.after) == 2 for r in rows.values())
+    assert rows["uniform"].takes == 3
+    assert len(rows["uniform"].planned) == 3
+    assert rows["oracle"].planned == {SPATIAL: 3}
+    assert rows["remedy"].takes == 0
+    if rows["targeted"].planned == rows["oracle"].planned:
+        assert rows["targeted"].data == rows["oracle"].data  # recorded and trained once
+    assert rows["uniform"].data != rows["oracle"].data
