@@ -5,7 +5,8 @@ cell of the benchmark is one task and one seed, which draws the gap's direction,
 adapter. In every cell: the base before; LoRA at each share of real takes (the sweep); the share
 that `--mix.real=auto` chooses, from the takes alone; all weights instead of LoRA; success in
 nominal simulation before and after. Scenes are the same for all policies of a cell, so
-differences are paired. Files are kept: the same command goes on.
+differences are paired. The sweep over shares is done on the first task. Files are kept: the same
+command goes on.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Size:
     part: float
 
 
-FULL: Final = Size(len(TASKS), SEEDS, 40, 100, 4, 1.0)
+FULL: Final = Size(len(TASKS), SEEDS, 40, 100, 2, 1.0)
 QUICK: Final = Size(1, 1, 6, 8, 1, 0.1)
 
 
@@ -131,24 +132,25 @@ class _Runs:
 
         before = self._rate(self.start.base, "base", on_target=True)
         nominal = self._rate(self.start.base, "nominal_base", on_target=False)
-        sweep = {share: self._tuned(f"lora_{share:g}", share, full=False) for share in CANDIDATES}
+        shares = CANDIDATES if self.target.task == next(iter(TASKS)) else (SHARE,)
+        sweep = {share: self._tuned(f"lora_{share:g}", share, full=False) for share in shares}
         full = self._tuned("full", SHARE, full=True)
-        choice = chosen_share(self._options("auto", SHARE, full=False), lambda _arm: None)
         kept = self._rate(self._policy(f"lora_{SHARE:g}"), "nominal_lora", on_target=False)
-        best = max(sweep, key=lambda s: (sweep[s].rate, s))
-        return {
+        result: dict[str, Any] = {
             "before": _json(before),
             "sweep": {f"{s:g}": _json(e) for s, e in sweep.items()},
             "full": _json(full),
-            "auto": choice.share,
-            "best": best,
             "nominal_before": _json(nominal),
             "nominal_lora": _json(kept),
             "gain": _points(before, sweep[SHARE]),
             "lora_minus_full": _points(full, sweep[SHARE]),
-            "auto_minus_best": _points(sweep[best], sweep[choice.share]),
             "retention": _points(nominal, kept),
         }
+        if len(sweep) > 1:
+            auto = chosen_share(self._options("auto", SHARE, full=False), lambda _arm: None).share
+            best = max(sweep, key=lambda s: (sweep[s].rate, s))
+            result |= {"auto": auto, "auto_minus_best": _points(sweep[best], sweep[auto])}
+        return result
 
     def _options(self, name: str, share: float, full: bool) -> AdaptOptions:
         from gaploop.finetune.tuning.presets import PRESETS
@@ -230,7 +232,9 @@ def _over(cells: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> dict[str,
         mine = [c for c in cells if task in (c["task"], "all")]
         result[task] = {}
         for name in FIGURES:
-            values = np.array([c[name]["points"] for c in mine])
+            values = np.array([c[name]["points"] for c in mine if name in c])
+            if not len(values):
+                continue
             low = high = None
             if len(values) > 1:
                 half = float(
@@ -238,10 +242,10 @@ def _over(cells: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> dict[str,
                 )
                 low, high = float(values.mean()) - half, float(values.mean()) + half
             result[task][name] = {
-                "points": float(values.mean()) if len(values) else None,
+                "points": float(values.mean()),
                 "interval": [low, high],
                 "cells": len(values),
-                "pairs": sum(c[name]["n"] for c in mine),
+                "pairs": sum(c[name]["n"] for c in mine if name in c),
                 "aim": AIMS.get(name),
             }
     return result
@@ -258,17 +262,17 @@ def table(result: Mapping[str, Any]) -> str:
     ]
     for task, figures in result["over_cells"].items():
         for name, figure in figures.items():
-            if figure["points"] is not None:
-                lines.append(f"{task:<12} {FIGURES[name]:<46} {_figure(figure)}")
+            lines.append(f"{task:<12} {FIGURES[name]:<46} {_figure(figure)}")
     lines += ["", *map(_cell_line, result["cells"]), "", *_speed_lines(result["speed"])]
     return "\n".join(lines)
 
 
 def _cell_line(cell: Mapping[str, Any]) -> str:
     shares = ", ".join(f"{share}: {e['rate']:.0%}" for share, e in cell["sweep"].items())
+    auto = f" (auto {cell['auto']:g})" if "auto" in cell else ""
     return (
         f"{cell['task']} {cell['seed']}: base {cell['before']['rate']:.0%}; LoRA by share of real "
-        f"takes {shares} (auto {cell['auto']:g}); all weights {cell['full']['rate']:.0%}; nominal "
+        f"takes {shares}{auto}; all weights {cell['full']['rate']:.0%}; nominal "
         f"{cell['nominal_before']['rate']:.1%} to {cell['nominal_lora']['rate']:.1%}"
     )
 
