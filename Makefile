@@ -7,7 +7,8 @@ STAMP := .venv/.gaploop-setup
 PYTEST := $(BIN)/pytest -q
 # These run control loops and emulated arms in real time and would starve each other; the others
 # share two cores.
-REALTIME := tests/teleop tests/collect tests/scripts
+REALTIME := tests/collect tests/scripts $(addprefix tests/teleop/,emulator lerobot_devices preflight \
+    test_control.py test_loop.py)
 TWO := -n 2 --dist=loadfile $(addprefix --ignore=,$(REALTIME))
 
 # Small models and a shared machine: more threads are slower (measured 4 to 11 times).

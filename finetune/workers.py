@@ -9,9 +9,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
 from typing import Any, Final
 
 from gaploop.core.errors import GaploopError, UnusableInputError
@@ -67,13 +69,22 @@ def _pool(workers: int) -> ProcessPoolExecutor:
     """
     if workers not in _pools:
         context = multiprocessing.get_context("spawn")
-        _pools[workers] = ProcessPoolExecutor(workers, context, _use_one_thread)
+        _pools[workers] = ProcessPoolExecutor(workers, context, _begin)
     return _pools[workers]
 
 
-def _use_one_thread() -> None:
+def _begin() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # read by torch, which is not imported yet
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches them, too: who waits decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Wait until the process that asked for the work is gone, however it ended, and go as well."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def _on_ray[J, R](work: Callable[[J], R], jobs: Iterable[J], address: str) -> Iterator[R]:
