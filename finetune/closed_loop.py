@@ -57,6 +57,7 @@ SIM_SEEDS: Final = 700_000
 """Scenes of the nominal takes that are mixed in begin here."""
 SIM_TAKES: Final = 40
 """Nominal takes that are mixed in."""
+DIAGNOSIS: Final = "diagnosis.json"
 PACKAGED_TASK: Final = "pick_place"
 """Task of the packaged base."""
 BASE_TAKES: Final = 400
@@ -216,6 +217,9 @@ def roll_out_and_diagnose(
     target: TargetCell, folder: Path, base: str | Path, rollouts: int, say: Say = silent
 ) -> Diagnosis:
     """Record rollouts of the base on the target and diagnose them; what `folder` holds is kept."""
+    path = folder / DIAGNOSIS
+    if path.exists():
+        return load_diagnosis(path)
     return _diagnose(_roll_out(target, folder, base, rollouts, say), folder, say)
 
 
@@ -243,16 +247,13 @@ def _roll_out(target: TargetCell, folder: Path, base: str | Path, n: int, say: S
 
 def _diagnose(journal: Path, folder: Path, say: Say) -> Diagnosis:
     """Diagnose the rollouts, label them with what was found, and publish them."""
-    path = folder / "diagnosis.json"
-    if path.exists():
-        return load_diagnosis(path)
     say("Diagnosing", 0, 1)
     diagnosis = diagnose(read_journal(journal), source=str(journal.name))
     for take in diagnosis.takes:
         for event in suggested_labels(take):
             labels.append(journal / LABELS, event)
     publish(journal, folder / "rollouts", "local/rollouts")
-    save_diagnosis(diagnosis, path)
+    save_diagnosis(diagnosis, folder / DIAGNOSIS)
     say("Diagnosing", 1, 1)
     return diagnosis
 
