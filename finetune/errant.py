@@ -13,7 +13,7 @@ import numpy as np
 from gaploop.core.errors import unknown_choice
 from gaploop.core.types import FloatArray, Image, LeaderSample
 from gaploop.sim.cell import Cell
-from gaploop.sim.expert import GRIPPER_OPEN_RAD, ScriptedLeader, Stage
+from gaploop.sim.expert import ScriptedLeader, Stage
 from gaploop.sim.kinematics import from_polar, polar
 from gaploop.sim.tracker import Calibration, Tracker
 
@@ -34,7 +34,7 @@ class MisledTracker(Tracker):
     """
 
     def __init__(self, cell: Cell, object_m: FloatArray, target_m: FloatArray) -> None:
-        super().__init__(Calibration.nominal(cell.image_size, cell.task))
+        super().__init__(Calibration.nominal(cell.image_size, cell.task, cell.arm))
         self._shifts = ((0, object_m), (3, target_m))
 
     def observe(self, image: Image, t_s: float = 0.0) -> FloatArray:
@@ -62,7 +62,7 @@ class ErrantLeader:
     def __init__(self, cell: Cell, error: str, seed: int, error_seed: int = 0) -> None:
         if error not in ERRORS + HELD_OUT_ERRORS:
             raise unknown_choice("error", error, ERRORS + HELD_OUT_ERRORS)
-        self._error = error
+        self._error, self._open_rad, self._n_arm = error, cell.arm.grip.open_rad, cell.arm.n_arm
         self._rng = np.random.default_rng([seed, error_seed, 41])
         shifts: dict[str, FloatArray] = {"object": np.zeros(2), "target": np.zeros(2)}
         if error in ("wrong_target", "grasps_beside"):
@@ -77,7 +77,7 @@ class ErrantLeader:
     def _draw(self) -> None:
         self._errs_at_s = float(self._rng.uniform(0.8, 2.4))
         self._late_s = float(self._rng.uniform(0.1, 0.9))
-        self._away_rad = self._rng.uniform(-0.5, 0.5, 5)
+        self._away_rad = self._rng.uniform(-0.5, 0.5, self._n_arm)
         self._since_s: float | None = None
         self._held: FloatArray | None = None
 
@@ -95,9 +95,9 @@ class ErrantLeader:
         asked = self._script.read(t_s)
         q_rad = np.array(asked.q_rad)
         if self._error == "early_release" and self._carrying(t_s):
-            q_rad[5] = GRIPPER_OPEN_RAD
+            q_rad[-1] = self._open_rad
         elif self._error == "never_closes":
-            q_rad[5] = max(q_rad[5], GRIPPER_OPEN_RAD)
+            q_rad[-1] = max(q_rad[-1], self._open_rad)
         elif self._error in ("stops", "wanders") and t_s >= self._errs_at_s:
             q_rad = self._astray(q_rad, t_s)
         return LeaderSample(t_s, q_rad)
@@ -116,5 +116,5 @@ class ErrantLeader:
             return self._held
         share = min((t_s - self._errs_at_s) / 1.5, 1.0)
         goal = self._held.copy()
-        goal[:5] += self._away_rad
+        goal[:-1] += self._away_rad
         return np.asarray(self._held + (goal - self._held) * (3 * share**2 - 2 * share**3))

@@ -1,4 +1,4 @@
-"""The embedded SO-101 tabletop cell in MuJoCo.
+"""The embedded tabletop cell in MuJoCo.
 
 The nominal cell is "sim"; the same cell with injected gaps stands for the real one, and text
 and reports call results between the two sim-to-sim.
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import unknown_choice
 from gaploop.core.types import CameraFrame, FollowerState
 from gaploop.sim import scene, units
+from gaploop.sim.arms import SO101, arm_named
 from gaploop.sim.camera import OverheadCamera
 from gaploop.sim.conditions import OBJECTS, parse_conditions
 from gaploop.sim.gaps import draw_gaps
@@ -35,22 +36,19 @@ from gaploop.sim.placement import distractor_poses, place_task
 from gaploop.sim.tasks import TASKS, is_success
 from gaploop.sim.watch import Watch
 
-# LeRobot's so101_follower limits the gripper to half its torque (Max_Torque_Limit 500).
-GRIPPER_TORQUE_NM = 0.5 * units.STALL_TORQUE_NM
-
 
 class Cell:
-    """An SO-101 arm at a table with an object, a target and an overhead camera.
+    """An arm at a table with an object, a target and an overhead camera.
 
     Attributes:
+        arm: which arm.
         joint_names: order of all joint arrays.
-        joint_limits_rad: lower and upper limit [rad], shape (6, 2).
+        joint_limits_rad: lower and upper limit [rad], shape (n_joints, 2).
         control_hz: rate at which telemetry is worth reading [Hz].
         fps: policy rate [Hz].
         injected: the gaps as drawn; privileged.
     """
 
-    joint_names = scene.JOINT_NAMES
     control_hz = 100.0
     fps = 50.0
 
@@ -64,6 +62,7 @@ class Cell:
         image_size: int = 192,
         camera_hz: float = 25.0,
         camera_latency_s: float = 0.0,
+        robot: str = SO101.name,
     ) -> None:
         """Build the cell and reset it to seed 0.
 
@@ -75,13 +74,17 @@ class Cell:
             image_size: width and height of the camera's pictures [px].
             camera_hz: pictures per second.
             camera_latency_s: age of the newest picture when it becomes available [s].
+            robot: one of arms.ARMS.
 
         Raises:
-            UnusableInputError: for an unknown task, dimension, mechanism or condition.
+            UnusableInputError: for an unknown task, dimension, mechanism, condition or arm, or an
+                arm whose model isn't installed.
         """
         if task not in TASKS:
             raise unknown_choice("task", task, TASKS)
         self.task = task
+        self.arm = arm_named(robot)
+        self.joint_names = self.arm.joint_names
         self.image_size = image_size
         self.camera_hz = camera_hz
         self._gap_seed = gap_seed
@@ -89,8 +92,8 @@ class Cell:
         self.injected = draw_gaps(gaps or {}, gap_seed)
         self._gaps = [gap for gap in self.injected if gap.severity > 0.0]
         self._build_model()
-        self._commands = CommandPath(self._gaps)
-        self._sensors = SensorPath(self._gaps)
+        self._commands = CommandPath(self._gaps, self.arm)
+        self._sensors = SensorPath(self._gaps, self.arm)
         self._camera = OverheadCamera(
             self._model,
             self._gaps,
@@ -104,17 +107,25 @@ class Cell:
     def _build_model(self) -> None:
         kind = OBJECTS[self.conditions.object]
         options = scene.SceneOptions(
-            self.task, self.conditions.background, kind.half_size_m, kind.shape, kind.mass_kg
+            self.task,
+            self.arm,
+            self.conditions.background,
+            kind.half_size_m,
+            kind.shape,
+            kind.mass_kg,
         )
         hand = hand_gap(self.conditions.human, self._gaps)
-        edits = scene_edits(self.conditions, self._gaps, self._gap_seed)
+        edits = scene_edits(self.conditions, self._gaps, self._gap_seed, self.arm)
         options = object_options(options, self._gaps)
         options = replace(options, edits=edits + ((add_hand,) if hand else ()))
         self._options = options
         self._model = scene.build_model(options)
-        self._model.actuator("gripper").forcerange[:] = (-GRIPPER_TORQUE_NM, GRIPPER_TORQUE_NM)
-        apply_to_model(self._model, self.conditions, self._gaps)
-        weaken_servos(self._model, self._gaps)
+        self._model.actuator("gripper").forcerange[:] = (
+            -self.arm.servos.gripper_nm,
+            self.arm.servos.gripper_nm,
+        )
+        apply_to_model(self._model, self.conditions, self._gaps, self.arm)
+        weaken_servos(self._model, self._gaps, self.arm)
         self._data = mujoco.MjData(self._model)
         self._hand = Hand(self._model, hand) if hand else None
         self._index_model()
@@ -126,7 +137,9 @@ class Cell:
         self._dof = np.array([int(j.dofadr[0]) for j in joints])
         self._servos = np.array([model.actuator(name).id for name in self.joint_names])
         self.joint_limits_rad = np.array([j.range for j in joints], dtype=np.float64)
-        self._watch = Watch(model, self._data, self._options.object_half_size_m[2])
+        self._watch = Watch(
+            model, self._data, self._options.object_half_size_m[2], self.arm.finger_bodies
+        )
 
     @property
     def model(self) -> mujoco.MjModel:
@@ -149,12 +162,16 @@ class Cell:
         mujoco.mj_resetData(self._model, self._data)
         self._table_z = float(self._model.body("table").pos[2])
         rest_z = self._table_z + self._options.object_half_size_m[2]
-        q_home = np.asarray(scene.HOME_Q_RAD) + rng.normal(0.0, 0.01, 6)
+        q_home = np.asarray(self.arm.home_q_rad) + rng.normal(0.0, 0.01, len(self.joint_names))
         self._data.qpos[self._qpos] = q_home
+        scene.settle_gears(self._model, self._data)
         self._data.ctrl[self._servos] = q_home
         self._data.ctrl[len(self._servos) :] = 1.0  # adhesion pads, where there are any
-        place_task(self._model, self._data, rng, rest_z, self._table_z, self.conditions)
-        distractor_poses(self._model, self._data, np.random.default_rng([seed, 12]), self._table_z)
+        centre = np.array(self.arm.spawn_centre_m)
+        model, data = self._model, self._data
+        place_task(model, data, rng, rest_z, self._table_z, self.conditions, centre)
+        distractors = np.random.default_rng([seed, 12])
+        distractor_poses(model, data, distractors, self._table_z, centre)
         self._reset_paths(seed, q_home)
         mujoco.mj_forward(self._model, self._data)
         self._camera.reset([self._gap_seed, seed, 23], self._data)
@@ -163,7 +180,7 @@ class Cell:
         self._steps = 0
         self._residual_s = 0.0
         self._goal = q_home.copy()
-        self._temperature_c = np.full(6, units.AMBIENT_TEMPERATURE_C)
+        self._temperature_c = np.full(len(self.joint_names), units.AMBIENT_TEMPERATURE_C)
         self._temperature_t_s = 0.0
         self._commands.reset(q_home, np.random.default_rng([self._gap_seed, seed, 24]))
         self._sensors.reset(np.random.default_rng([self._gap_seed, seed, 21]))
@@ -172,7 +189,7 @@ class Cell:
             self._hand.reset(rng, self._data, self._table_z)
 
     def command(self, q_rad: NDArray[np.float64]) -> None:
-        """Set the goal of the position servos [rad], shape (6,)."""
+        """Set the goal of the position servos [rad], shape (n_joints,)."""
         if self._sensors.bus_out(self.now_s):
             return
         self._goal = np.clip(q_rad, self.joint_limits_rad[:, 0], self.joint_limits_rad[:, 1])
@@ -211,7 +228,7 @@ class Cell:
         """What the servos report, through the sensors' faults."""
         now_s = self.now_s
         torque_nm = self._data.actuator_force[self._servos].copy()
-        current_a = units.current_from_torque(torque_nm)
+        current_a = self.arm.servos.current_a(torque_nm)
         self._warm_up(now_s, current_a)
         position = self._sensors.position(now_s, self._data.qpos[self._qpos].copy())
         step = units.ENCODER_STEP_RAD
@@ -220,13 +237,13 @@ class Cell:
             position_rad=np.round(position / step) * step,
             velocity_rad_s=self._data.qvel[self._dof].copy(),
             current_a=current_a,
-            load_pct=100.0 * torque_nm / units.STALL_TORQUE_NM,
+            load_pct=100.0 * torque_nm / np.asarray(self.arm.servos.stall_nm),
             temperature_c=np.round(self._temperature_c),
             voltage_v=np.full(
-                6,
+                len(self.joint_names),
                 round(units.SUPPLY_VOLTAGE_V - units.SUPPLY_RESISTANCE_OHM * current_a.sum(), 1),
             ),
-            status=np.zeros(6, dtype=np.int64),
+            status=np.zeros(len(self.joint_names), dtype=np.int64),
         )
 
     def _warm_up(self, now_s: float, current_a: NDArray[np.float64]) -> None:

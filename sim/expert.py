@@ -29,11 +29,7 @@ DESCEND_M = -0.001
 CARRY_M = 0.050
 LIFT_EXTRA_M = 0.018  # where lifting is the task: clearly above the height that counts
 RELEASE_M = 0.006
-GRIPPER_OPEN_RAD = 0.75
-GRIPPER_CLOSED_RAD = -0.10
-FIXED_JAW_X_M = 0.020  # inner face of the fixed jaw along the tool's x axis
 JAW_CLEARANCE_M = 0.006  # left between the fixed jaw and the object's face
-WIDEST_GRIP_M = 0.026  # half width that still fits between the open jaws
 
 ARRIVED_M = 0.004
 ARRIVED_RAD = 0.06
@@ -102,6 +98,7 @@ class ScriptedLeader:
         if sees not in ("scene", "tracker"):
             raise unknown_choice("sight", sees, ("scene", "tracker"), "sees")
         self._cell = cell
+        self._grip = cell.arm.grip
         self._seed = seed
         self._noise = noise
         self._sight: Sight = SceneSight(cell) if sees == "scene" else TrackerSight(cell, tracker)
@@ -116,7 +113,7 @@ class ScriptedLeader:
         self._sight.reset()
         self._attempts_left = self._retries
         self._habits = self._draw_habits()
-        self._motion = ToolMotion(self._rng, self._noise)
+        self._motion = ToolMotion(self._rng, self._noise, self._cell.arm)
         self._motion.reset(self._cell.read().position_rad, self._habits.speed)
         self._held_x_m = 0.0
         self._last_t_s: float | None = None
@@ -178,25 +175,25 @@ class ScriptedLeader:
         if self._stage <= Stage.DESCEND:
             return self._grasp
         if self._stage is Stage.CLOSE:
-            return replace(self._grasp, gripper_rad=GRIPPER_CLOSED_RAD)
+            return replace(self._grasp, gripper_rad=self._grip.shut_rad)
         if self._stage is Stage.LIFT:
             height_m = view.rest_z_m + CARRY_M + self._habits.height_m
             height_m += LIFT_EXTRA_M if self._cell.task == "pick_lift" else 0.0
-            return replace(self._grasp, height_m=height_m, gripper_rad=GRIPPER_CLOSED_RAD)
+            return replace(self._grasp, height_m=height_m, gripper_rad=self._grip.shut_rad)
         return self._place_goal(view)
 
     def _grasp_goal(self, view: View) -> ToolGoal:
         """Tool pose that puts the object between the jaws, a face near the fixed one."""
         azimuth, _ = polar(view.object_xy_m)
-        turn, half_m = _best_grip(view, azimuth)
+        turn, half_m = _best_grip(view, azimuth, self._grip.widest_m)
         jaw = azimuth + np.pi + turn + self._habits.yaw_rad
-        reach_m = FIXED_JAW_X_M - half_m - JAW_CLEARANCE_M + self._habits.jaw_m
+        reach_m = self._grip.beside_m(half_m, JAW_CLEARANCE_M) + self._habits.jaw_m
         xy = view.object_xy_m - reach_m * np.array([np.cos(jaw), np.sin(jaw)])
         height_m = view.object_z_m + DESCEND_M
         if self._stage is Stage.APPROACH:
             height_m = view.object_z_m + APPROACH_M + self._habits.height_m
             height_m += 0.06 if view.hand_near else 0.0
-        return ToolGoal(xy, height_m, jaw - np.pi - polar(xy)[0], GRIPPER_OPEN_RAD)
+        return ToolGoal(xy, height_m, jaw - np.pi - polar(xy)[0], self._grip.open_rad)
 
     def _place_goal(self, view: View) -> ToolGoal:
         """Tool pose that puts the held object on the goal, or above it."""
@@ -210,13 +207,13 @@ class ScriptedLeader:
         low = self._stage in (Stage.LOWER, Stage.OPEN)
         height_m = view.rest_z_m + view.stack_m + (RELEASE_M if low else CARRY_M)
         opened = self._stage >= Stage.OPEN
-        return ToolGoal(xy, height_m, turn, GRIPPER_OPEN_RAD if opened else GRIPPER_CLOSED_RAD)
+        return ToolGoal(xy, height_m, turn, self._grip.open_rad if opened else self._grip.shut_rad)
 
     def _held_offset(self, view: View) -> float:
         """Where the object is in the gripper, along the tool's x axis [m]."""
         axis = self._motion.jaw_axis(view.tool_m[:2], self._motion.turn_rad)
         if not self._sight.corrects:
-            return FIXED_JAW_X_M - float(view.half_size_m[0])
+            return self._grip.beside_m(float(view.half_size_m[0]), 0.0)
         return float(np.clip((view.object_xy_m - view.tool_m[:2]) @ axis, -0.02, 0.02))
 
     def _change_stage(self, view: View, period_s: float) -> None:
@@ -273,14 +270,14 @@ class ScriptedLeader:
         self._motion.correction_m = np.clip(total, -LARGEST_CORRECTION_M, LARGEST_CORRECTION_M)
 
 
-def _best_grip(view: View, azimuth_rad: float) -> tuple[float, float]:
+def _best_grip(view: View, azimuth_rad: float, widest_m: float) -> tuple[float, float]:
     """Jaw angle nearest to wrist_roll 0 at which the object fits, and the half width there."""
     if not view.has_faces:
         return 0.0, float(view.half_size_m[0])
     turn = fold_square(view.object_yaw_rad - azimuth_rad)
     quarters = round((view.object_yaw_rad - azimuth_rad - turn) / (np.pi / 2.0))
     half_m = float(view.half_size_m[quarters % 2])
-    if half_m <= WIDEST_GRIP_M and half_m <= 1.3 * float(view.half_size_m[:2].min()):
+    if half_m <= widest_m and half_m <= 1.3 * float(view.half_size_m[:2].min()):
         return turn, half_m
     turn += -np.pi / 2.0 if turn > 0 else np.pi / 2.0
     return turn, float(view.half_size_m[(quarters + 1) % 2])

@@ -16,11 +16,11 @@ class CellFollower:
     """The cell's arm; implements core's `Follower`. The gripper's unit is 0 to 100, not degrees."""
 
     name = "follower"
-    robot_type = "so101_sim"
     units = "deg"
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
+        self.robot_type = cell.arm.robot_type
         self.joint_names: tuple[str, ...] = tuple(cell.joint_names)
         self.joint_limits_rad: FloatArray = cell.joint_limits_rad
 
@@ -39,12 +39,12 @@ class CellFollower:
         """Do nothing: a simulated arm can't hurt anybody."""
 
     def to_units(self, q_rad: FloatArray) -> FloatArray:
-        """Convert joint angles [rad], shape (6,), to LeRobot's degrees and gripper percent."""
-        return to_degrees(q_rad)
+        """Convert joint angles [rad], gripper last, to LeRobot's degrees and gripper percent."""
+        return to_degrees(q_rad, self._cell.arm)
 
     def from_units(self, values: FloatArray) -> FloatArray:
-        """Convert LeRobot's degrees and gripper percent, shape (6,), to joint angles [rad]."""
-        return from_degrees(values)
+        """Convert LeRobot's degrees and gripper percent to joint angles [rad]."""
+        return from_degrees(values, self._cell.arm)
 
     def close(self) -> None:
         """Free the cell's renderer; a simulated arm has no torque to take off."""

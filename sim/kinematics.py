@@ -1,6 +1,6 @@
-"""Inverse kinematics of the SO-101 for grasps from above.
+"""Inverse kinematics of the cell's arms for grasps from above.
 
-Damped least squares over all six rows (Nakamura and Hanafusa 1986): the arm has five joints,
+Damped least squares over all six rows (Nakamura and Hanafusa 1986): an arm may have five joints,
 so the tilt it cannot reach is traded against position by a small orientation weight.
 """
 
@@ -10,9 +10,11 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.sim.scene import JOINT_NAMES
+from gaploop.sim.arms import SO101, CellArm
+from gaploop.sim.so101 import PAN_AXIS_X_M
 
-PAN_AXIS_X_M = 0.0388353  # where the shoulder_pan axis meets the table, from the arm model
+__all__ = ["PAN_AXIS_X_M", "TCP_SITE", "ArmIk", "fold_square", "from_polar", "polar"]
+
 TCP_SITE = "gripperframe"
 ORIENTATION_WEIGHT_M = 0.04  # 1 rad of tilt counts as 4 cm: position is kept, tilt gives way
 DAMPING = 1e-5  # [m^2]; small against the squared row norms (about 1e-2 m^2)
@@ -22,14 +24,16 @@ STEP_LIMIT_RAD = 0.25  # per iteration: keeps the linearisation honest
 class ArmIk:
     """Joint angles that put the gripper somewhere, pointing down."""
 
-    def __init__(self, model: mujoco.MjModel) -> None:
-        """Use `model` for its kinematics only; it must contain the arm first."""
+    def __init__(self, model: mujoco.MjModel, arm: CellArm = SO101) -> None:
+        """Use `model` for its kinematics only; it must contain `arm` first."""
         self._model = model
         self._data = mujoco.MjData(model)
         self._site = model.site(TCP_SITE).id
-        self._dofs = [int(model.joint(name).dofadr[0]) for name in JOINT_NAMES[:5]]
-        self._low = np.array([model.joint(name).range[0] for name in JOINT_NAMES[:5]])
-        self._high = np.array([model.joint(name).range[1] for name in JOINT_NAMES[:5]])
+        names = arm.joint_names[:-1]
+        self._n = len(names)
+        self._dofs = [int(model.joint(name).dofadr[0]) for name in names]
+        self._low = np.array([model.joint(name).range[0] for name in names])
+        self._high = np.array([model.joint(name).range[1] for name in names])
         self._jacp = np.zeros((3, model.nv))
         self._jacr = np.zeros((3, model.nv))
 
@@ -46,18 +50,18 @@ class ArmIk:
             position_m: wanted tool centre in the base frame [m], shape (3,).
             jaw_angle_rad: direction of the tool's x axis (towards the fixed jaw) about the
                 vertical [rad].
-            q_start_rad: where to start from [rad], shape (5,) or (6,).
+            q_start_rad: where to start from [rad], with or without the gripper.
             iterations: steps of the solver.
 
         Returns:
-            Arm joint positions [rad], shape (5,), inside the joint limits.
+            Arm joint positions [rad], shape (n_arm,), inside the joint limits.
         """
-        q = np.array(q_start_rad[:5], dtype=np.float64)
+        q = np.array(q_start_rad[: self._n], dtype=np.float64)
         cos, sin = np.cos(jaw_angle_rad), np.sin(jaw_angle_rad)
         wanted = np.array([[cos, sin, 0.0], [sin, -cos, 0.0], [0.0, 0.0, -1.0]])
         for _ in range(iterations):
             error, jacobian = self._error(position_m, wanted, q)
-            normal = jacobian.T @ jacobian + DAMPING * np.eye(5)
+            normal = jacobian.T @ jacobian + DAMPING * np.eye(self._n)
             step = np.linalg.solve(normal, jacobian.T @ error)
             step *= min(1.0, STEP_LIMIT_RAD / (float(np.abs(step).max()) + 1e-12))
             q = np.clip(q + step, self._low, self._high)
@@ -67,7 +71,7 @@ class ArmIk:
         """Pose of the tool centre.
 
         Args:
-            q_rad: joint positions [rad], shape (5,) or (6,).
+            q_rad: joint positions [rad], with or without the gripper.
 
         Returns:
             Position [m], shape (3,), and rotation matrix, shape (3, 3), in the base frame.
@@ -77,7 +81,7 @@ class ArmIk:
         return self._data.site_xpos[self._site].copy(), rotation.copy()
 
     def _place(self, q_rad: NDArray[np.float64]) -> None:
-        self._data.qpos[:5] = q_rad[:5]
+        self._data.qpos[: self._n] = q_rad[: self._n]
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_comPos(self._model, self._data)
 
@@ -98,14 +102,14 @@ class ArmIk:
         error = np.empty(6)
         error[:3] = position_m - self._data.site_xpos[self._site]
         error[3:] = ORIENTATION_WEIGHT_M * turn
-        jacobian = np.empty((6, 5))
+        jacobian = np.empty((6, self._n))
         jacobian[:3] = self._jacp[:, self._dofs]
         jacobian[3:] = ORIENTATION_WEIGHT_M * self._jacr[:, self._dofs]
         return error, jacobian
 
 
 def polar(xy_m: NDArray[np.float64]) -> tuple[float, float]:
-    """Azimuth [rad] and radius [m] of a table point about the shoulder_pan axis."""
+    """Azimuth [rad] and radius [m] of a table point about the first joint's axis."""
     dx, dy = float(xy_m[0]) - PAN_AXIS_X_M, float(xy_m[1])
     return float(np.arctan2(dy, dx)), float(np.hypot(dx, dy))
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.sim import scene
+from gaploop.sim.arms import SO101, CellArm
 from gaploop.sim.kinematics import ArmIk, from_polar, polar
 
 SPEED_M_S = 0.42
@@ -45,28 +46,28 @@ class ToolGoal:
 
 
 @cache
-def nominal_arm() -> mujoco.MjModel:
+def nominal_arm(arm: CellArm = SO101) -> mujoco.MjModel:
     """The arm as designed, for kinematics; shared, must not be changed."""
-    return scene.build_model(scene.SceneOptions())
+    return scene.build_model(scene.SceneOptions(arm=arm))
 
 
 class ToolMotion:
     """Moves a tool set point towards goals with limited speed and acceleration."""
 
-    def __init__(self, rng: np.random.Generator, tremor: float) -> None:
-        """Use `rng` for tremor, scaled by `tremor` (0 for none)."""
-        self.ik = ArmIk(nominal_arm())
+    def __init__(self, rng: np.random.Generator, tremor: float, arm: CellArm) -> None:
+        """Move `arm`; `rng` draws tremor, scaled by `tremor` (0 for none)."""
+        self.ik = ArmIk(nominal_arm(arm), arm)
         self._rng = rng
         self._tremor_scale = tremor
 
     def reset(self, q_rad: NDArray[np.float64], speed: float) -> None:
-        """Start from rest at `q_rad` [rad], shape (6,), with a factor on the speed limits."""
+        """Start from rest at `q_rad` [rad], gripper last, with a factor on the speed limits."""
         self._q = q_rad.copy()
         position, rotation = self.ik.tcp(q_rad)
         azimuth, radius = polar(position[:2])
         turn = float(np.arctan2(rotation[1, 0], rotation[0, 0])) - azimuth - np.pi
         turn = (turn + np.pi) % (2.0 * np.pi) - np.pi
-        self._at = np.array([azimuth * AZIMUTH_ARM_M, radius, position[2], turn, q_rad[5]])
+        self._at = np.array([azimuth * AZIMUTH_ARM_M, radius, position[2], turn, q_rad[-1]])
         self._rate = np.zeros(5)
         self._speed_factor = speed
         self._tremor = np.zeros(3)
@@ -92,7 +93,7 @@ class ToolMotion:
         """Move the set point for `period_s` [s] towards `goal`.
 
         Returns:
-            Joint command [rad], shape (6,).
+            Joint command [rad], gripper last.
         """
         before_at, before_q = self._at.copy(), self._q.copy()
         error = self._coordinates(goal) - self._at
@@ -113,7 +114,7 @@ class ToolMotion:
         return self._q.copy()
 
     def hold(self) -> NDArray[np.float64]:
-        """Stop and repeat the last joint command [rad], shape (6,)."""
+        """Stop and repeat the last joint command [rad]."""
         self._rate = np.zeros(5)
         return self._q.copy()
 

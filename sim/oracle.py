@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray, SafetyReason, Tick
 from gaploop.sim.cell import Cell
-from gaploop.sim.gaps.scene_effects import FINGER_BODIES
 from gaploop.sim.kinematics import TCP_SITE
 from gaploop.sim.oracle_facts import Record
 from gaploop.sim.oracle_verdict import Happened, verdict
@@ -57,7 +56,7 @@ class Oracle:
         root = model.body(ARM_ROOT).id
         self._is_arm = np.asarray(model.body_rootid) == root
         self._object = model.body("object").id
-        self._jaws = tuple(model.body(name).id for name in FINGER_BODIES)
+        self._jaws = tuple(model.body(name).id for name in cell.arm.finger_bodies)
         self._names = [model.body(k).name for k in range(model.nbody)]
         # What a carried object may lie on or be put on.
         self._ground = {model.body(name).id for name in ("table", "target")} | {0}
@@ -92,14 +91,14 @@ class Oracle:
     def record(self) -> Record:
         """Return everything that was noted since the attempt began."""
         rows, truth = self._rows, self._cell.truth()
-        n = len(rows.t_s)
+        n, joints = len(rows.t_s), len(self._servos)
         tripped = bool(rows.stops and rows.stops[-1])
         return Record(
             task=self._cell.task,
             t_s=np.array(rows.t_s),
-            sent_rad=np.array(rows.sent_rad).reshape(n, 6),
-            set_rad=np.array(rows.set_rad).reshape(n, 6),
-            true_rad=np.array(rows.true_rad).reshape(n, 6),
+            sent_rad=np.array(rows.sent_rad).reshape(n, joints),
+            set_rad=np.array(rows.set_rad).reshape(n, joints),
+            true_rad=np.array(rows.true_rad).reshape(n, joints),
             tool_m=np.array(rows.tool_m).reshape(n, 3),
             object_m=np.array(rows.object_m).reshape(n, 3),
             pinched=np.array(rows.pinched, dtype=np.bool_),

@@ -6,11 +6,12 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.sim.arms import SO101
 from gaploop.sim.conditions import GRID_COLUMNS, GRID_ROWS, Conditions
 from gaploop.sim.scene import CUBE_HALF_SIZE_M, DISC_HALF_HEIGHT_M
 
 # The part of so101-nexus' spawn region that the arm reaches with the gripper pointing down.
-SPAWN_CENTRE_M = np.array([0.15, 0.0])
+SPAWN_CENTRE_M = np.array(SO101.spawn_centre_m)
 SPAWN_RADIUS_M = (0.05, 0.13)
 SPAWN_HALF_ANGLE_RAD = np.radians(75.0)
 FLANK_ANGLE_RAD = np.radians(30.0)
@@ -21,7 +22,10 @@ ATTEMPTS = 200
 
 
 def spawn_point(
-    rng: np.random.Generator, cell: tuple[int, int] | None = None, placement: str = "nominal"
+    rng: np.random.Generator,
+    cell: tuple[int, int] | None = None,
+    placement: str = "nominal",
+    centre_m: NDArray[np.float64] = SPAWN_CENTRE_M,
 ) -> NDArray[np.float64]:
     """Draw a point of the spawn region, of one cell of its grid, or of what lies beside it.
 
@@ -30,6 +34,7 @@ def spawn_point(
         cell: row (by azimuth, right to left) and column (by radius, near to far), or None.
         placement: one of `PLACEMENTS`. The spawn region is a part of a ring: `inner` is what the
             ring leaves free in its middle, `flank` goes on along the ring at both its ends.
+        centre_m: middle of the ring [m], shape (2,).
 
     Returns:
         Position on the table [m], shape (2,).
@@ -45,7 +50,7 @@ def spawn_point(
     elif placement == "flank":
         angle = (2.0 * v - 1.0) * FLANK_ANGLE_RAD
         angle += np.sign(angle) * SPAWN_HALF_ANGLE_RAD
-    return np.asarray(SPAWN_CENTRE_M + radius * np.array([np.cos(angle), np.sin(angle)]))
+    return np.asarray(centre_m + radius * np.array([np.cos(angle), np.sin(angle)]))
 
 
 def place_task(
@@ -55,15 +60,16 @@ def place_task(
     rest_z_m: float,
     table_z_m: float,
     conditions: Conditions,
+    centre_m: NDArray[np.float64],
 ) -> None:
     """Place object and target in `data` and `model`, apart from each other."""
-    object_xy = spawn_point(rng, conditions.grid_cell, conditions.placement)
+    object_xy = spawn_point(rng, conditions.grid_cell, conditions.placement, centre_m)
     yaw = float(rng.uniform(-np.pi, np.pi))
-    target_xy = spawn_point(rng)
+    target_xy = spawn_point(rng, centre_m=centre_m)
     for _ in range(ATTEMPTS):
         if np.linalg.norm(target_xy - object_xy) >= OBJECT_TARGET_GAP_M:
             break
-        target_xy = spawn_point(rng)
+        target_xy = spawn_point(rng, centre_m=centre_m)
     _set_free_body(model, data, "object", np.array([*object_xy, rest_z_m]), yaw)
     if model.body("target").jntnum[0]:
         height = np.array([*target_xy, table_z_m + CUBE_HALF_SIZE_M])
@@ -73,7 +79,11 @@ def place_task(
 
 
 def distractor_poses(
-    model: mujoco.MjModel, data: mujoco.MjData, rng: np.random.Generator, table_z_m: float
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    rng: np.random.Generator,
+    table_z_m: float,
+    centre_m: NDArray[np.float64],
 ) -> None:
     """Place whatever distractors the model has, clear of object, target and each other."""
     address = int(model.joint("object").qposadr[0])
@@ -85,11 +95,11 @@ def distractor_poses(
         name = model.body(body).name
         if not name.startswith("distractor"):
             continue
-        xy = spawn_point(rng)
+        xy = spawn_point(rng, centre_m=centre_m)
         for _ in range(ATTEMPTS):
             if all(np.linalg.norm(xy - other) >= CLEARANCE_M for other in taken):
                 break
-            xy = spawn_point(rng)
+            xy = spawn_point(rng, centre_m=centre_m)
         taken.append(xy)
         height_m = float(model.geom(name).size[2])
         pose = np.array([*xy, table_z_m + height_m])

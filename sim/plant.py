@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import unknown_choice
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.types import FloatArray, FollowerState
-from gaploop.sim import scene, units
+from gaploop.sim import scene
 from gaploop.sim.cell import Cell
 from gaploop.sim.scene import look_at_quat
 
@@ -27,6 +27,7 @@ CAMERAS = ("top", "side")
 """What `serve_cameras` can show."""
 
 _AMBIENT_C = 30.0
+_STALL_A = 2.7  # of an STS3215 at 12 V, Feetech's sheet
 
 
 class ScenePlant(Protocol):
@@ -113,7 +114,7 @@ class MujocoPlant:
             t_s=float(self.data.time),
             position_rad=self.data.qpos[self._qpos].copy(),
             velocity_rad_s=self.data.qvel[self._dof].copy(),
-            current_a=load * units.STALL_CURRENT_A,
+            current_a=load * _STALL_A,
             load_pct=100.0 * load,
             temperature_c=np.full(count, _AMBIENT_C),
             voltage_v=np.full(count, np.nan),

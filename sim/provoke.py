@@ -17,7 +17,7 @@ from gaploop.core.errors import unknown_choice
 from gaploop.core.protocols import Leader
 from gaploop.core.types import FloatArray, LeaderSample
 from gaploop.sim.cell import Cell
-from gaploop.sim.gaps.scene_effects import DISTRACTOR_PREFIX, FINGER_BODIES
+from gaploop.sim.gaps.scene_effects import DISTRACTOR_PREFIX
 from gaploop.sim.kinematics import TCP_SITE, from_polar, polar
 
 SHUT_RAD: Final = 0.30
@@ -111,7 +111,8 @@ class Provoked:
         self._sign = 1.0 if self._rng.random() < 0.5 else -1.0
         self._size = float(self._rng.uniform(0.8, 1.2))
         self._hz = float(self._rng.uniform(2.5, 5.0))
-        self._joints = self._rng.choice(4, 2, replace=False)
+        main = np.array(self._cell.arm.main_joints)
+        self._joints = main[self._rng.choice(4, 2, replace=False)]
         if way.obstacle:
             self._place_obstacle()
 
@@ -144,16 +145,17 @@ class Provoked:
     def _begin(self) -> None:
         """Change the cell's physics, where the way asks for it."""
         model = self._cell.model
-        drives = [model.actuator(n).id for n in ("shoulder_lift", "elbow_flex")]
+        names = [self._cell.joint_names[j] for j in self._cell.arm.main_joints]
+        drives = [model.actuator(n).id for n in names[1:3]]
         if self._way == "hunt":
-            servos = [model.actuator(n).id for n in self._cell.joint_names[:4]]
+            servos = [model.actuator(n).id for n in names]
             model.actuator_biasprm[servos, 2] = 0.0
             model.dof_damping[model.jnt_dofadr[model.actuator_trnid[servos, 0]]] *= 0.05
         elif self._way.startswith("sag"):
             model.actuator_gainprm[drives, 0] *= 1e-3
             model.actuator_biasprm[drives, 1] *= 1e-3
         elif self._way == "grease":
-            bodies = [model.body(name).id for name in FINGER_BODIES]
+            bodies = [model.body(name).id for name in self._cell.arm.finger_bodies]
             model.geom_friction[np.isin(model.geom_bodyid, bodies), 0] = 0.002
         elif self._way == "estop":
             self._estop()
@@ -170,11 +172,11 @@ class Provoked:
         elif way == "misplace" and q[-1] < SHUT_RAD:
             q[0] += 0.25 * self._sign * self._size * min(elapsed_s / 0.6, 1.0)
         elif way == "let_go":
-            q[-1] = 0.75
+            q[-1] = self._cell.arm.grip.open_rad
         elif way == "dither":
             q = self._first(q).copy()
             q[0] += 0.25 * self._size * np.sin(2.2 * elapsed_s)
-            q[3] += 0.10 * self._size * np.sin(1.3 * elapsed_s)
+            q[self._cell.arm.main_joints[3]] += 0.10 * self._size * np.sin(1.3 * elapsed_s)
         return q
 
     def _touched(self) -> bool:

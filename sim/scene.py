@@ -1,8 +1,4 @@
-"""The MuJoCo model of the cell: SO-101 arm, table, object, target, camera.
-
-The arm is the MuJoCo Menagerie SO-101 that so101-nexus ships (Apache-2.0). Only its
-collision geometry is drawn: on a CPU the visual meshes cost over ten times the time.
-"""
+"""The MuJoCo model of the cell: arm, table, object, target, camera."""
 
 from __future__ import annotations
 
@@ -14,12 +10,13 @@ from gaploop.sim import headless  # noqa: F401  (sets the renderer up before muj
 # isort: split
 import mujoco
 import numpy as np
-import so101_nexus
 from numpy.typing import NDArray
 
 from gaploop.sim import look
+from gaploop.sim.arms import SO101, CellArm
 
-JOINT_NAMES = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
+JOINT_NAMES = SO101.joint_names
+HOME_Q_RAD = SO101.home_q_rad
 
 TIMESTEP_S = 0.005  # the time step that the arm model was tuned for
 CUBE_HALF_SIZE_M = 0.0125  # so101-nexus PickAndPlace-v1
@@ -27,13 +24,8 @@ CUBE_MASS_KG = 0.01  # so101-nexus PickAndPlace-v1
 DISC_RADIUS_M = 0.035
 DISC_HALF_HEIGHT_M = 0.001
 
-# Pointing down and turned aside, so that the camera sees the whole workspace at the start.
-HOME_Q_RAD = (1.397, -0.57, 0.587, 1.552, 0.046, 0.75)
-
 CAMERA_NAME = "overhead"
 REPORT_CAMERA_NAME = "report"
-CAMERA_POS_M = (0.20, 0.0, 0.62)
-CAMERA_FOVY_DEG = 36.0
 # Turned by -90 degrees about the vertical: +x (away from the base) is up in the image.
 CAMERA_QUAT = (0.7071067811865476, 0.0, 0.0, -0.7071067811865476)
 
@@ -50,6 +42,7 @@ class SceneOptions:
 
     Attributes:
         task: "pick_place", "pick_lift" or "stack_cube".
+        arm: which arm.
         background: name in look.BACKGROUNDS.
         object_half_size_m: half extents of the carried box, shape (3,).
         object_shape: "box" or "cylinder" (radius and half height from the half sizes).
@@ -59,6 +52,7 @@ class SceneOptions:
     """
 
     task: str = "pick_place"
+    arm: CellArm = SO101
     background: str = "wood"
     object_half_size_m: tuple[float, float, float] = (CUBE_HALF_SIZE_M,) * 3
     object_shape: str = "box"
@@ -76,13 +70,12 @@ def build_model(options: SceneOptions) -> mujoco.MjModel:
     Returns:
         A model that the caller may change freely.
     """
-    spec = mujoco.MjSpec.from_file(str(so101_nexus.get_so101_mujoco_model_path()))
+    spec = options.arm.load()
     _set_physics(spec)
-    _draw_arm_by_collision_geometry(spec)
     _add_table_and_lights(spec, look.BACKGROUNDS[options.background])
     _add_object(spec, options)
     _add_target(spec, options.task)
-    _add_cameras(spec)
+    _add_cameras(spec, options.arm)
     for edit in options.edits:
         edit(spec)
     return spec.compile()
@@ -97,29 +90,6 @@ def _set_physics(spec: mujoco.MjSpec) -> None:
     spec.option.iterations = 10
     spec.option.ls_iterations = 20
     spec.option.noslip_iterations = 3
-
-
-def _draw_arm_by_collision_geometry(spec: mujoco.MjSpec) -> None:
-    visual = [g for g in spec.geoms if g.classname.name == "visual"]
-    for geom in visual:
-        spec.delete(geom)
-    used = {g.meshname for g in spec.geoms if g.meshname}
-    for mesh in list(spec.meshes):
-        if (mesh.name or mesh.file.rsplit(".", 1)[0]) not in used:
-            spec.delete(mesh)
-    for geom in spec.geoms:
-        gripper = geom.classname.name.startswith("collision_gripper")
-        geom.group = 0
-        geom.rgba = np.array(look.JAW_RGBA if gripper else look.ARM_RGBA)
-    base = spec.body("base")
-    for pos, size, rgba in (
-        ((0.012, 0.0, 0.018), (0.048, 0.038, 0.018), look.ARM_RGBA),
-        ((0.026, 0.0, 0.044), (0.026, 0.016, 0.014), look.SERVO_RGBA),
-    ):
-        base.add_geom(
-            type=mujoco.mjtGeom.mjGEOM_BOX, pos=pos, size=size, rgba=rgba,
-            contype=0, conaffinity=0, mass=0.0,
-        )  # fmt: skip
 
 
 def _add_table_and_lights(spec: mujoco.MjSpec, background: look.Background) -> None:
@@ -191,15 +161,23 @@ def _add_target(spec: mujoco.MjSpec, task: str) -> None:
     )  # fmt: skip
 
 
-def _add_cameras(spec: mujoco.MjSpec) -> None:
+def _add_cameras(spec: mujoco.MjSpec, arm: CellArm) -> None:
     spec.worldbody.add_camera(
-        name=CAMERA_NAME, pos=CAMERA_POS_M, quat=CAMERA_QUAT, fovy=CAMERA_FOVY_DEG
+        name=CAMERA_NAME, pos=arm.camera_pos_m, quat=CAMERA_QUAT, fovy=arm.camera_fovy_deg
     )
-    eye = np.array([0.62, -0.42, 0.42])
+    eye = np.array(arm.report_eye_m)
     spec.worldbody.add_camera(
-        name=REPORT_CAMERA_NAME, pos=eye, quat=look_at_quat(eye, np.array([0.13, 0.0, 0.085])),
+        name=REPORT_CAMERA_NAME, pos=eye, quat=look_at_quat(eye, np.array(arm.report_at_m)),
         fovy=35.0,
     )  # fmt: skip
+
+
+def settle_gears(model: mujoco.MjModel, data: mujoco.MjData) -> None:
+    """Put joints that others drive where those say, in place."""
+    for row in np.flatnonzero(model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT)):
+        driven, driver = (model.jnt_qposadr[j[row]] for j in (model.eq_obj1id, model.eq_obj2id))
+        start, per_rad = model.eq_data[row, :2]
+        data.qpos[driven] = start + per_rad * data.qpos[driver]
 
 
 def look_at_quat(eye_m: NDArray[np.float64], at_m: NDArray[np.float64]) -> NDArray[np.float64]:

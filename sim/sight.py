@@ -19,7 +19,6 @@ from gaploop.sim.tracker import Tracker
 HAND_CLEARANCE_M = 0.16  # a person waits while a hand is that near the object
 LOST_M = 0.045  # an object this far from the tool is no longer held
 GRIPPER_STILL_RAD_S = 0.2
-EMPTY_GRIPPER_RAD = 0.0  # a gripper that closes further than this holds nothing
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,8 @@ class TrackerSight:
 
     def __init__(self, cell: Cell, tracker: Tracker | None = None) -> None:
         self._cell = cell
-        self._tracker = tracker or Tracker.nominal(cell.image_size)
-        self._ik = ArmIk(nominal_arm())
+        self._tracker = tracker or Tracker.nominal(cell.image_size, arm=cell.arm)
+        self._ik = ArmIk(nominal_arm(cell.arm), cell.arm)
         self._seen: NDArray[np.float64] | None = None
         self._seen_t_s = 0.0
 
@@ -153,7 +152,7 @@ class TrackerSight:
             tool_m=tool,
             gripper_moving=_moving(state),
             hand_near=False,
-            lost=bool(q_rad[5] < EMPTY_GRIPPER_RAD),
+            lost=bool(q_rad[-1] < self._cell.arm.grip.empty_rad),
             placed=float(np.linalg.norm(object_xy - goal_xy)) < GOAL_TOLERANCE_M,
         )
 
@@ -166,4 +165,4 @@ def _near(
 
 
 def _moving(state: FollowerState) -> bool:
-    return bool(abs(state.velocity_rad_s[5]) > GRIPPER_STILL_RAD_S)
+    return bool(abs(state.velocity_rad_s[-1]) > GRIPPER_STILL_RAD_S)

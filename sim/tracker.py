@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.sim import scene
+from gaploop.sim.arms import SO101, CellArm
 from gaploop.sim.kinematics import fold_square, polar
 
 NAMES = (
@@ -50,6 +51,7 @@ class Calibration:
         object_from_px: the same to the plane through the object's centre.
         object_area_px: area of the object in the middle of the picture.
         target_area_px: area of the target there.
+        middle_m: what is in the middle of the picture [m], shape (2,).
     """
 
     image_size_px: int
@@ -57,29 +59,35 @@ class Calibration:
     object_from_px: NDArray[np.float64]
     object_area_px: float
     target_area_px: float
+    middle_m: tuple[float, float]
 
     @classmethod
-    def nominal(cls, image_size_px: int = 192, task: str = "pick_place") -> Calibration:
-        """Calibration of the nominal cell, from the camera's design pose."""
-        table_from_px = _plane_from_px(image_size_px, 0.0)
+    def nominal(
+        cls, image_size_px: int = 192, task: str = "pick_place", arm: CellArm = SO101
+    ) -> Calibration:
+        """Calibration of the nominal cell of an arm, from the camera's design pose."""
+        camera_m = arm.camera_pos_m
+        table_from_px = _plane_from_px(image_size_px, 0.0, arm)
+        object_from_px = _plane_from_px(image_size_px, OBJECT_PLANE_M, arm)
         px_per_m = 1.0 / float(np.hypot(table_from_px[0, 0], table_from_px[0, 1]))
-        top_scale = scene.CAMERA_POS_M[2] / (scene.CAMERA_POS_M[2] - 2 * scene.CUBE_HALF_SIZE_M)
+        top_scale = camera_m[2] / (camera_m[2] - 2 * scene.CUBE_HALF_SIZE_M)
         cube_px = (2.0 * scene.CUBE_HALF_SIZE_M * px_per_m * top_scale) ** 2
         disc_px = np.pi * (scene.DISC_RADIUS_M * px_per_m) ** 2
         stacked = task == "stack_cube"
         return cls(
             image_size_px,
-            table_from_px if not stacked else _plane_from_px(image_size_px, OBJECT_PLANE_M),
-            _plane_from_px(image_size_px, OBJECT_PLANE_M),
+            table_from_px if not stacked else object_from_px,
+            object_from_px,
             cube_px,
             cube_px if stacked else float(disc_px),
+            camera_m[:2],
         )
 
 
-def _plane_from_px(image_size_px: int, height_m: float) -> NDArray[np.float64]:
+def _plane_from_px(image_size_px: int, height_m: float, arm: CellArm) -> NDArray[np.float64]:
     """Homography from pixels of the nominal camera to a horizontal plane [m]."""
-    camera = scene.CAMERA_POS_M
-    focal_px = 0.5 * image_size_px / np.tan(np.radians(scene.CAMERA_FOVY_DEG) / 2.0)
+    camera = arm.camera_pos_m
+    focal_px = 0.5 * image_size_px / np.tan(np.radians(arm.camera_fovy_deg) / 2.0)
     metres_per_px = (camera[2] - height_m) / focal_px
     centre = 0.5 * image_size_px - 0.5  # pixel centres are at whole numbers
     # Image right is -y and image down is -x of the base: the camera is turned by -90 degrees.
@@ -142,14 +150,18 @@ class Tracker:
 
     @classmethod
     def nominal(
-        cls, image_size_px: int = 192, domain: float = 0.0, task: str = "pick_place"
+        cls,
+        image_size_px: int = 192,
+        domain: float = 0.0,
+        task: str = "pick_place",
+        arm: CellArm = SO101,
     ) -> Tracker:
-        """Tracker of the nominal cell."""
-        return cls(Calibration.nominal(image_size_px, task), domain)
+        """Tracker of the nominal cell of an arm."""
+        return cls(Calibration.nominal(image_size_px, task, arm), domain)
 
     def reset(self) -> None:
         """Forget the scene of the take before: assume it in the middle until seen."""
-        middle = np.array([scene.CAMERA_POS_M[0], scene.CAMERA_POS_M[1]])
+        middle = np.array(self.calibration.middle_m)
         self._object_xy, self._target_xy = middle, middle
         self._yaw_rad = 0.0
         self._ever_seen = [False, False]
@@ -163,7 +175,7 @@ class Tracker:
             t_s: capture time [s]; not used by this tracker.
 
         Returns:
-            Features as in NAMES, shape (7,): azimuth and radius about the shoulder_pan axis,
+            Features as in NAMES, shape (7,): azimuth and radius about the first joint's axis,
             yaw relative to the object's azimuth folded into [-45, 45) degrees, and whether
             the object was seen in this picture.
         """

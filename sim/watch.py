@@ -5,7 +5,6 @@ from __future__ import annotations
 import mujoco
 import numpy as np
 
-from gaploop.sim.gaps.scene_effects import FINGER_BODIES
 from gaploop.sim.kinematics import TCP_SITE, fold_square
 from gaploop.sim.tasks import TaskState
 
@@ -15,7 +14,13 @@ HELD_FORCE_N = 0.2  # a jaw that presses less is only touching
 class Watch:
     """Reads the object's and the target's state out of MuJoCo's."""
 
-    def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, half_height_m: float) -> None:
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        data: mujoco.MjData,
+        half_height_m: float,
+        finger_bodies: tuple[str, str],
+    ) -> None:
         self._model = model
         self._data = data
         self._half_height_m = half_height_m
@@ -23,7 +28,7 @@ class Watch:
         self._target = model.body("target").id
         self._qpos = int(model.joint("object").qposadr[0])
         self._dof = int(model.joint("object").dofadr[0])
-        self._fingers = [model.body(name).id for name in FINGER_BODIES]
+        self._fingers = [model.body(name).id for name in finger_bodies]
         self._force = np.zeros(6)
 
     def state(self, table_z_m: float) -> TaskState:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.sim import look
+from gaploop.sim.arms import SO101, CellArm
 from gaploop.sim.conditions import OBJECTS, Conditions, ObjectKind
 from gaploop.sim.gaps.catalog import InjectedGap
 from gaploop.sim.kinematics import from_polar
@@ -24,7 +25,6 @@ from gaploop.sim.scene import (
 )
 from gaploop.sim.tasks import Criterion
 
-FINGER_BODIES = ("gripper", "moving_jaw_so101_v1")
 DISTRACTOR_PREFIX = "distractor"
 POST_RADIUS_M = 0.010
 POST_RGBA: look.Rgba = (0.30, 0.31, 0.33, 1.0)
@@ -63,7 +63,7 @@ def object_options(options: SceneOptions, gaps: Sequence[InjectedGap]) -> SceneO
 
 
 def scene_edits(
-    conditions: Conditions, gaps: Sequence[InjectedGap], gap_seed: int
+    conditions: Conditions, gaps: Sequence[InjectedGap], gap_seed: int, arm: CellArm
 ) -> tuple[SpecEdit, ...]:
     """Bodies that conditions and gaps add: distractors, clutter, an occluder, sticky pads."""
     edits: list[SpecEdit] = []
@@ -88,11 +88,11 @@ def scene_edits(
                 edits.append(_box(count, (half_m, half_m, height_m), rgba))
                 count += 1
         elif gap.mechanism == "occluder":
-            edits.append(_lamp_head(gap))
+            edits.append(_lamp_head(gap, arm))
         elif gap.mechanism == "sticky":
-            edits.append(_sticky_pads)
+            edits.append(_sticky_pads(arm))
         elif gap.mechanism == "posts":
-            edits.append(_posts(gap))
+            edits.append(_posts(gap, arm))
         elif gap.mechanism == "l_shaped":
             edits.append(_leg(gap, OBJECTS[conditions.object]))
     return tuple(edits)
@@ -119,15 +119,15 @@ def _box(index: int, half_m: tuple[float, float, float], rgba: look.Rgba) -> Spe
     return edit
 
 
-def _lamp_head(gap: InjectedGap) -> SpecEdit:
+def _lamp_head(gap: InjectedGap, arm: CellArm) -> SpecEdit:
     p = gap.parameters
-    x, y = from_polar(p["azimuth_rad"], p["radius_from_axis_m"])
+    x, y = from_polar(p["azimuth_rad"], p["radius_from_axis_m"] + _further_m(arm))
+    low_m = arm.shade_z_m
 
     def edit(spec: mujoco.MjSpec) -> None:
-        # Between camera (0.62 m) and workspace, above the arm's highest carry.
         for size, pos, kind in (
-            ((p["radius_m"] * 0.6, 0.01, 0.0), (x, y, 0.36), mujoco.mjtGeom.mjGEOM_CYLINDER),
-            ((0.006, 0.20, 0.006), (x, y + 0.20, 0.375), mujoco.mjtGeom.mjGEOM_BOX),
+            ((p["radius_m"] * 0.6, 0.01, 0.0), (x, y, low_m), mujoco.mjtGeom.mjGEOM_CYLINDER),
+            ((0.006, 0.20, 0.006), (x, y + 0.20, low_m + 0.015), mujoco.mjtGeom.mjGEOM_BOX),
         ):
             spec.worldbody.add_geom(
                 type=kind, size=size, pos=pos, rgba=(0.93, 0.93, 0.90, 1.0),
@@ -137,13 +137,15 @@ def _lamp_head(gap: InjectedGap) -> SpecEdit:
     return edit
 
 
-def _posts(gap: InjectedGap) -> SpecEdit:
+def _posts(gap: InjectedGap, arm: CellArm) -> SpecEdit:
     """Fixed posts where nothing starts: inside the ring of places, and beside it."""
     p = gap.parameters
     half_m = 0.5 * p["post_height_m"]
+    middle_m = arm.spawn_centre_m[0]
+    places = ((middle_m + p["post_shift_m"], 0.0), (middle_m - 0.03, p["post_side"] * 0.105))
 
     def edit(spec: mujoco.MjSpec) -> None:
-        for x, y in ((0.15 + p["post_shift_m"], 0.0), (0.12, p["post_side"] * 0.105)):
+        for x, y in places:
             spec.body("table").add_geom(
                 type=mujoco.mjtGeom.mjGEOM_CYLINDER, size=[POST_RADIUS_M, half_m, 0.0],
                 pos=[x, y, half_m], rgba=POST_RGBA,
@@ -167,20 +169,28 @@ def _leg(gap: InjectedGap, kind: ObjectKind) -> SpecEdit:
     return edit
 
 
-def _sticky_pads(spec: mujoco.MjSpec) -> None:
-    for name in FINGER_BODIES:
-        spec.add_actuator(
-            name=f"adhesion_{name}",
-            trntype=mujoco.mjtTrn.mjTRN_BODY,
-            target=name,
-            ctrllimited=True,
-            ctrlrange=[0.0, 1.0],
-            gainprm=[1.0, *[0.0] * 9],
-        )
+def _sticky_pads(arm: CellArm) -> SpecEdit:
+    def edit(spec: mujoco.MjSpec) -> None:
+        for name in arm.finger_bodies:
+            spec.add_actuator(
+                name=f"adhesion_{name}",
+                trntype=mujoco.mjtTrn.mjTRN_BODY,
+                target=name,
+                ctrllimited=True,
+                ctrlrange=[0.0, 1.0],
+                gainprm=[1.0, *[0.0] * 9],
+            )
+
+    return edit
+
+
+def _further_m(arm: CellArm) -> float:
+    """How much further out than the SO-101's this arm's scene lies [m]."""
+    return arm.spawn_centre_m[0] - SO101.spawn_centre_m[0]
 
 
 def apply_to_model(
-    model: mujoco.MjModel, conditions: Conditions, gaps: Sequence[InjectedGap]
+    model: mujoco.MjModel, conditions: Conditions, gaps: Sequence[InjectedGap], arm: CellArm
 ) -> None:
     """Change contact, camera pose, table height and light of a compiled model in place."""
     lighting = look.LIGHTINGS[conditions.lighting]
@@ -203,7 +213,7 @@ def apply_to_model(
             _turn_body(model, "gripper", (p["bend_x_rad"], p["bend_y_rad"], 0.0))
         model.body("table").pos[2] += p.get("table_m", 0.0)
         if gap.dimension == "contact_dynamics":
-            _change_contact(model, gap)
+            _change_contact(model, gap, arm)
 
 
 def move_camera(model: mujoco.MjModel, offset: NDArray[np.float64]) -> None:
@@ -232,9 +242,9 @@ def _turn_body(model: mujoco.MjModel, name: str, xyz_rad: tuple[float, float, fl
     model.body(name).quat[:] = quat
 
 
-def _change_contact(model: mujoco.MjModel, gap: InjectedGap) -> None:
+def _change_contact(model: mujoco.MjModel, gap: InjectedGap, arm: CellArm) -> None:
     p = gap.parameters
-    bodies = {model.body(name).id for name in FINGER_BODIES}
+    bodies = {model.body(name).id for name in arm.finger_bodies}
     fingers = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) in bodies]
     if "friction_factor" in p:
         model.geom_friction[fingers] *= p["friction_factor"]
@@ -244,7 +254,7 @@ def _change_contact(model: mujoco.MjModel, gap: InjectedGap) -> None:
         model.opt.impratio = 1.0 + 9.0 * (1.0 - p["slip_creep"])
         model.opt.noslip_iterations = 0
     if "adhesion_n" in p:
-        for name in FINGER_BODIES:
+        for name in arm.finger_bodies:
             model.actuator(f"adhesion_{name}").gainprm[0] = p["adhesion_n"]
     if "table_friction_factor" in p:
         table = model.geom("table")

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.sim.arms import CellArm
 from gaploop.sim.gaps.catalog import InjectedGap
 
-# The gripper's angle is not offset: its zero is the closed jaw, which every calibration finds.
-_OFFSET_KEYS = ("pan_rad", "lift_rad", "elbow_rad", "wrist_rad", "roll_rad")
 DRIFT_HZ = (0.15, 0.5)  # a drift that comes and goes within a take
 HORIZON_S = 30.0  # outages and spikes are drawn this far ahead; no take is longer
 SPIKE_S = (0.03, 0.09)  # from a few wrong readings to one that a servo acts upon
@@ -19,11 +18,13 @@ SPIKE_S = (0.03, 0.09)  # from a few wrong readings to one that a servo acts upo
 class SensorPath:
     """Joint offsets and read faults of one station, redrawn for each take."""
 
-    def __init__(self, gaps: Sequence[InjectedGap]) -> None:
+    def __init__(self, gaps: Sequence[InjectedGap], arm: CellArm) -> None:
         merged: dict[str, float] = {}
         for gap in gaps:
             merged.update(gap.parameters)
-        self._zero = np.array([merged.get(key, 0.0) for key in _OFFSET_KEYS] + [0.0])
+        # The gripper's angle is not offset: its zero is the closed jaw, which every calibration
+        # finds.
+        self._zero = np.array([merged.get(key, 0.0) for key in arm.zero_keys] + [0.0])
         self._drift_rad = merged.get("drift_rad", 0.0)
         self._noise_rad = merged.get("noise_rad", 0.0)
         self._stale_fraction = min(merged.get("stale_fraction", 0.0), 0.95)
@@ -39,8 +40,8 @@ class SensorPath:
     def reset(self, rng: np.random.Generator) -> None:
         """Draw what changes from take to take."""
         self._rng = rng
-        self._phase = rng.uniform(0.0, 2.0 * np.pi, 6)
-        self._hz = rng.uniform(*DRIFT_HZ, 6)
+        self._phase = rng.uniform(0.0, 2.0 * np.pi, len(self._zero))
+        self._hz = rng.uniform(*DRIFT_HZ, len(self._zero))
         self._held: NDArray[np.float64] | None = None
         self._outages = self._draw_outages(rng)
         self._spikes = self._draw_spikes(rng)
@@ -59,7 +60,7 @@ class SensorPath:
         if not self._spike_hz:
             return np.empty((0, 4))
         starts = np.cumsum(rng.exponential(1.0 / self._spike_hz, int(HORIZON_S * self._spike_hz)))
-        joints = rng.integers(0, 5, len(starts))
+        joints = rng.integers(0, len(self._zero) - 1, len(starts))
         jumps = rng.choice([-1.0, 1.0], len(starts)) * rng.uniform(0.4, 1.0, len(starts))
         ends = starts + rng.uniform(*SPIKE_S, len(starts))
         return np.column_stack([starts, ends, joints, jumps * self._spike_rad])
@@ -69,7 +70,7 @@ class SensorPath:
         return bool(np.searchsorted(self._outages, t_s) % 2 == 1)
 
     def offset(self, t_s: float, q_rad: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What the encoders read beyond the true angles `q_rad` [rad], shape (6,), at `t_s` [s].
+        """What the encoders read beyond the true angles `q_rad` [rad] at `t_s` [s]; same shape.
 
         A servo controls its own reading, so the same offset moves the arm the other way.
         """
@@ -81,15 +82,15 @@ class SensorPath:
         if self._step_rad:
             read = q_rad + offset
             offset = offset + np.round(read / self._step_rad) * self._step_rad - read
-        offset[5] = 0.0
+        offset[-1] = 0.0
         return np.asarray(offset)
 
     def position(self, t_s: float, q_rad: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Reported position [rad], shape (6,), for a true one."""
+        """Reported position [rad], shape (n_joints,), for a true one."""
         if self.offsets_active:
             q_rad = q_rad + self.offset(t_s, q_rad)
         if self._noise_rad:
-            q_rad = q_rad + self._rng.normal(0.0, self._noise_rad, 6)
+            q_rad = q_rad + self._rng.normal(0.0, self._noise_rad, len(self._zero))
         if self._held is not None and self.bus_out(t_s):
             return self._held
         self._held = q_rad
