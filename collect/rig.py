@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gaploop.collect.recorder import channels
@@ -16,6 +16,7 @@ from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker,
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.sim.arms import SO101, CellArm
 from gaploop.sim.cell import Cell
 from gaploop.sim.expert import ScriptedLeader
 from gaploop.sim.follower import CellCamera, CellClock, CellFollower
@@ -153,8 +154,9 @@ def embedded_rig(
     gap_seed: int = 0,
     conditions: Mapping[str, Any] | None = None,
     fps: float | None = None,
+    robot: str = SO101.name,
 ) -> EmbeddedRig:
-    """Build the embedded SO-101 cell as a rig on simulated, unthrottled time.
+    """Build the embedded cell as a rig on simulated, unthrottled time.
 
     Without gaps and conditions its domain is `sim`; with any it is `sim_target`, the stand-in
     for a real cell, and everything that reports on it says sim-to-sim.
@@ -165,17 +167,20 @@ def embedded_rig(
         gap_seed: draws mechanism and direction of each gap.
         conditions: what to set up, by the names of `vocabulary.CONDITIONS`.
         fps: policy frames per second [Hz]; the cell's own rate (50) by default.
+        robot: which arm, one of `sim.arms.ARMS`.
 
     Raises:
-        UnusableInputError: an unknown task, dimension or condition, or a rate that doesn't divide.
+        UnusableInputError: an unknown task, dimension, condition or arm, an arm whose model isn't
+            installed, or a rate that doesn't divide.
     """
     SIM_STATION.check_conditions(conditions or {}, "--robot.conditions")
-    cell = Cell(task, gaps=gaps, gap_seed=gap_seed, conditions=conditions)
+    cell = Cell(task, gaps=gaps, gap_seed=gap_seed, conditions=conditions, robot=robot)
+    station = station_of(cell.arm)
     rates = Rates(cell.control_hz, cell.fps if fps is None else fps)
     is_target = bool(conditions) or any(severity > 0 for severity in (gaps or {}).values())
     domain = Domain.SIM_TARGET if is_target else Domain.SIM
     follower = CellFollower(cell)
-    safety = make_safety(SIM_STATION, follower, rates.period_s)
+    safety = make_safety(station, follower, rates.period_s)
 
     def reset(seed: int) -> None:
         cell.reset(seed)
@@ -184,13 +189,13 @@ def embedded_rig(
     return EmbeddedRig(
         follower=follower,
         cameras=(CellCamera(cell),),
-        tracker=Tracker.nominal(cell.image_size, domain=float(is_target), task=task),
+        tracker=Tracker.nominal(cell.image_size, float(is_target), task, cell.arm),
         clock=CellClock(cell),
         safety=safety,
         control_hz=rates.control_hz,
         fps=rates.fps,
         domain=domain,
-        station=SIM_STATION,
+        station=station,
         reset=reset,
         judge=lambda: Outcome.SUCCESS if cell.success() else Outcome.FAILURE,
         truth=cell.truth,
@@ -199,6 +204,18 @@ def embedded_rig(
         calibration=EMBEDDED_CALIBRATION,
         cell=cell,
     )
+
+
+def station_of(arm: CellArm) -> Station:
+    """Return the embedded cell as a station, with limits that suit the arm.
+
+    The workspace box is the SO-101's: it needs kinematics of `core.kinematics`, which other arms
+    of the cell haven't; in simulation joint limits do.
+    """
+    if arm is SO101:
+        return SIM_STATION
+    safety = replace(SIM_STATION.safety, stall_current_a=arm.servos.stalls_a)
+    return replace(SIM_STATION, name=f"{arm.name}_cell", safety=safety, workspace=None)
 
 
 def scripted_leader(rig: Rig, seed: int = 0) -> Leader:

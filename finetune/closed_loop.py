@@ -40,13 +40,16 @@ from gaploop.failure_analysis.diagnosis import (
     suggested_labels,
 )
 from gaploop.failure_analysis.planning.plan import make_plan
+from gaploop.failure_analysis.reference import Reference
 from gaploop.finetune.adapt import ADAPTER, AdaptOptions, adapt
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, evaluate
 from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
+from gaploop.finetune.nominal_reference import record_reference
 from gaploop.finetune.pretrain import POLICY, PretrainOptions, pretrain
 from gaploop.finetune.training import TRACKED_SPECS, TrainSpec
 from gaploop.finetune.verdict import Verdict, compare
+from gaploop.sim.arms import SO101
 from gaploop.sim.tasks import INSTRUCTIONS
 
 DEMONSTRATION_S: Final = 10.0
@@ -96,11 +99,13 @@ class TargetCell:
         gaps: gap dimension to severity in [0, 1].
         gap_seed: draws mechanism and direction.
         task: the cell's task.
+        robot: the cell's arm.
     """
 
     gaps: Mapping[str, float]
     gap_seed: int
     task: str = "pick_place"
+    robot: str = SO101.name
 
     @property
     def instruction(self) -> str:
@@ -110,7 +115,11 @@ class TargetCell:
     def rig(self, conditions: Mapping[str, object]) -> Rig:
         """Build it with `conditions` set up."""
         return embedded_rig(
-            task=self.task, gaps=self.gaps, gap_seed=self.gap_seed, conditions=conditions
+            task=self.task,
+            gaps=self.gaps,
+            gap_seed=self.gap_seed,
+            conditions=conditions,
+            robot=self.robot,
         )
 
 
@@ -208,19 +217,28 @@ def measured(
         gap_seed=target.gap_seed if target else 0,
         task=target.task if target else "pick_place",
         progress=progress,
+        robot=target.robot if target else SO101.name,
     )
     write_json(path, result.to_json())
     return result
 
 
 def roll_out_and_diagnose(
-    target: TargetCell, folder: Path, base: str | Path, rollouts: int, say: Say = silent
+    target: TargetCell,
+    folder: Path,
+    base: str | Path,
+    rollouts: int,
+    say: Say = silent,
+    reference: Reference | None = None,
 ) -> Diagnosis:
-    """Record rollouts of the base on the target and diagnose them; what `folder` holds is kept."""
+    """Record rollouts of the base on the target and diagnose them; what `folder` holds is kept.
+
+    `reference` says what is usual; chosen by `choose_reference` if None.
+    """
     path = folder / DIAGNOSIS
     if path.exists():
         return load_diagnosis(path)
-    return _diagnose(_roll_out(target, folder, base, rollouts, say), folder, say)
+    return _diagnose(_roll_out(target, folder, base, rollouts, say), folder, say, reference)
 
 
 def _roll_out(target: TargetCell, folder: Path, base: str | Path, n: int, say: Say) -> Path:
@@ -245,10 +263,10 @@ def _roll_out(target: TargetCell, folder: Path, base: str | Path, n: int, say: S
     return journal
 
 
-def _diagnose(journal: Path, folder: Path, say: Say) -> Diagnosis:
+def _diagnose(journal: Path, folder: Path, say: Say, reference: Reference | None) -> Diagnosis:
     """Diagnose the rollouts, label them with what was found, and publish them."""
     say("Diagnosing", 0, 1)
-    diagnosis = diagnose(read_journal(journal), source=str(journal.name))
+    diagnosis = diagnose(read_journal(journal), reference, source=str(journal.name))
     for take in diagnosis.takes:
         for event in suggested_labels(take):
             labels.append(journal / LABELS, event)
@@ -302,23 +320,41 @@ def record_demonstrations(
 
 @dataclass(frozen=True)
 class Start:
-    """What adapting starts from: the base policy of a task, and nominal takes to mix in."""
+    """What adapting starts from: the base policy of a task, and nominal takes to mix in.
+
+    Attributes:
+        base: the policy.
+        sim: the takes.
+        reference: file that says what is usual for the arm; None where one ships.
+    """
 
     base: str
     sim: Path
+    reference: Path | None = None
 
 
-def start_for(task: str, folder: Path, sim_takes: int = SIM_TAKES) -> Start:
+def start_for(
+    task: str, folder: Path, sim_takes: int = SIM_TAKES, robot: str = SO101.name
+) -> Start:
     """Return where a task starts from; what isn't packaged or in `folder` yet is made.
 
-    Pretraining the base of another task than `pick_place` takes a quarter of an hour.
+    Pretraining the base of another task than `pick_place`, or of another arm than the SO-101,
+    takes a quarter of an hour.
     """
-    run = folder / f"base_{task}"
-    if task != PACKAGED_TASK and not (run / "run.json").exists():
-        pretrain(PretrainOptions((), run, BASE_TAKES, task, resume=run.exists()))
-    nominal, place = TargetCell({}, 0, task), folder / f"sim_{task}_{sim_takes}"
+    ships = robot == SO101.name
+    name = task if ships else f"{task}_{robot}"
+    run, packaged = folder / f"base_{name}", ships and task == PACKAGED_TASK
+    if not packaged and not (run / "run.json").exists():
+        pretrain(PretrainOptions((), run, BASE_TAKES, task, resume=run.exists(), robot=robot))
+    base = "base" if packaged else str(run / POLICY)
+    nominal, place = TargetCell({}, 0, task, robot), folder / f"sim_{name}_{sim_takes}"
     sim = record_demonstrations(nominal, place, sim_takes, SIM_SEEDS)
-    return Start("base" if task == PACKAGED_TASK else str(run / POLICY), sim)
+    if ships:
+        return Start(base, sim)
+    usual = folder / f"reference_{name}.json"
+    if not usual.exists():
+        record_reference(base, usual, nominal)
+    return Start(base, sim, usual)
 
 
 def _record(

@@ -22,6 +22,7 @@ from gaploop.core.types import FloatArray, Tick
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.finetune.batches import Episode, Signature, Source
 from gaploop.finetune.workers import run_jobs
+from gaploop.sim.arms import SO101
 
 MAX_S: Final = 10.0
 """A demonstration's time limit [simulated s]."""
@@ -59,6 +60,7 @@ def scripted_source(
     seed: int = 0,
     workers: int = 2,
     progress: Callable[[int], None] | None = None,
+    robot: str = SO101.name,
 ) -> Source:
     """Record scripted demonstrations of the nominal cell; failed ones are left out.
 
@@ -68,6 +70,7 @@ def scripted_source(
         seed: first scene.
         workers: processes; the result doesn't depend on it.
         progress: called with the number of attempts just finished.
+        robot: the cell's arm.
 
     Raises:
         UnusableInputError: no takes asked for, or none succeeded.
@@ -75,7 +78,8 @@ def scripted_source(
     if takes < 1:
         raise UnusableInputError(f"--takes={takes} must be at least 1; the base was made of 400.")
     jobs = [
-        (task, range(i, min(i + CHUNK, seed + takes))) for i in range(seed, seed + takes, CHUNK)
+        (task, robot, range(i, min(i + CHUNK, seed + takes)))
+        for i in range(seed, seed + takes, CHUNK)
     ]
     episodes: list[Episode] = []
     for done, attempts in run_jobs(_record, jobs, workers):
@@ -85,20 +89,21 @@ def scripted_source(
     if not episodes:
         raise UnusableInputError(f"None of {takes} scripted takes of {task} succeeded.")
     return Source(
-        _name(task, takes, seed),
+        _name(task, takes, seed, robot),
         Domain.SIM,
-        _signature(task),
+        _signature(task, robot),
         tuple(sorted(episodes, key=lambda e: e.index)),
     )
 
 
-def _name(task: str, takes: int, seed: int) -> str:
-    return f"scripted:{task}?takes={takes}&seed={seed}"
+def _name(task: str, takes: int, seed: int, robot: str) -> str:
+    name = f"scripted:{task}?takes={takes}&seed={seed}"
+    return name if robot == SO101.name else f"{name}&robot={robot}"
 
 
-def _record(job: tuple[str, range]) -> tuple[list[Episode], int]:
-    task, scenes = job
-    rig = embedded_rig(task=task)
+def _record(job: tuple[str, str, range]) -> tuple[list[Episode], int]:
+    task, robot, scenes = job
+    rig = embedded_rig(task=task, robot=robot)
     try:
         taken = [_take(rig, scene) for scene in scenes]
     finally:
@@ -116,8 +121,8 @@ def _take(rig: EmbeddedRig, scene: int) -> Episode | None:
     return memory.episode(f"scripted-{scene}", scene)
 
 
-def _signature(task: str) -> Signature:
-    rig = embedded_rig(task=task)
+def _signature(task: str, robot: str) -> Signature:
+    rig = embedded_rig(task=task, robot=robot)
     try:
         joints = tuple(f"{name}.pos" for name in rig.follower.joint_names)
         names = rig.tracker.names if rig.tracker is not None else ()
@@ -143,11 +148,11 @@ def save_source(source: Source, path: Path) -> None:
     os.replace(part, path)
 
 
-def load_source(path: Path, task: str, takes: int, seed: int) -> Source | None:
+def load_source(path: Path, task: str, takes: int, seed: int, robot: str) -> Source | None:
     """Return what `save_source` kept under `path`, or None where that is something else."""
     if not path.exists():
         return None
-    name = _name(task, takes, seed)
+    name = _name(task, takes, seed, robot)
     with np.load(path) as kept:
         if str(kept["name"]) != name:
             return None
@@ -157,4 +162,4 @@ def load_source(path: Path, task: str, takes: int, seed: int) -> Source | None:
             Episode(f"scripted-{i}", int(i), s, e, a, np.ones(len(s), dtype=bool))
             for i, s, e, a in zip(kept["index"], *parts, strict=True)
         )
-    return Source(name, Domain.SIM, _signature(task), episodes)
+    return Source(name, Domain.SIM, _signature(task, robot), episodes)

@@ -23,6 +23,7 @@ from gaploop.finetune.evaluating.log import RolloutLog, Scene
 from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, summarise
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
 from gaploop.finetune.workers import run_jobs
+from gaploop.sim.arms import SO101, arm_named
 from gaploop.sim.conditions import parse_conditions
 from gaploop.sim.tracker import Tracker
 
@@ -46,6 +47,7 @@ class CellSpec:
         domain: what the policy is told of where it is, 0 for simulation and 1 for the target cell;
             None for what each condition makes it.
         speed_scale: as of `PolicyLeader`; a rollout gets as much more time.
+        robot: the cell's arm.
     """
 
     task: str = "pick_place"
@@ -54,6 +56,7 @@ class CellSpec:
     max_s: float = MAX_S
     domain: float | None = None
     speed_scale: float = 1.0
+    robot: str = SO101.name
 
 
 def evaluate(
@@ -73,6 +76,7 @@ def evaluate(
     on_rollouts: Callable[[Sequence[Rollout]], None] | None = None,
     ray: str = "",
     speed_scale: float = 1.0,
+    robot: str = SO101.name,
 ) -> Evaluation:
     """Try a policy on `n` scenes under each condition.
 
@@ -97,6 +101,7 @@ def evaluate(
         ray: address of a Ray cluster that does the work, such as `auto`; "" for `workers` here.
         speed_scale: below 1, the policy's motions are passed through more slowly and a rollout
             gets as much more time.
+        robot: the cell's arm, one of `sim.arms.ARMS`.
 
     Raises:
         UnusableInputError: no rollouts asked for, an unknown gap or condition, no policy, or a
@@ -107,7 +112,9 @@ def evaluate(
     where = resolve(policy_path)
     is_target = _is_target(gaps or {}, base or {})
     domain = None if base is None else float(is_target)
-    spec = CellSpec(task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale)
+    spec = CellSpec(
+        task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm_named(robot).name
+    )
     for condition in conditions:
         SIM_STATION.check_conditions(condition, "--env.conditions")
         parse_conditions(condition)
@@ -148,6 +155,8 @@ def _plain(spec: CellSpec) -> dict[str, Any]:
     value = {"gaps": dict(spec.gaps), **{n: v for n, v in vars(spec).items() if n != "gaps"}}
     if spec.speed_scale == 1.0:
         del value["speed_scale"]  # folders from before there was one are gone on with
+    if spec.robot == SO101.name:
+        del value["robot"]
     return value
 
 
@@ -253,10 +262,12 @@ class _Station:
             self.close()
             spec = job.spec
             self.rig = embedded_rig(
-                task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, conditions=job.condition
-            )
+                task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, conditions=job.condition,
+                robot=spec.robot,
+            )  # fmt: skip
             if spec.domain is not None:
-                tracker = Tracker.nominal(self.rig.cell.image_size, spec.domain, spec.task)
+                cell = self.rig.cell
+                tracker = Tracker.nominal(cell.image_size, spec.domain, spec.task, cell.arm)
                 self.rig = replace(self.rig, tracker=tracker)
             self.cell = wanted
             # Before the interpreter's own exit handlers: those end EGL, the renderer needs it.

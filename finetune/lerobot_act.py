@@ -229,6 +229,7 @@ def _insert_tracker(bundle: ActBundle, task: str) -> None:
 
     Only where the scene is what the tracker yields: other datasets' 7 entries mean other things.
     """
+    from gaploop.sim.arms import arm_of
     from gaploop.sim.lerobot_tracker_step import TrackerStep
     from gaploop.sim.tracker import NAMES
 
@@ -236,6 +237,6 @@ def _insert_tracker(bundle: ActBundle, task: str) -> None:
         return
     bundle.preprocessor.steps = [
         bundle.preprocessor.steps[0],
-        TrackerStep(task=task),
+        TrackerStep(task=task, robot=arm_of(bundle.signature.robot_type).name),
         *bundle.preprocessor.steps[1:],
     ]

@@ -20,6 +20,7 @@ from gaploop.finetune.lerobot_policy import policy_id
 from gaploop.finetune.runs import RunRecord, describe
 from gaploop.finetune.training import TRACKED_SPECS, Progress, TrainResult, TrainSpec, train
 from gaploop.finetune.tuning.tracked import set_aside
+from gaploop.sim.arms import SO101, arm_named
 
 POLICY: Final = "policy"
 DEMONSTRATIONS: Final = "demonstrations.npz"
@@ -40,6 +41,7 @@ class PretrainOptions:
         episodes: only these episodes of each dataset.
         held_out: episodes of each dataset to keep aside and measure the action error on.
         resume: go on from the checkpoint in `output_dir`.
+        robot: the cell's arm that `takes` are recorded with.
     """
 
     roots: tuple[Path, ...]
@@ -52,6 +54,7 @@ class PretrainOptions:
     episodes: tuple[int, ...] | None = None
     held_out: tuple[int, ...] = ()
     resume: bool = False
+    robot: str = SO101.name
 
 
 @dataclass(frozen=True)
@@ -141,12 +144,13 @@ def _sources(options: PretrainOptions, recorded: Callable[[int], None] | None) -
             "Nothing to train on. Name datasets with --sim='[DIR]', or record scripted "
             "demonstrations first with --takes=400."
         )
+    arm_named(options.robot)
     folder, seed = writable_folder(options.output_dir), options.spec.seed
     path = folder / DEMONSTRATIONS
-    kept = demonstrations.load_source(path, options.task, options.takes, seed)
+    kept = demonstrations.load_source(path, options.task, options.takes, seed, options.robot)
     if kept is None:
         kept = demonstrations.scripted_source(
-            options.takes, task=options.task, seed=seed, progress=recorded
+            options.takes, task=options.task, seed=seed, progress=recorded, robot=options.robot
         )
         demonstrations.save_source(kept, path)
     return [kept]

@@ -51,7 +51,7 @@ def _run(config: BenchConfig, folder: Path) -> list[Row]:
     part, code = _part(config), _code()
     path = folder / ROWS
     rows = {row.key: row for row in (load_rows(path) if path.exists() else [])}
-    starts = {task: start_for(task, folder) for task in part.tasks}
+    starts = {task: start_for(task, folder, robot=part.robot) for task in part.tasks}
     jobs = [
         SiteJob(site, part, starts[site.task], folder / site.name, code) for site in part.sites()
     ]
@@ -73,6 +73,7 @@ def _part(config: BenchConfig) -> Part:
         "arms": tuple(Arm(a) if a in list(Arm) else a for a in config.arms),
         "seeds": tuple(range(config.seed, config.seed + config.seeds)),
         "rollouts": config.n,
+        "robot": config.robot,
     }
     base = QUICK if config.quick else Part()
     return replace(base, **{name: value for name, value in given.items() if value})

@@ -39,6 +39,7 @@ def in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             folder=folder,
             on_rollouts=seen,
             ray=config.ray.address,
+            robot=config.env.robot,
         )
 
 

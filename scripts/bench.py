@@ -125,6 +125,8 @@ class BenchConfig:
     """closed_loop: how many takes; 5, 20 and 50 unless given."""
     arms: list[str] = field(default_factory=list)
     """closed_loop: which arms; targeted, uniform and oracle unless given."""
+    robot: str = ""
+    """closed_loop: the cells' robot arm; so101 unless given, or vx300s."""
     schedules: int = 100
     """faults: how many runs with random faults."""
     retrains: int = 0

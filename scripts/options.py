@@ -158,6 +158,8 @@ class EnvOptions:
     """Draws mechanism and direction of each gap."""
     conditions: dict[str, Any] = field(default_factory=dict)
     """What is set up, such as '{"distractors": 4}'."""
+    robot: str = "so101"
+    """The cell's arm: so101, or vx300s (a ViperX 300 S; its meshes are gym-aloha's)."""
 
     def __post_init__(self) -> None:
         # A mechanism may follow its dimension, as in object_property.size; the cell knows which.

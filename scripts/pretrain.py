@@ -80,6 +80,7 @@ def run(config: PretrainConfig) -> int:
         episodes=tuple(config.dataset.episodes) if config.dataset.episodes else None,
         held_out=tuple(config.held_out),
         resume=config.resume,
+        robot=config.env.robot,
     )
     record = not roots and config.takes
     with (

@@ -216,6 +216,11 @@ def arm_named(name: str, where: str = "--env.robot") -> CellArm:
     return ARMS[name]
 
 
+def arm_of(robot_type: str) -> CellArm:
+    """Return the arm of a recording's robot type; the default for one that the cell hasn't."""
+    return next((arm for arm in ARMS.values() if arm.robot_type == robot_type), SO101)
+
+
 @cache
 def arm_with_joints(joint_names: tuple[str, ...]) -> CellArm | None:
     """Return the arm that has these joints, or None where none has or its model isn't here."""

@@ -18,6 +18,7 @@ from lerobot.utils.constants import OBS_ENV_STATE, OBS_IMAGES
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.sim.arms import ARMS, SO101
 from gaploop.sim.scene import CAMERA_NAME
 from gaploop.sim.tracker import NAMES, Tracker
 
@@ -31,12 +32,14 @@ class TrackerStep(ObservationProcessorStep):  # type: ignore[misc]
         domain: last feature of the tracked scene: 0 for sim, 1 for real.
         task: task whose target the tracker looks for.
         image_size_px: size that pictures are tracked at.
+        robot: arm of the cell whose overhead camera took them, one of arms.ARMS.
     """
 
     camera: str = CAMERA_NAME
     domain: float = 0.0
     task: str = "pick_place"
     image_size_px: int = 192
+    robot: str = SO101.name
     _trackers: list[Tracker] = field(default_factory=list, init=False, repr=False)
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
@@ -65,7 +68,8 @@ class TrackerStep(ObservationProcessorStep):  # type: ignore[misc]
         batched = value.ndim == 4
         pictures = [_to_rgb(picture) for picture in (value if batched else value[None])]
         while len(self._trackers) < len(pictures):
-            self._trackers.append(Tracker.nominal(self.image_size_px, self.domain, self.task))
+            arm = ARMS[self.robot]
+            self._trackers.append(Tracker.nominal(self.image_size_px, self.domain, self.task, arm))
         rows = [t.observe(p) for t, p in zip(self._trackers, pictures, strict=False)]
         state = torch.as_tensor(np.stack(rows), dtype=torch.float32, device=value.device)
         observation[OBS_ENV_STATE] = state if batched else state[0]
@@ -78,11 +82,14 @@ class TrackerStep(ObservationProcessorStep):  # type: ignore[misc]
 
     def get_config(self) -> dict[str, Any]:
         """Options to save with the policy."""
+        # Policies of the default arm are saved as they were before there was another.
+        other = {} if self.robot == SO101.name else {"robot": self.robot}
         return {
             "camera": self.camera,
             "domain": self.domain,
             "task": self.task,
             "image_size_px": self.image_size_px,
+            **other,
         }
 
     def transform_features(

@@ -1,10 +1,10 @@
-"""Where the tool is, for arms whose kinematics are known here: the SO-101."""
+"""Where the tool is, for arms whose kinematics are known here: those of the embedded cell."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from gaploop.core.types import FloatArray
 
 if TYPE_CHECKING:
+    from gaploop.sim.arms import CellArm
     from gaploop.sim.kinematics import ArmIk
 
 
@@ -37,12 +38,12 @@ class ToolPath:
 def tool_path(
     t_s: FloatArray, read_rad: FloatArray, sent_rad: FloatArray, joints: Sequence[str]
 ) -> ToolPath | None:
-    """Return the tool's path, or None for another arm than the SO-101.
+    """Return the tool's path, or None for an arm that isn't known here.
 
     Args:
         t_s: times [s], shape (n,).
-        read_rad: joint readings [rad], shape (n, 6).
-        sent_rad: joint commands [rad], shape (n, 6).
+        read_rad: joint readings [rad], shape (n, n_joints).
+        sent_rad: joint commands [rad], shape (n, n_joints).
         joints: joint names, which tell the arm.
     """
     read, sent = tool_places(read_rad, joints), tool_places(sent_rad, joints)
@@ -50,26 +51,27 @@ def tool_path(
 
 
 def tool_places(q_rad: FloatArray, joints: Sequence[str]) -> FloatArray | None:
-    """Return the tool centre at joint positions, or None for another arm than the SO-101.
+    """Return the tool centre at joint positions, or None for an arm that isn't known here.
 
     Args:
-        q_rad: joint positions [rad], shape (n, 6).
+        q_rad: joint positions [rad], shape (n, n_joints).
         joints: joint names, which tell the arm.
 
     Returns:
         Places in the base frame [m], shape (n, 3).
     """
-    from gaploop.sim.scene import JOINT_NAMES  # here: MuJoCo takes a moment to import
+    from gaploop.sim.arms import arm_with_joints  # here: MuJoCo takes a moment to import
 
-    if tuple(joints) != JOINT_NAMES:
+    known = arm_with_joints(tuple(joints))
+    if known is None:
         return None
-    arm = _arm()
+    arm = _kinematics(known)
     return np.array([arm.tcp(row)[0] for row in q_rad]).reshape(-1, 3)
 
 
-@lru_cache(maxsize=1)
-def _arm() -> ArmIk:
+@cache
+def _kinematics(arm: CellArm) -> ArmIk:
     from gaploop.sim.kinematics import ArmIk
     from gaploop.sim.scene import SceneOptions, build_model
 
-    return ArmIk(build_model(SceneOptions()))
+    return ArmIk(build_model(SceneOptions(arm=arm)), arm)

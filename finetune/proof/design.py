@@ -14,6 +14,8 @@ import numpy as np
 from gaploop.core.errors import unknown_choice
 from gaploop.core.vocabulary import GapDimension
 from gaploop.finetune.closed_loop import TargetCell
+from gaploop.finetune.proof.rows import site_name
+from gaploop.sim.arms import SO101, arm_named
 from gaploop.sim.tasks import TASKS
 
 COSTLY: Final[Mapping[GapDimension, tuple[str, ...]]] = {
@@ -66,6 +68,7 @@ class Site:
         seed: draws the site, its scenes, takes and adapters.
         gaps: "dimension.mechanism" to severity.
         gap_seed: draws each gap's direction.
+        robot: the cell's arm.
     """
 
     task: str
@@ -73,11 +76,12 @@ class Site:
     seed: int
     gaps: Mapping[str, float]
     gap_seed: int
+    robot: str = SO101.name
 
     @property
     def name(self) -> str:
         """Names the site's folder and rows."""
-        return f"{self.task}-{self.gap}-{self.seed}"
+        return site_name(self.robot, self.task, self.gap, self.seed)
 
     @property
     def dimensions(self) -> tuple[GapDimension, ...]:
@@ -87,19 +91,26 @@ class Site:
     @property
     def cell(self) -> TargetCell:
         """The site itself."""
-        return TargetCell(self.gaps, self.gap_seed, self.task)
+        return self._cell(self.gaps, self.gap_seed)
+
+    def _cell(self, gaps: Mapping[str, float], gap_seed: int) -> TargetCell:
+        return TargetCell(gaps, gap_seed, self.task, self.robot)
+
+    def varied(self, dimension: GapDimension, gap_seed: int) -> TargetCell:
+        """Return a cell that differs from the nominal one in a dimension only, at will."""
+        return self._cell({dimension.value: VARIED}, gap_seed)
 
     def set_up_for(self, dimension: GapDimension) -> TargetCell:
         """Return the recording cell for takes of `dimension`: as at the site, or varied at will."""
         here = {g: s for g, s in self.gaps.items() if g.partition(".")[0] == dimension.value}
         if here:
-            return TargetCell(here, self.gap_seed, self.task)
-        return TargetCell({dimension.value: VARIED}, self.gap_seed + 1, self.task)
+            return self._cell(here, self.gap_seed)
+        return self.varied(dimension, self.gap_seed + 1)
 
     def with_varied(self, dimension: GapDimension) -> TargetCell:
         """Return the site with one more dimension varied, where it has no gap in it."""
         more = {} if dimension in self.dimensions else {dimension.value: VARIED}
-        return TargetCell({**self.gaps, **more}, self.gap_seed, self.task)
+        return self._cell({**self.gaps, **more}, self.gap_seed)
 
 
 @dataclass(frozen=True)
@@ -111,6 +122,7 @@ class Part:
         rollouts: of each policy.
         diagnosed: rollouts that are recorded for the diagnosis.
         steps: optimiser steps; 0 for the preset's.
+        robot: the cells' arm.
     """
 
     tasks: tuple[str, ...] = ("pick_place",)
@@ -121,6 +133,7 @@ class Part:
     rollouts: int = ROLLOUTS
     diagnosed: int = DIAGNOSED
     steps: int = 0
+    robot: str = SO101.name
 
     def __post_init__(self) -> None:
         for given, known, what in (
@@ -129,13 +142,14 @@ class Part:
             for name in given:
                 if name not in known:
                     raise unknown_choice(what, name, known)
+        arm_named(self.robot)
 
     def sites(self) -> Iterator[Site]:
         """Yield the sites in the protocol's order."""
         for seed in self.seeds:
             for task in self.tasks:
                 for gap in self.gaps:
-                    yield draw_site(task, gap, seed)
+                    yield draw_site(task, gap, seed, self.robot)
 
     def cells(self) -> list[tuple[Arm, int]]:
         """Return what is done at each site: arm and budget; 0 for arms without one."""
@@ -163,8 +177,8 @@ QUICK: Final = Part(
 """Whether it runs; its figures mean nothing."""
 
 
-def draw_site(task: str, gap: str, seed: int) -> Site:
-    """Draw mechanism, direction and severity of a site's gaps.
+def draw_site(task: str, gap: str, seed: int, robot: str = SO101.name) -> Site:
+    """Draw mechanism, direction and severity of a site's gaps; the same for every arm.
 
     Raises:
         UnknownChoiceError: no such gap in the design.
@@ -178,4 +192,4 @@ def draw_site(task: str, gap: str, seed: int) -> Site:
         f"{d.value}.{rng.choice(COSTLY[d])}": round(float(rng.uniform(*SEVERITIES)), 3)
         for d in dimensions
     }
-    return Site(task, gap, seed, gaps, int(rng.integers(1_000_000)))
+    return Site(task, gap, seed, gaps, int(rng.integers(1_000_000)), robot)

@@ -14,6 +14,7 @@ from gaploop.core.types import FloatArray
 from gaploop.finetune.evaluation import Rate, wilson
 from gaploop.finetune.proof.design import Arm
 from gaploop.finetune.proof.rows import Row
+from gaploop.sim.arms import SO101
 
 DRAWS: Final = 2000
 WORTH: Final = 0.10
@@ -54,11 +55,16 @@ class Plans:
 
 
 def by_gap(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return rows by "task gap", in the order in which they come."""
+    """Return rows by "task gap", in the order in which they come; another arm is named first."""
     found: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(f"{row.task} {row.gap}", []).append(row)
+        found.setdefault(f"{setting(row)} {row.gap}", []).append(row)
     return found
+
+
+def setting(row: Row) -> str:
+    """Return the row's task, with the arm where it isn't the default one."""
+    return row.task if row.robot == SO101.name else f"{row.robot}:{row.task}"
 
 
 def sites_of(rows: Sequence[Row]) -> list[Bits]:

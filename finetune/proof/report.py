@@ -25,8 +25,8 @@ COLUMNS: Final = 3
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """Return all figures as plain values, by task and gap and over the gaps of each task."""
     groups = figures.by_gap(rows)
-    for task in dict.fromkeys(row.task for row in rows):
-        groups[f"{task} all"] = [row for row in rows if row.task == task]
+    for task in dict.fromkeys(figures.setting(row) for row in rows):
+        groups[f"{task} all"] = [row for row in rows if figures.setting(row) == task]
     return {name: _group(found) for name, found in groups.items()}
 
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
+from gaploop.sim.arms import SO101
 
 SCHEMA: Final = "gaploop.proof.v1"
 _AS_TEXT: Final = ("gaps", "planned")
@@ -39,6 +40,7 @@ class Row:
         policy: id of what was tried.
         data: hash of the takes, "" where there are none.
         code: hash of the program.
+        robot: the cell's arm; rows from before there was another are the SO-101's.
     """
 
     task: str
@@ -59,16 +61,17 @@ class Row:
     policy: str
     data: str
     code: str
+    robot: str = SO101.name
 
     @property
     def key(self) -> str:
         """Names the cell."""
-        return f"{self.task}-{self.gap}-{self.seed}-{self.arm}-{self.budget}"
+        return f"{self.site}-{self.arm}-{self.budget}"
 
     @property
     def site(self) -> str:
         """Names the site."""
-        return f"{self.task}-{self.gap}-{self.seed}"
+        return site_name(self.robot, self.task, self.gap, self.seed)
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -82,7 +85,14 @@ class Row:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Row:
         """Return a row that was kept."""
-        return cls(**{f.name: value[f.name] for f in fields(cls)})
+        known = {"robot": SO101.name, **value}
+        return cls(**{f.name: known[f.name] for f in fields(cls)})
+
+
+def site_name(robot: str, task: str, gap: str, seed: int) -> str:
+    """Name a site; the arm is named where it isn't the default one."""
+    name = f"{task}-{gap}-{seed}"
+    return name if robot == SO101.name else f"{robot}-{name}"
 
 
 def save_rows(rows: Iterable[Row], path: Path) -> None:

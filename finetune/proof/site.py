@@ -20,6 +20,7 @@ from gaploop.core.plan import Plan
 from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.failure_analysis.planning.effort import effort_from
+from gaploop.failure_analysis.reference import load_reference
 from gaploop.finetune.adapt import MERGED, AdaptOptions, adapt
 from gaploop.finetune.closed_loop import (
     DEMONSTRATION_S,
@@ -32,7 +33,7 @@ from gaploop.finetune.closed_loop import (
 from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.proof.arms import Takes, evenly, takes_of
-from gaploop.finetune.proof.design import STAGED, VARIED, Arm, Part, Site
+from gaploop.finetune.proof.design import STAGED, Arm, Part, Site
 from gaploop.finetune.proof.rows import Row
 from gaploop.finetune.training import TRACKED_SPECS
 
@@ -78,7 +79,10 @@ def _row(job: SiteJob, arm: Arm, budget: int) -> Row:
         return Row.from_json(read_json(path))
     site, folder = job.site, job.folder
     before = _rated(job, "before", job.start.base)
-    diagnosis = roll_out_and_diagnose(site.cell, folder, job.start.base, job.part.diagnosed)
+    usual = load_reference(job.start.reference) if job.start.reference else None
+    diagnosis = roll_out_and_diagnose(
+        site.cell, folder, job.start.base, job.part.diagnosed, reference=usual
+    )
     plan = plan_for(diagnosis, folder / f"plan_{budget}.yaml", budget or max(job.part.budgets))
     made = _made(job, arm, budget, plan, before)
     shares = diagnosis.summary["dimensions"] if diagnosis.takes else {}
@@ -101,6 +105,7 @@ def _row(job: SiteJob, arm: Arm, budget: int) -> Row:
         policy=made.after.policy,
         data=made.data,
         code=job.code,
+        robot=site.robot,
     )
     write_json(path, row.to_json())
     return row
@@ -116,7 +121,7 @@ def _made(job: SiteJob, arm: Arm, budget: int, plan: Plan, before: Evaluation) -
         return _Made(before)
     if arm is Arm.RANDOMISATION:
         takes: Takes = evenly(RANDOMISED, STAGED, site.seed)
-        cells = {d: TargetCell({d.value: VARIED}, 10_000 + site.seed, site.task) for d in takes}
+        cells = {d: site.varied(d, 10_000 + site.seed) for d in takes}
         return _trained(job, "randomised", takes, cells)
     takes = takes_of(arm, site, budget, plan)
     name = "_".join(f"{d.value}{n}" for d, n in sorted(takes.items()))
@@ -187,6 +192,7 @@ def _rated(job: SiteJob, name: str, policy: str | Path, speed_scale: float = 1.0
             workers=1,
             task=site.task,
             speed_scale=speed_scale,
+            robot=site.robot,
         )
         write_json(path, result.to_json())
     return Evaluation.from_json(read_json(path), str(path))
