@@ -177,8 +177,8 @@ VX300S: Final = CellArm(
     grip=Grip(
         travel_rad=vx300s.GRIPPER_TRAVEL_RAD,
         open_rad=1.2,  # jaws 59 mm apart
-        shut_rad=-0.5,  # 1 mm
-        empty_rad=-0.35,  # 6 mm
+        shut_rad=-0.58,  # as good as closed
+        empty_rad=-0.48,  # 2 mm
         fixed_jaw_x_m=None,
         widest_m=0.026,
     ),

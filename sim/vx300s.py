@@ -46,7 +46,9 @@ _JOINT_DAMPING: Final = 0.60 / 2.94
 _FRICTION: Final = 0.052 / 2.94
 # Rotor inertias seen through the gears [kg m2]: shoulder, elbow and forearm_roll from MuJoCo
 # Menagerie's aloha.xml; the others assumed, such that servos this stiff don't ring.
-_ARMATURE: Final = (0.20, 0.395, 0.383, 0.14, 0.10, 0.04, 0.01)
+_ARMATURE: Final = (0.20, 0.395, 0.383, 0.14, 0.10, 0.04, 0.005)
+_FINGER_KG: Final = 8.0
+"""Of the gripper's rotor, seen at each finger: a gear between unlike masses would be soft."""
 _DRAWN_AS_BOX: Final = ("7_gripper", "9_gripper_bar")  # 9,000 and 7,600 triangles as meshes
 
 
@@ -141,20 +143,30 @@ def _drive(spec: mujoco.MjSpec) -> None:
     unused = [0.0] * (mujoco.mjNEQDATA - 2)
     for finger, sign in (("left_finger", 1.0), ("right_finger", -1.0)):
         joint = spec.joint(finger)
-        joint.frictionloss, joint.damping = 0.0, np.full_like(joint.damping, 5.0)
+        joint.frictionloss, joint.armature = 0.0, _FINGER_KG
+        _damp(joint, 5.0)
         spec.add_equality(
             type=mujoco.mjtEq.mjEQ_JOINT, objtype=mujoco.mjtObj.mjOBJ_JOINT, name1=finger,
             name2="gripper", solref=[0.01, 1.0],
+            solimp=[0.98, 0.995, 0.001, 0.5, 2.0],
             data=[sign * (low_m - per_rad * low_rad), sign * per_rad, *unused],
         )  # fmt: skip
     strength_nm = (*STALL_NM[:-1], GRIPPER_NM)
     for name, stall_nm, armature in zip(JOINT_NAMES, strength_nm, _ARMATURE, strict=True):
         joint = spec.joint(name)
         joint.armature, joint.frictionloss = armature, _FRICTION * stall_nm
-        joint.damping = np.full_like(joint.damping, _JOINT_DAMPING * stall_nm)
+        _damp(joint, _JOINT_DAMPING * stall_nm)
         servo = spec.add_actuator(
             name=name, target=name, trntype=mujoco.mjtTrn.mjTRN_JOINT,
             forcelimited=True, forcerange=[-stall_nm, stall_nm],
             ctrllimited=True, ctrlrange=list(joint.range),
         )  # fmt: skip
-        servo.set_to_position(kp=_GAIN * stall_nm, kv=_DAMPING * stall_nm)
+        kp, kv = _GAIN * stall_nm, _DAMPING * stall_nm
+        servo.set_to_position(kp=kp, kv=kv)
+
+
+def _damp(joint: mujoco.MjsJoint, per_speed: float) -> None:
+    """Damp a joint in proportion to its speed: the further coefficients are of its powers."""
+    coefficients = np.zeros_like(joint.damping)
+    coefficients[0] = per_speed
+    joint.damping = coefficients
