@@ -148,7 +148,9 @@ def save_source(source: Source, path: Path) -> None:
     os.replace(part, path)
 
 
-def load_source(path: Path, task: str, takes: int, seed: int, robot: str) -> Source | None:
+def load_source(
+    path: Path, task: str, takes: int, seed: int, robot: str = SO101.name
+) -> Source | None:
     """Return what `save_source` kept under `path`, or None where that is something else."""
     if not path.exists():
         return None

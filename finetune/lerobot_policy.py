@@ -69,6 +69,11 @@ class ActPolicy:
             self._ensemble = ACTTemporalEnsembler(temporal_ensemble_coeff, bundle.chunk)
 
     @property
+    def robot_type(self) -> str:
+        """LeRobot's name of the arm that it was trained for; "" where nothing says."""
+        return self.bundle.signature.robot_type
+
+    @property
     def needs_scene(self) -> bool:
         """Say whether the policy was trained on the camera tracker's view of the scene."""
         return self.bundle.signature.environment_names == SCENE_NAMES

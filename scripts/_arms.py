@@ -215,6 +215,7 @@ def _embedded(robot: Any) -> tuple[Follower, Clock, Leader]:
         gap_seed=robot.gap_seed,
         conditions=robot.conditions,
         image_size=robot.image_size,
+        robot=robot.model,
     )
     cell.reset(robot.seed)
     return CellFollower(cell), PacedCellClock(cell), ScriptedLeader(cell, robot.seed)

@@ -169,6 +169,7 @@ def _embedded(robot: Any) -> Devices:
         gap_seed=robot.gap_seed,
         conditions=robot.conditions,
         image_size=robot.image_size,
+        robot=robot.model,
     )
     cell.reset(robot.seed)
     return Devices(CellFollower(cell), (CellCamera(cell),), PacedCellClock(cell))
@@ -180,10 +181,12 @@ def _observation(policy: ActPolicy, devices: Devices, state: Any) -> Observation
     names = policy.bundle.signature.environment_names
     scene: FloatArray | None = np.zeros(len(names)) if names else None
     if policy.needs_scene and images:
+        from gaploop.sim.arms import arm_of
         from gaploop.sim.tracker import Tracker
 
         image = next(iter(images.values()))
-        scene = Tracker.nominal(image.shape[0]).observe(image)
+        arm = arm_of(policy.bundle.signature.robot_type)
+        scene = Tracker.nominal(image.shape[0], arm=arm).observe(image)
     return Observation(state, scene, images)
 
 

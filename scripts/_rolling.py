@@ -99,6 +99,7 @@ class Rolling:
         """
         if not getattr(self.policy, "needs_scene", False):
             return None
+        from gaploop.sim.arms import arm_of
         from gaploop.sim.tracker import Tracker
 
         if station.domain is Domain.REAL:
@@ -118,4 +119,4 @@ class Rolling:
                 f"The tracker needs the cell's square pictures; camera {cameras[0].name} gives "
                 f"{width} x {height}."
             )
-        return Tracker.nominal(width)
+        return Tracker.nominal(width, arm=arm_of(getattr(self.policy, "robot_type", "")))

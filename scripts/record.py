@@ -59,6 +59,8 @@ class RobotOptions:
     """Draws mechanism and direction of each gap."""
     conditions: dict[str, Any] = field(default_factory=dict)
     """What is set up, such as '{"distractors": 4}'."""
+    model: str = "so101"
+    """so101_sim: the cell's arm, so101 or vx300s (a ViperX 300 S)."""
 
 
 @dataclass
@@ -225,6 +227,7 @@ def embedded(config: Any, conditions: Mapping[str, object]) -> EmbeddedRig:
         gap_seed=robot.gap_seed,
         conditions={**robot.conditions, **conditions},
         fps=config.dataset.fps,
+        robot=robot.model,
     )
 
 

@@ -21,25 +21,28 @@ from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnected
 from numpy.typing import NDArray
 
 from gaploop.core.errors import unknown_choice
+from gaploop.sim.arms import CellArm, arm_named
 from gaploop.sim.cell import Cell
 from gaploop.sim.expert import ScriptedLeader, Sees
 from gaploop.sim.lerobot_devices import registry
 from gaploop.sim.lerobot_devices.config import ScriptedConfig, So101SimConfig
-from gaploop.sim.scene import CAMERA_NAME, JOINT_NAMES
+from gaploop.sim.scene import CAMERA_NAME
 from gaploop.sim.units import from_degrees, to_degrees
 
 __all__ = ["Scripted", "ScriptedConfig", "So101Sim", "So101SimConfig"]
 
-_KEYS = tuple(f"{name}.pos" for name in JOINT_NAMES)
+
+def _keys(arm: CellArm) -> tuple[str, ...]:
+    return tuple(f"{name}.pos" for name in arm.joint_names)
 
 
-def _vector(values: dict[str, Any]) -> NDArray[np.float64]:
-    missing = [key for key in _KEYS if key not in values]
+def _vector(values: dict[str, Any], keys: tuple[str, ...]) -> NDArray[np.float64]:
+    missing = [key for key in keys if key not in values]
     if missing:
         raise unknown_choice(
-            "action", ", ".join(map(str, values)) or "(empty)", _KEYS, "send_action"
+            "action", ", ".join(map(str, values)) or "(empty)", keys, "send_action"
         )
-    return np.array([float(values[key]) for key in _KEYS])
+    return np.array([float(values[key]) for key in keys])
 
 
 class So101Sim(Robot):  # type: ignore[misc]
@@ -53,6 +56,7 @@ class So101Sim(Robot):  # type: ignore[misc]
         self.config = config
         # LeRobot counts these to size its image writers.
         self.cameras: dict[str, Any] = {CAMERA_NAME: None}
+        self.arm = arm_named(config.model, "--robot.model")
         self._cell: Cell | None = None
 
     @property
@@ -70,12 +74,12 @@ class So101Sim(Robot):  # type: ignore[misc]
     def observation_features(self) -> dict[str, Any]:
         """Joint positions and the overhead picture."""
         size = self.config.image_size
-        return {**dict.fromkeys(_KEYS, float), CAMERA_NAME: (size, size, 3)}
+        return {**dict.fromkeys(_keys(self.arm), float), CAMERA_NAME: (size, size, 3)}
 
     @property
     def action_features(self) -> dict[str, Any]:
         """Joint positions."""
-        return dict.fromkeys(_KEYS, float)
+        return dict.fromkeys(_keys(self.arm), float)
 
     @property
     def is_connected(self) -> bool:
@@ -96,6 +100,7 @@ class So101Sim(Robot):  # type: ignore[misc]
             image_size=config.image_size,
             camera_hz=config.camera_hz,
             camera_latency_s=config.camera_latency_s,
+            robot=config.model,
         )
         self._cell.reset(config.seed)
         registry.share(config.cell, self._cell, config.seed)
@@ -113,19 +118,20 @@ class So101Sim(Robot):  # type: ignore[misc]
 
     def get_observation(self) -> dict[str, Any]:
         """Joint positions in LeRobot's units and the newest overhead picture."""
-        state = to_degrees(self.cell.read().position_rad)
-        observation: dict[str, Any] = {k: float(v) for k, v in zip(_KEYS, state, strict=True)}
+        state, keys = to_degrees(self.cell.read().position_rad, self.arm), _keys(self.arm)
+        observation: dict[str, Any] = {k: float(v) for k, v in zip(keys, state, strict=True)}
         observation[CAMERA_NAME] = self.cell.frame().image.copy()
         return observation
 
     def send_action(self, action: dict[str, Any]) -> dict[str, Any]:
         """Set the goals and let one 1/fps step of simulated time pass."""
-        goal = from_degrees(_vector(action))
+        keys = _keys(self.arm)
+        goal = from_degrees(_vector(action, keys), self.arm)
         low, high = self.cell.joint_limits_rad.T
         sent = np.clip(goal, low, high)
         self.cell.command(sent)
         self.cell.advance(1.0 / self.config.fps)
-        return {k: float(v) for k, v in zip(_KEYS, to_degrees(sent), strict=True)}
+        return {k: float(v) for k, v in zip(keys, to_degrees(sent, self.arm), strict=True)}
 
     def disconnect(self) -> None:
         """Take the cell down; safe to call twice."""
@@ -146,6 +152,7 @@ class Scripted(Teleoperator):  # type: ignore[misc]
         self.config = config
         if config.sees not in ("scene", "tracker"):
             raise unknown_choice("sight", config.sees, ("scene", "tracker"), "--teleop.sees")
+        self.arm = arm_named(config.model, "--teleop.model")
         self._connected = False
         self._leader: ScriptedLeader | None = None
         self._done_s: float | None = None
@@ -153,7 +160,7 @@ class Scripted(Teleoperator):  # type: ignore[misc]
     @property
     def action_features(self) -> dict[str, Any]:
         """Joint positions."""
-        return dict.fromkeys(_KEYS, float)
+        return dict.fromkeys(_keys(self.arm), float)
 
     @property
     def feedback_features(self) -> dict[str, Any]:
@@ -194,7 +201,9 @@ class Scripted(Teleoperator):  # type: ignore[misc]
             registry.next_scene(self.config.cell)
             leader.reset()
         q_rad = leader.read(cell.now_s).q_rad
-        return {k: float(v) for k, v in zip(_KEYS, to_degrees(q_rad), strict=True)}
+        return {
+            k: float(v) for k, v in zip(_keys(self.arm), to_degrees(q_rad, self.arm), strict=True)
+        }
 
     def _make_leader(self, cell: Cell) -> ScriptedLeader:
         config = self.config

@@ -8,13 +8,15 @@ from typing import Any
 from lerobot.robots.config import RobotConfig
 from lerobot.teleoperators.config import TeleoperatorConfig
 
+from gaploop.sim.arms import SO101
+
 DEFAULT_CELL = "default"
 
 
 @RobotConfig.register_subclass("so101_sim")
 @dataclass(kw_only=True)
 class So101SimConfig(RobotConfig):  # type: ignore[misc]
-    """The embedded SO-101 cell.
+    """The embedded cell.
 
     Attributes:
         task: "pick_place", "pick_lift" or "stack_cube".
@@ -28,6 +30,7 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
         fps: actions per second of simulated time; each send_action advances 1 / fps.
         seed: of the first scene; each reset takes the next one.
         cell: name under which the cell is shared with the scripted teleoperator.
+        model: which arm, "so101" or "vx300s".
     """
 
     task: str = "pick_place"
@@ -40,6 +43,7 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
     fps: float = 50.0
     seed: int = 0
     cell: str = DEFAULT_CELL
+    model: str = SO101.name
 
 
 @TeleoperatorConfig.register_subclass("scripted")
@@ -53,6 +57,7 @@ class ScriptedConfig(TeleoperatorConfig):  # type: ignore[misc]
         retries: attempts after the first; None for the default of `sees`.
         pause_s: how long it rests after an attempt before it sets up the next scene [s].
         cell: name of the cell, as in So101SimConfig.
+        model: its arm, as in So101SimConfig.
     """
 
     sees: str = "scene"
@@ -60,3 +65,4 @@ class ScriptedConfig(TeleoperatorConfig):  # type: ignore[misc]
     retries: int | None = None
     pause_s: float = 0.4
     cell: str = DEFAULT_CELL
+    model: str = SO101.name

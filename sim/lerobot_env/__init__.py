@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.sim.arms import SO101
 from gaploop.sim.cell import Cell
 from gaploop.sim.lerobot_env.config import ENTRY_POINT, GYM_ID, UNSEEN_SCENES, CellEnvConfig
 from gaploop.sim.scene import CAMERA_NAME
@@ -32,7 +33,7 @@ type Seen = dict[str, Any]
 class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
     """The cell, one policy frame a step.
 
-    Observations are `agent_pos`, joint positions [°, gripper 0 to 100], shape (6,), and
+    Observations are `agent_pos`, joint positions [°, gripper 0 to 100], shape (n_joints,), and
     `pixels`: {camera: RGB, uint8, shape (size, size, 3)}. Actions are goals in the same units as
     `agent_pos`. The reward is 1 on the step that ends in success; `info` holds `is_success`.
 
@@ -45,6 +46,7 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         conditions: what is set up, by the names of `vocabulary.CONDITIONS`.
         image_size: width and height of the pictures [px].
         first_scene: scene of seed 0.
+        robot: the cell's arm, one of `sim.arms.ARMS`.
 
     Raises:
         UnusableInputError: an unknown task, dimension or condition.
@@ -61,9 +63,15 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         conditions: Mapping[str, Any] | None = None,
         image_size: int = 192,
         first_scene: int = UNSEEN_SCENES,
+        robot: str = SO101.name,
     ) -> None:
         self._cell = Cell(
-            task, gaps=gaps, gap_seed=gap_seed, conditions=conditions, image_size=image_size
+            task,
+            gaps=gaps,
+            gap_seed=gap_seed,
+            conditions=conditions,
+            image_size=image_size,
+            robot=robot,
         )
         self.task = self.task_description = task.replace("_", " ")
         self.render_mode = "rgb_array"
@@ -73,7 +81,7 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         self._scene = first_scene - 1
         self._first_scene = first_scene
         self._step = self._succeeded_for = 0
-        low, high = (to_degrees(q_rad) for q_rad in self._cell.joint_limits_rad.T)
+        low, high = (to_degrees(q, self._cell.arm) for q in self._cell.joint_limits_rad.T)
         self.action_space = gym.spaces.Box(
             np.minimum(low, high).astype(np.float32), np.maximum(low, high).astype(np.float32)
         )
@@ -96,8 +104,8 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         return self._seen(), {"is_success": False}
 
     def step(self, action: NDArray[np.float32]) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
-        """Send goals [°, gripper 0 to 100], shape (6,), and let one frame pass."""
-        goal_rad = from_degrees(np.asarray(action, dtype=np.float64))
+        """Send goals [°, gripper 0 to 100], shape (n_joints,), and let one frame pass."""
+        goal_rad = from_degrees(np.asarray(action, dtype=np.float64), self._cell.arm)
         self._cell.command(goal_rad)
         self._cell.advance(self._period_s)
         self._step += 1
@@ -108,7 +116,7 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         return self._seen(), float(won), over, late and not over, {"is_success": won}
 
     def _seen(self) -> Seen:
-        state = to_degrees(self._cell.read().position_rad)
+        state = to_degrees(self._cell.read().position_rad, self._cell.arm)
         picture = self._cell.frame().image.copy()
         return {"agent_pos": state.astype(np.float32), "pixels": {CAMERA_NAME: picture}}
 

@@ -9,7 +9,8 @@ from lerobot.configs import FeatureType, PolicyFeature
 from lerobot.envs.configs import EnvConfig
 from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
 
-from gaploop.sim.scene import CAMERA_NAME, JOINT_NAMES
+from gaploop.sim.arms import SO101, arm_named
+from gaploop.sim.scene import CAMERA_NAME
 
 GYM_ID: Final = "gaploop/So101Cell-v0"
 ENTRY_POINT: Final = "gaploop.sim.lerobot_env:CellEnv"
@@ -21,7 +22,7 @@ UNSEEN_SCENES: Final = 1_000_000
 @EnvConfig.register_subclass("so101_cell")
 @dataclass
 class CellEnvConfig(EnvConfig):  # type: ignore[misc]
-    """The embedded SO-101 cell.
+    """The embedded cell.
 
     Attributes:
         task: "pick_place", "pick_lift" or "stack_cube".
@@ -33,6 +34,7 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
             grid_cell, human.
         image_size: width and height of the overhead camera's pictures [px].
         first_scene: scene of seed 0; those below UNSEEN_SCENES are what demonstrations show.
+        robot: the cell's arm, "so101" or "vx300s".
     """
 
     task: str | None = "pick_place"
@@ -43,6 +45,7 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
     conditions: dict[str, Any] = field(default_factory=dict)
     image_size: int = 192
     first_scene: int = UNSEEN_SCENES
+    robot: str = SO101.name
     features_map: dict[str, str] = field(
         default_factory=lambda: {
             ACTION: ACTION,
@@ -52,7 +55,7 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
     )
 
     def __post_init__(self) -> None:
-        joints = (len(JOINT_NAMES),)
+        joints = (len(arm_named(self.robot).joint_names),)
         self.features = {
             ACTION: PolicyFeature(FeatureType.ACTION, joints),
             "agent_pos": PolicyFeature(FeatureType.STATE, joints),
@@ -81,4 +84,5 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
             "conditions": self.conditions,
             "image_size": self.image_size,
             "first_scene": self.first_scene,
+            "robot": self.robot,
         }

@@ -1,0 +1,229 @@
+"""Two arms behind the same interfaces: what holds for one holds for the other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gaploop.core.errors import UnknownChoiceError, UnusableInputError
+from gaploop.sim import vx300s
+from gaploop.sim.arms import ARMS, SO101, VX300S, CellArm, arm_named, arm_of, arm_with_joints
+from gaploop.sim.cell import Cell
+from gaploop.sim.expert import ScriptedLeader
+from gaploop.sim.follower import CellFollower
+from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS
+from gaploop.sim.kinematics import ArmIk, from_polar, polar
+from gaploop.sim.lerobot_tracker_step import TrackerStep
+from gaploop.sim.motion import nominal_arm
+from gaploop.sim.tracker import Tracker
+from gaploop.sim.trial import run_take
+from gaploop.sim.units import from_degrees, to_degrees
+
+needs_meshes = pytest.mark.skipif(
+    not vx300s.is_installed(), reason="pip install --no-deps gym-aloha==0.1.5"
+)
+BOTH = pytest.mark.parametrize("arm", [SO101, pytest.param(VX300S, marks=needs_meshes)])
+
+OF_THE_ARM = {
+    "contact_dynamics.sticky": 0.5,
+    "contact_dynamics.soft": 0.5,
+    "sensor_noise.encoder_drift": 0.5,
+    "sensor_noise.encoder_spikes": 0.5,
+    "actuator_response.weak": 0.2,
+    "actuator_response.deaf_joint": 0.5,
+    "spatial_geometry.zero_offset": 0.5,
+    "spatial_geometry.base_moved": 0.5,
+    "spatial_geometry.bent_gripper": 0.5,
+    "environmental_complexity.occluder": 0.5,
+    "environmental_complexity.posts": 0.5,
+    "human_behavior.bump_arm": 0.5,
+}
+"""Mechanisms that look at joints, bodies or places of the arm."""
+
+
+OLD_OBJECT_M = [0.22647161591627665, 0.07703241229299033, 0.0125]
+OLD_TARGET_M = [0.20906592013117567, -0.022707364270723413, 0.001]
+OLD_HOME_RAD = [
+    1.4027729133088738,
+    -0.588021809125158,
+    0.5888918343151316,
+    1.559261518463701,
+    0.045265687931656015,
+    0.7312502196044457,
+]
+"""Scene 3 of the nominal cell: object, target and the joints at rest, before there was a choice."""
+
+
+class Without:
+    """A finder that finds what others find, but for one package."""
+
+    def __init__(self, finders: Sequence[Any], missing: str) -> None:
+        self._finders, self._missing = finders, missing
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name.partition(".")[0] == self._missing:
+            return None
+        specs = (finder.find_spec(name, path, target) for finder in self._finders)
+        return next((spec for spec in specs if spec is not None), None)
+
+
+def test_without_its_meshes_an_arm_is_refused_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "meta_path", [Without(list(sys.meta_path), vx300s.PACKAGE)])
+    for refused in (vx300s.load, lambda: Cell(robot="vx300s"), lambda: arm_named("vx300s")):
+        with pytest.raises(UnusableInputError, match="pip install --no-deps gym-aloha") as said:
+            refused()
+        assert "\n" not in str(said.value)
+    Cell(image_size=64).close()  # the default arm needs none of it
+
+
+def test_an_unknown_arm_is_refused_with_the_choices() -> None:
+    with pytest.raises(UnknownChoiceError, match="so101, vx300s"):
+        Cell(robot="so100")
+
+
+def test_the_default_arm_is_the_so101_to_the_bit(
+    nominal: Cell, sweep: Callable[..., Any], same: Callable[..., bool]
+) -> None:
+    with Cell(robot="so101") as named:
+        assert same(sweep(named, 3), sweep(nominal, 3))
+
+
+def test_scenes_of_the_so101_are_those_that_its_base_was_made_of(nominal: Cell) -> None:
+    """The second arm brought the scene's places into data; draws of old seeds must not move."""
+    nominal.reset(3)
+    truth: dict[str, Any] = nominal.truth()
+    assert truth["object_pos_m"] == OLD_OBJECT_M
+    assert truth["target_pos_m"] == OLD_TARGET_M
+    assert nominal.data.qpos[:6].tolist() == OLD_HOME_RAD
+
+
+@pytest.mark.parametrize("arm", ARMS.values())
+def test_an_arms_numbers_fit_together(arm: CellArm) -> None:
+    n = len(arm.joint_names)
+    for values in (arm.home_q_rad, arm.servos.stall_nm, arm.servos.nm_per_a, (*arm.zero_keys, "")):
+        assert len(values) == n
+    assert arm.joint_names[-1] == "gripper"
+    assert max(arm.main_joints) < arm.n_arm
+    grip = arm.grip
+    assert grip.travel_rad[0] <= grip.shut_rad < grip.empty_rad < grip.open_rad
+    assert grip.open_rad < grip.travel_rad[1]
+    assert arm_of(arm.robot_type) is arm
+
+
+def test_recordings_of_arms_that_the_cell_has_not_count_as_before() -> None:
+    assert arm_of("so101_follower") is arm_of("") is SO101
+    assert arm_with_joints(("one", "gripper")) is None
+
+
+@BOTH
+def test_units_go_there_and_back_and_the_gripper_from_0_to_100(arm: CellArm) -> None:
+    q_rad = np.random.default_rng(0).uniform(-1, 1, (5, len(arm.joint_names)))
+    assert np.allclose(from_degrees(to_degrees(q_rad, arm), arm), q_rad)
+    ends = np.zeros((2, len(arm.joint_names)))
+    ends[:, -1] = arm.grip.travel_rad
+    assert np.allclose(to_degrees(ends, arm)[:, -1], [0.0, 100.0])
+
+
+@BOTH
+def test_the_arm_reaches_every_place_with_its_hand_down(arm: CellArm) -> None:
+    ik = ArmIk(nominal_arm(arm), arm)
+    rng = np.random.default_rng(1)
+    for _ in range(10):
+        angle, radius = rng.uniform(-1.3, 1.3), rng.uniform(0.05, 0.13)
+        xy = np.array(arm.spawn_centre_m) + radius * np.array([np.cos(angle), np.sin(angle)])
+        place = np.array([*xy, rng.uniform(0.0115, 0.07)])
+        q_rad = np.array(arm.home_q_rad)[: arm.n_arm]
+        for _ in range(40):
+            q_rad = ik.solve(place, polar(xy)[0] + np.pi, q_rad)
+        reached, rotation = ik.tcp(q_rad)
+        assert np.linalg.norm(reached - place) < 1e-3
+        assert rotation[2, 2] < -0.95
+
+
+@BOTH
+def test_the_tracker_sees_object_and_target_where_they_are(arm: CellArm) -> None:
+    with Cell(robot=arm.name) as cell:
+        tracker = Tracker.nominal(cell.image_size, arm=arm)
+        for seed in range(4):
+            cell.reset(seed)
+            truth: dict[str, Any] = cell.truth()
+            seen = tracker.observe(cell.frame().image)
+            assert np.linalg.norm(from_polar(*seen[:2]) - truth["object_pos_m"][:2]) < 2.5e-3
+            assert np.linalg.norm(from_polar(*seen[3:5]) - truth["target_pos_m"][:2]) < 2.5e-3
+
+
+@needs_meshes
+def test_the_teleoperator_solves_the_second_arms_cell() -> None:
+    with Cell(robot="vx300s", image_size=64) as cell:
+        leader = ScriptedLeader(cell, 1)
+        assert all(run_take(cell, leader, seed) for seed in range(4))
+
+
+@needs_meshes
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["pick_place", "pick_lift", "stack_cube"])
+def test_the_teleoperator_solves_95_percent_of_the_second_arms_scenes(task: str) -> None:
+    with Cell(task, robot="vx300s", image_size=64) as cell:
+        leader = ScriptedLeader(cell, 1)
+        assert sum(run_take(cell, leader, seed) for seed in range(40)) >= 38
+
+
+@needs_meshes
+def test_a_tracker_driven_controller_solves_the_second_arms_cell() -> None:
+    with Cell(robot="vx300s") as cell:
+        leader = ScriptedLeader(cell, 1, sees="tracker")
+        assert all(run_take(cell, leader, seed) for seed in range(3))
+
+
+@needs_meshes
+def test_the_second_arm_reports_seven_joints_in_its_own_units() -> None:
+    with Cell(robot="vx300s", image_size=64) as cell:
+        follower = CellFollower(cell)
+        assert follower.robot_type == "vx300s_sim"
+        cell.command(np.array(VX300S.home_q_rad) - 0.3)
+        cell.advance(1.0)
+        state = cell.read()
+        assert len(follower.joint_names) == len(state.position_rad) == len(state.current_a) == 7
+        assert np.allclose(state.position_rad, np.array(VX300S.home_q_rad) - 0.3, atol=0.01)
+        left, right = (cell.data.joint(name).qpos[0] for name in VX300S.finger_bodies)
+        assert left == pytest.approx(-right, abs=1e-3)  # one servo moves both fingers
+
+
+@needs_meshes
+def test_faults_of_joints_and_bodies_act_on_the_second_arm_too() -> None:
+    with Cell(robot="vx300s", gaps=OF_THE_ARM, gap_seed=2, image_size=64) as cell:
+        leader = ScriptedLeader(cell, 0, sees="tracker")
+        for _ in range(60):
+            cell.command(leader.read(cell.now_s).q_rad)
+            cell.advance(0.02)
+        assert np.isfinite(cell.read().position_rad).all()
+        offset: Any = cell.truth()["joint_offset_rad"]
+        assert len(offset) == 7
+        assert offset[-1] == 0.0  # the gripper's zero is the closed jaw
+
+
+@needs_meshes
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", [*MECHANISMS, *BLIND_MECHANISMS], ids=lambda m: m.name)
+def test_every_mechanism_can_be_injected_into_the_second_arms_cell(mechanism: Any) -> None:
+    gaps = {f"{mechanism.dimension.value}.{mechanism.name}": 1.0}
+    with Cell(robot="vx300s", gaps=gaps, image_size=64) as cell:
+        cell.advance(0.5)
+        cell.frame()
+        assert np.isfinite(cell.data.qpos).all()
+
+
+def test_a_saved_tracker_names_the_arm_only_where_it_is_not_the_default() -> None:
+    """Policies saved before there was a second arm have no such entry, and their id is a hash."""
+    assert "robot" not in TrackerStep().get_config()
+    assert TrackerStep(**TrackerStep(robot="vx300s").get_config()).robot == "vx300s"
