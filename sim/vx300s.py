@@ -86,7 +86,7 @@ def load() -> mujoco.MjSpec:
         f'<include file="{at}/vx300s_dependencies.xml"/>'
         f'<worldbody><include file="{at}/vx300s_left.xml"/></worldbody></mujoco>'
     )
-    spec.compiler.inertiafromgeom = mujoco.mjtInertiaFromGeom.mjINERTIAFROMGEOM_FALSE
+    spec.compiler.inertiagrouprange = [0, 5]  # theirs leaves what stands on the table weightless
     _rename(spec)
     _draw(spec)
     _drive(spec)
