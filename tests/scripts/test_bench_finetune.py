@@ -23,7 +23,8 @@ def cell(task: str, seed: int, gain: float, **more: Any) -> dict[str, Any]:
         "task": task, "seed": seed, "before": rate(0.1), "full": rate(0.8),
         "sweep": {"0.25": rate(0.7), "0.5": rate(0.8)},
         "nominal_before": rate(0.99), "nominal_lora": rate(0.98),
-        "gain": points(gain), "lora_minus_full": points(-1.0), "retention": points(-1.0, 80), **more,
+        "gain": points(gain), "lora_minus_full": points(-1.0), "retention": points(-1.0, 80),
+        **more,
     }  # fmt: skip
 
 
