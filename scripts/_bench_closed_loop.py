@@ -27,6 +27,7 @@ PICTURE: Final = "closed_loop.png"
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Run the cells that have no row yet, or read rows from --data; return the figures."""
+    from gaploop.finetune.proof.lessons import trials
     from gaploop.finetune.proof.report import picture, summary
     from gaploop.finetune.proof.rows import load_rows
 
@@ -38,6 +39,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         "rollouts": sorted({len(row.after) for row in rows}),
         "code": sorted({row.code for row in rows}),
         "figures": summary(rows),
+        "trials": trials(rows),
         "picture": str(folder / PICTURE),
     }
 

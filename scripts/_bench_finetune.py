@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gaploop.core.files import read_json, write_json
+from gaploop.core.files import read_json, write_atomically, write_json
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Run every cell that isn't there yet, then the timing."""
     from gaploop.finetune.closed_loop import start_for
     from gaploop.finetune.workers import run_jobs
+    from gaploop.scripts._bench_finetune_picture import picture
     from gaploop.scripts._bench_finetune_speed import compare
 
     size = QUICK if config.quick else FULL
@@ -82,7 +83,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
             advance()
         speed = compare(folder / "speed", turns=1 if config.quick else 3)
         advance()
-    cells.sort(key=lambda c: (c["seed"], c["task"]))
+    cells.sort(key=lambda c: (tasks.index(c["task"]), c["seed"]))
+    write_atomically(folder / "finetune.png", picture(cells))
     return {
         "evidence": "sim-to-sim",
         "takes": TAKES,

@@ -16,6 +16,7 @@ from made_rows import row
 from gaploop.core.errors import UnusableInputError
 from gaploop.finetune.proof import figures
 from gaploop.finetune.proof.figures import reached
+from gaploop.finetune.proof.lessons import trials
 from gaploop.finetune.proof.report import picture, summary, table
 from gaploop.finetune.proof.rows import Row, load_rows, save_rows
 
@@ -114,3 +115,17 @@ def test_the_table_and_the_picture_hold_every_gap() -> None:
     assert "| pick_place all | 6 |" in said
     assert "10.0x" in said
     assert picture(rows).startswith(b"\x89PNG")
+
+
+def test_the_planner_learns_once_from_takes_that_two_arms_shared_and_not_from_uniform_ones() -> (
+    None
+):
+    rows = [
+        row("targeted", 20, 0.8, data="a"),
+        row("oracle", 20, 0.8, data="a"),
+        row("uniform", 20, 0.3, data="b", planned={"spatial_geometry": 3, "sensor_noise": 17}),
+        row("targeted", 20, 0.1, 1, planned={}, takes=0, data=""),
+    ]
+    (one,) = trials(rows)
+    assert one["dimension"] == "spatial_geometry"
+    assert (one["takes"], one["before"], one["after"]) == (20, [10, 100], [80, 100])
