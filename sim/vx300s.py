@@ -10,6 +10,7 @@ from __future__ import annotations
 from importlib import util
 from pathlib import Path
 from typing import Final
+from xml.sax.saxutils import quoteattr
 
 from gaploop.sim import headless  # noqa: F401  (sets the renderer up before mujoco is imported)
 
@@ -81,10 +82,10 @@ def load() -> mujoco.MjSpec:
         UnusableInputError: the package with the meshes isn't installed.
     """
     at = folder()
+    links, arm = (quoteattr(str(at / f"vx300s_{part}.xml")) for part in ("dependencies", "left"))
     spec = mujoco.MjSpec.from_string(
-        f'<mujoco model="vx300s"><compiler meshdir="{at}" fitaabb="true"/>'
-        f'<include file="{at}/vx300s_dependencies.xml"/>'
-        f'<worldbody><include file="{at}/vx300s_left.xml"/></worldbody></mujoco>'
+        f'<mujoco model="vx300s"><compiler meshdir={quoteattr(str(at))} fitaabb="true"/>'
+        f"<include file={links}/><worldbody><include file={arm}/></worldbody></mujoco>"
     )
     spec.compiler.inertiagrouprange = [0, 5]  # theirs leaves what stands on the table weightless
     _rename(spec)
