@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest -q
 # share two cores.
 REALTIME := tests/collect tests/scripts $(addprefix tests/teleop/,emulator lerobot_devices preflight \
     test_control.py test_loop.py)
-TWO := -n 2 --dist=loadfile $(addprefix --ignore=,$(REALTIME))
+TWO := -n 2 --dist=loadfile --no-loadscope-reorder $(addprefix --ignore=,$(REALTIME))
 
 # Small models and a shared machine: more threads are slower (measured 4 to 11 times).
 export OMP_NUM_THREADS ?= 1

@@ -60,7 +60,7 @@ class Size:
 
 
 FULL: Final = Size(Budget(), sim_takes=40, draws=1, rollouts=5)
-QUICK: Final = Size(Budget(diagnosed=8, evaluated=12, takes=4, steps=60), 4, 0, 0)
+QUICK: Final = Size(Budget(diagnosed=6, evaluated=6, takes=4, steps=40), 4, 0, 0)
 
 
 @dataclass(frozen=True)

@@ -167,22 +167,22 @@ def _estimate(
     """
     cells = sorted(set.intersection(*(set(site) for site in sites)))
     blocks = [np.array([site[cell] for cell in cells]) for site in sites]  # (cells, scenes) each
-    value = figure(_mean(cells, [block.mean(axis=1) for block in blocks]))
-    rng, draws = np.random.default_rng(0), []
-    for _ in range(DRAWS):
-        means = []
-        for i in rng.integers(len(blocks), size=len(blocks)):
-            block = blocks[i]
-            means.append(block[:, rng.integers(block.shape[1], size=block.shape[1])].mean(axis=1))
-        draws.append(figure(_mean(cells, means)))
+    rng, slots = np.random.default_rng(0), np.arange(len(blocks))
+    scenes = np.array([_means_of_scenes_drawn(block, rng) for block in blocks])
+    picked = rng.integers(len(blocks), size=(DRAWS, len(blocks)))
+    rows = (np.arange(DRAWS)[:, None] + 7 * slots) % DRAWS  # a site picked twice has other scenes
+    means = scenes[picked, rows].mean(axis=1)  # (draws, cells)
+    whole = np.mean([block.mean(axis=1) for block in blocks], axis=0)
+    value, *draws = (figure(dict(zip(cells, row, strict=True))) for row in (whole, *means))
     low, high = np.quantile(draws, (0.025, 0.975))
     return Estimate(float(value), float(low), float(high), len(sites))
 
 
-def _mean(
-    cells: Sequence[tuple[str, int]], rates: Sequence[FloatArray]
-) -> dict[tuple[str, int], float]:
-    return dict(zip(cells, np.mean(rates, axis=0).tolist(), strict=True))
+def _means_of_scenes_drawn(block: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Return means over scenes drawn with replacement, the same scenes for all cells."""
+    scenes = block.shape[1]
+    counts = rng.multinomial(scenes, np.full(scenes, 1 / scenes), size=DRAWS)  # (draws, scenes)
+    return np.asarray(counts @ block.T / scenes)
 
 
 def _numbers(bits: str) -> FloatArray:
