@@ -177,7 +177,7 @@ def until(condition: Callable[[], bool]) -> None:
 STEPS = ("read", "send", "torque off", "close", "leader", "leader close", "camera", "camera close")
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.sets(st.sampled_from(STEPS)), st.integers(1, 12))
 def test_whatever_fails_torque_off_and_every_disconnection_are_tried(
     steps: set[str], after: int
