@@ -16,8 +16,8 @@ GAPS: Final = {"spatial_geometry.camera_pose": 1.0}
 GAP_SEED: Final = 4
 TAKES: Final = 10
 """Demonstrations on the target cell that every training uses. So few, and a camera moved so far,
-that about three rollouts of four succeed: with 20 takes of an easier cell twelve retrains all did 99
-or 100 of 100, and at the ceiling no spread can be seen."""
+that about three rollouts of four succeed: with 20 takes of an easier cell twelve retrains all did
+99 or 100 of 100, and at the ceiling no spread can be seen."""
 SIM_TAKES: Final = 40
 """Nominal demonstrations mixed in."""
 STEPS: Final = 400
