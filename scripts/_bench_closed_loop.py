@@ -51,6 +51,8 @@ def _run(config: BenchConfig, folder: Path) -> list[Row]:
     from gaploop.finetune.workers import run_jobs
 
     part, code = _part(config), _code()
+    folder = folder / "quick" if config.quick else folder  # its rows aren't results
+    folder.mkdir(exist_ok=True)
     path = folder / ROWS
     rows = {row.key: row for row in (load_rows(path) if path.exists() else [])}
     starts = {task: start_for(task, folder, robot=part.robot) for task in part.tasks}

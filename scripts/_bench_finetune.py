@@ -70,18 +70,18 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     from gaploop.scripts._bench_finetune_picture import picture
     from gaploop.scripts._bench_finetune_speed import compare
 
-    size = QUICK if config.quick else FULL
+    size, place = (QUICK, folder / "quick") if config.quick else (FULL, folder)
     size = replace(size, rollouts=config.n or size.rollouts)
     seeds = range(config.seed, config.seed + (config.seeds or size.seeds))
     tasks = list(TASKS)[: size.tasks]
-    starts = {task: start_for(task, folder, size.sim_takes) for task in tasks}
-    jobs = [(folder, task, seed, starts[task], size) for seed in seeds for task in tasks]
+    starts = {task: start_for(task, place, size.sim_takes) for task in tasks}
+    jobs = [(place, task, seed, starts[task], size) for seed in seeds for task in tasks]
     with options.progress("Cells", len(jobs) + 1) as advance:
         cells = []
         for cell in run_jobs(_cell, jobs, config.workers):
             cells.append(cell)
             advance()
-        speed = compare(folder / "speed", turns=1 if config.quick else 3)
+        speed = compare(place / "speed", turns=1 if config.quick else 3)
         advance()
     cells.sort(key=lambda c: (tasks.index(c["task"]), c["seed"]))
     write_atomically(folder / "finetune.png", picture(cells))

@@ -14,6 +14,7 @@ from typing import Final
 
 from gaploop.collect.rig import scripted_leader
 from gaploop.collect.session import Quota, SessionSpec, record_takes
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.journal_format import take_folders
 from gaploop.core.plan import Plan
@@ -76,7 +77,7 @@ def run_site(job: SiteJob) -> list[Row]:
 def _row(job: SiteJob, arm: Arm, budget: int) -> Row:
     path = job.folder / f"row_{arm}_{budget}.json"
     if path.exists():
-        return Row.from_json(read_json(path))
+        return _of_size(Row.from_json(read_json(path)), job.part.rollouts, path)
     site, folder = job.site, job.folder
     before = _rated(job, "before", job.start.base)
     usual = load_reference(job.start.reference) if job.start.reference else None
@@ -108,6 +109,15 @@ def _row(job: SiteJob, arm: Arm, budget: int) -> Row:
         robot=site.robot,
     )
     write_json(path, row.to_json())
+    return row
+
+
+def _of_size(row: Row, rollouts: int, path: Path) -> Row:
+    if len(row.after) != rollouts:
+        raise UnusableInputError(
+            f"{path} holds a cell of {len(row.after)} rollouts, and {rollouts} are wanted: give "
+            f"--n={len(row.after)}, or another --output_dir."
+        )
     return row
 
 

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from made_rows import row
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.core.vocabulary import GapDimension
 from gaploop.finetune.closed_loop import Start, start_for
@@ -26,6 +27,16 @@ def test_cells_that_have_a_row_are_not_run_again(tmp_path: Path) -> None:
     write_json(tmp_path / "row_uniform_5.json", kept.to_json())
     nothing = Start(str(tmp_path / "no_such_policy"), tmp_path / "no_such_takes")
     assert run_site(SiteJob(site, part, nothing, tmp_path, "c")) == [kept]
+
+
+def test_a_cell_with_other_rollouts_is_refused_and_not_taken_for_a_result(tmp_path: Path) -> None:
+    """A quick trial in the folder of the study would otherwise have become a part of it."""
+    site = draw_site("pick_place", SPATIAL, 0)
+    part = Part(budgets=(5,), arms=(Arm.UNIFORM,), rollouts=4)
+    write_json(tmp_path / "row_uniform_5.json", row("uniform", 5, 0.5).to_json())
+    nothing = Start(str(tmp_path / "no_such_policy"), tmp_path / "no_such_takes")
+    with pytest.raises(UnusableInputError, match="100 rollouts, and 4 are wanted"):
+        run_site(SiteJob(site, part, nothing, tmp_path, "c"))
 
 
 @pytest.mark.slow
