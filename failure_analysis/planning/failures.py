@@ -19,10 +19,11 @@ CAUSES: Final = (*GapDimension, None)
 PSEUDO_TAKES: Final = 1.0
 """Prior of the shares: one take, spread evenly over the causes (Perks 1947). Three failures of
 one cause don't show that all have it."""
-
 SHARED_ERRORS: Final = 0.5
 """Share of what the diagnosis is unsure of that goes wrong on all takes of a station together.
 Assumed: with none of it ten takes at 60 % would make 60 % all but certain."""
+LEANING: Final = 0.5
+"""A failure leans to a cause that has more than this share."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,10 @@ class Failures:
     def named(self) -> tuple[TakeDiagnosis, ...]:
         """Failures whose cause was named."""
         return tuple(t for t in self.takes if not t.abstained)
+
+    def leaning(self, dimension: GapDimension) -> int:
+        """Return how many failures have this cause more likely than not, named or not."""
+        return int((self.posteriors[:, CAUSES.index(dimension)] > LEANING).sum())
 
     @property
     def rate_known(self) -> bool:

@@ -23,6 +23,7 @@ from gaploop.failure_analysis.diagnosis import Diagnosis
 from gaploop.failure_analysis.planning.allocation import (
     LEAST_GAIN,
     PILOT_HORIZON,
+    PILOT_TAKES,
     Budget,
     Decision,
     Quota,
@@ -44,6 +45,8 @@ LEAST_SHARE: Final = 0.10
 """Of the failures: a dimension below this gets no item of its own."""
 LEAST_TAKES: Final = 3
 """Failures whose cause must be named before demonstrations are paid for."""
+LEAST_LEANING: Final = 6
+"""Failures that lean to one cause, each too unsure to name it, that are worth trying it."""
 LEAST_RESPONSE: Final = 0.5
 """Probability that demonstrations mend anything, below which the other remedy comes first: it
 costs an hour where a campaign costs a day."""
@@ -151,9 +154,29 @@ def _shares(failures: Failures) -> dict[GapDimension, float]:
 def _quotas(
     failures: Failures, wanted: Sequence[GapDimension], ask: Ask
 ) -> dict[GapDimension, Quota]:
-    """Return what becomes of every wanted dimension."""
-    if len(failures.named) < LEAST_TAKES:
-        return {d: _without_takes(d, ask, Decision.UNCLEAR) for d in wanted}
+    """Return what becomes of every wanted dimension.
+
+    A diagnosis names a cause in one take only if that take alone leaves little doubt. Where hardly
+    any does but all lean the same way, they may still err alike: a few takes find out.
+    """
+    if len(failures.named) >= LEAST_TAKES:
+        return _by_gain(failures, wanted, ask)
+    unclear = {d: _without_takes(d, ask, Decision.UNCLEAR) for d in wanted}
+    likely = [d for d in wanted if failures.leaning(d) >= LEAST_LEANING]
+    return unclear | {d: _tried_first(q) for d, q in _by_gain(failures, likely, ask).items()}
+
+
+def _tried_first(quota: Quota) -> Quota:
+    """Return a quota of which only a few takes are recorded before looking."""
+    if quota.decision not in (Decision.RECORD, Decision.PILOT):
+        return quota
+    return replace(quota, decision=Decision.TRY, first=min(quota.takes, PILOT_TAKES[0]))
+
+
+def _by_gain(
+    failures: Failures, wanted: Sequence[GapDimension], ask: Ask
+) -> dict[GapDimension, Quota]:
+    """Return what becomes of dimensions where each take goes to where it is expected to help."""
     points = {
         d: 100.0 * failures.rate * float(failures.shares[CAUSES.index(d)])
         for d in wanted

@@ -55,12 +55,14 @@ def verdict_words(
             return f"The budget goes elsewhere; a take would bring {quota.next_gain:.2g} points."
         case Decision.RECORD:
             return f"{quota.takes} takes are expected to mend {part}."
-        case Decision.PILOT:
+        case Decision.PILOT | Decision.TRY:
+            unsure = "The failures lean to this, and hardly one is clear enough to name it"
+            if quota.decision is Decision.PILOT:
+                unsure = f"Open whether demonstrations mend this (chance {chance})"
             return (
-                f"Open whether demonstrations mend this (chance {chance}): record {quota.first}, "
-                f"adapt, roll out {PILOT_ROLLOUTS}, and plan again with gaploop plan --results: up "
-                f"to {quota.takes - quota.first} more if they helped, none if not. All "
-                f"{quota.takes} are expected to mend {part}."
+                f"{unsure}: record {quota.first}, adapt, roll out {PILOT_ROLLOUTS}, and plan again "
+                f"with gaploop plan --results: up to {quota.takes - quota.first} more if they "
+                f"helped, none if not. All {quota.takes} are expected to mend {part}."
             )
 
 
@@ -78,7 +80,7 @@ def stop_words(quotas: Mapping[GapDimension, Quota], least_gain: float) -> str:
     return f"Stop here: {what}, below {least_gain:g}. More demonstrations aren't worth their time."
 
 
-_COULD_GO_ON: Final = (Decision.RECORD, Decision.PILOT, Decision.NO_BUDGET)
+_COULD_GO_ON: Final = (Decision.RECORD, Decision.PILOT, Decision.TRY, Decision.NO_BUDGET)
 
 
 def notes(
@@ -111,8 +113,8 @@ def _find_out(failures: Failures, summary: Mapping[str, Any], least_takes: int) 
     if named < least_takes:
         return [
             f"Find out first: {named} of {n} failures have a named cause, {least_takes} are needed "
-            "before takes are paid for. Roll out ten more and diagnose again, or label what you "
-            f"saw (gaploop label).{channels}"
+            "before more than a few takes are paid for. Roll out ten more and diagnose again, or "
+            f"label what you saw (gaploop label).{channels}"
         ]
     if 3 * named < 2 * n:
         return [
