@@ -40,7 +40,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         make_retrains(folder, config.retrains, config.n or 500, config.workers)
     stored = stored_outcomes(folder)
     rules = Rules()
-    design = make_design(rules, seed=config.seed)
+    design = make_design(rules)
     compared = _tests(rules, design)
     cells = len(compared) * (len(SPREADS) + 1)
     rows = []
@@ -163,7 +163,7 @@ def _retrains(stored: Flags, rules: Rules, seed: int) -> dict[str, Any]:
         "plans": {},
     }
     for name, plan in (("default", default), ("retrain_sd as measured", measured)):
-        design = make_design(plan, seed=seed)
+        design = make_design(plan)
         result["plans"][name] = _on_retrains(stored, plan, design, rng)
     return result
 

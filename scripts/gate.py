@@ -215,18 +215,25 @@ def _planned(suite: Suite, design: Design) -> str:
         f"Comparison: better by more than {design.margin:.1%}, false promotion at most "
         f"{rules.alpha:.0%}, at most {design.max_pairs} pairs of attempts (a test of fixed size: "
         f"{design.fixed_pairs}).",
-        f"With a baseline that succeeds in {rules.baseline_rate:.0%}:",
+        f"With a baseline that succeeds in {rules.baseline_rate:.0%}, by all rules of the suite:",
     ]
     lines += [
         f"  {point.difference:+4.0%} true difference: promoted in {point.promoted:4.0%}, "
         f"{point.pairs:4.0f} pairs on average"
         for point in design.curve
     ]
-    short = max(design.curve, key=lambda point: -abs(point.difference - rules.gain))
-    if short.promoted < rules.power - 0.05:
-        lines.append(
-            f"That is less power than the {rules.power:.0%} asked for: raise max_pairs, or gain."
-        )
+    at_gain = min(design.curve, key=lambda point: abs(point.difference - rules.gain))
+    wanted = max(task.min_pass_rate for task in suite.tasks)
+    if at_gain.promoted < rules.power - 0.05:
+        short = f"That is less power than the {rules.power:.0%} asked for: "
+        if rules.baseline_rate + rules.gain < wanted + 0.05:
+            lines.append(
+                f"{short}a gain of {rules.gain:.0%} over {rules.baseline_rate:.0%} is hardly above "
+                f"min_pass_rate {wanted:.0%}. Lower min_pass_rate, raise gain, or mend "
+                "baseline_rate if the baseline does better."
+            )
+        else:
+            lines.append(f"{short}raise max_pairs, or gain.")
     return "\n".join(lines)
 
 

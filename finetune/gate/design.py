@@ -21,8 +21,6 @@ from gaploop.core.suite import Rules
 from gaploop.core.types import FloatArray
 from gaploop.finetune.gate.evidence import discordance, log_evidence
 
-DRAWS: Final = 500
-"""Simulated comparisons per point of the power curve: ±4 points at 95 %."""
 LONGEST: Final = 2.6
 """A comparison may take this many times the pairs of a fixed one: it then keeps its power, as its
 stopping early for want of a gain takes a part of the permitted misses."""
@@ -33,8 +31,6 @@ LUCK_SHARE: Final = 0.9
 PLANNED: Final = 100.0
 """The plan counts as this many pairs when stakes are adapted: 20 took 4 % more pairs to find the
 planned gain, infinitely many 1 % fewer but far more where the plan is off."""
-CURVE: Final = (-0.1, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
-"""Differences in success at which power is printed."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class PowerPoint:
     """What the comparison does where the candidate differs by `difference`.
 
     Attributes:
-        promoted: share of comparisons that find it better.
+        promoted: share of comparisons that promote it.
         pairs: pairs of attempts needed on average.
     """
 
@@ -60,14 +56,14 @@ class Design:
         margin: the candidate has to be better by more than this, in success.
         max_pairs: pairs of attempts after which it ends without an answer.
         fixed_pairs: pairs that a test of fixed size with the same errors needs.
-        curve: power and mean pairs by true difference.
+        curve: power and mean pairs by true difference, once simulated; see `power_curve`.
     """
 
     gain: float
     margin: float
     max_pairs: int
     fixed_pairs: int
-    curve: tuple[PowerPoint, ...]
+    curve: tuple[PowerPoint, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return what `gate.json` holds of it."""
@@ -87,13 +83,12 @@ class Boundaries:
         return cls(math.log(1 / rules.alpha), math.log(1 / (1 - rules.power)))
 
 
-def make_design(rules: Rules, kinds: int = 1, seed: int = 0) -> Design:
+def make_design(rules: Rules, kinds: int = 1) -> Design:
     """Plan a comparison.
 
     Args:
         rules: error rates and margins.
         kinds: tasks of the suite; evidence counts once all of them were tried.
-        seed: of the simulated comparisons.
 
     Raises:
         UnusableInputError: retrains differ so much that no gain of this size can be told apart.
@@ -107,10 +102,7 @@ def make_design(rules: Rules, kinds: int = 1, seed: int = 0) -> Design:
             "max_pairs to have less power."
         )
     most = math.ceil((rules.max_pairs or LONGEST * fixed) / kinds) * kinds
-    rng = np.random.default_rng([seed, 7])
-    points = [d for d in sorted({*CURVE, rules.gain}) if 0 <= rules.baseline_rate + d <= 1]
-    curve = tuple(_point(rules, margin, d, most, kinds, rng) for d in points)
-    return Design(rules.gain, margin, most, fixed, curve)
+    return Design(rules.gain, margin, most, fixed)
 
 
 def retrain_margin(rules: Rules) -> float:
@@ -188,21 +180,3 @@ def stops(x: FloatArray, rules: Rules, margin: float) -> tuple[FloatArray, Float
 def _first(reached: Any) -> FloatArray:
     at: FloatArray = np.where(reached.any(-1), reached.argmax(-1) + 1.0, np.inf)
     return at
-
-
-def _point(
-    rules: Rules,
-    margin: float,
-    difference: float,
-    pairs: int,
-    kinds: int,
-    rng: np.random.Generator,
-) -> PowerPoint:
-    """Return what simulated comparisons of independent attempts come to."""
-    shape = (DRAWS, pairs // kinds, kinds)
-    old = rng.random(shape) < rules.baseline_rate
-    new = rng.random(shape) < rules.baseline_rate + difference
-    better, futile = stops(new.astype(np.float64) - old, rules, margin)
-    end = np.minimum(np.minimum(better, futile), shape[1]) * kinds
-    promoted = (better < futile) & np.isfinite(better)
-    return PowerPoint(difference, float(promoted.mean()), float(end.mean()))

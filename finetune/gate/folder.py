@@ -15,7 +15,7 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import append_line, json_lines, read_json, write_json
 from gaploop.finetune.gate import order
-from gaploop.finetune.gate.judge import Outcomes
+from gaploop.finetune.gate.statements import Outcomes
 
 SCHEMA: Final = "gaploop.gate.v1"
 SETUP: Final = "setup.json"

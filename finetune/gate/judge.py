@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -12,20 +12,23 @@ import numpy as np
 import numpy.typing as npt
 
 from gaploop.core.suite import Rules, Suite
-from gaploop.core.types import FloatArray
 from gaploop.finetune.evaluation import Rate, wilson
-from gaploop.finetune.gate.design import Boundaries, Design, comparison
+from gaploop.finetune.gate.design import Design
 from gaploop.finetune.gate.evidence import (
     difference_interval,
     discordance,
-    log_evidence,
-    rate_evidence,
+)
+from gaploop.finetune.gate.statements import (
+    Outcomes,
+    Statement,
+    Track,
+    margin_evidence,
+    reached,
+    statements,
 )
 
 SIM, HARDWARE, CANARY, FULL = "sim", "hardware", "canary", "full"
 STAGES: Final = (SIM, HARDWARE, CANARY, FULL)
-SAFETY_EXCESS: Final = 0.05
-"""Excess of safety events per attempt that the stake on "less safe" is best for."""
 
 
 class Answer(StrEnum):
@@ -35,53 +38,6 @@ class Answer(StrEnum):
     FAILED = "failed"
     OPEN = "open"
     UNDECIDED = "undecided"
-
-
-@dataclass(frozen=True)
-class Outcomes:
-    """What came of the complete rounds of a stage; all of shape (rounds, tasks, 2).
-
-    The last axis is baseline, candidate.
-    """
-
-    success: npt.NDArray[np.bool_]
-    safety: npt.NDArray[np.bool_]
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds are complete."""
-        return len(self.success)
-
-    def first(self, rounds: int) -> Outcomes:
-        """Return the outcomes of the first rounds."""
-        return Outcomes(self.success[:rounds], self.safety[:rounds])
-
-    def differences(self, tasks: Sequence[int] | slice = slice(None)) -> FloatArray:
-        """Return candidate minus baseline for some tasks, shape (rounds, tasks)."""
-        chosen = self.success[:, tasks].astype(np.float64)
-        return chosen[..., 1] - chosen[..., 0]
-
-
-@dataclass(frozen=True)
-class Track:
-    """Evidence for one statement over the rounds.
-
-    Attributes:
-        says: what is shown once it crosses.
-        promotes: it speaks for the candidate.
-        log10: evidence after each round, as powers of ten.
-        boundary: where it counts as shown, likewise.
-    """
-
-    says: str
-    promotes: bool
-    log10: tuple[float, ...]
-    boundary: float
-
-    @property
-    def crossed(self) -> int | None:
-        """The first round, from 1, at which it was shown."""
-        return next((n for n, e in enumerate(self.log10, 1) if e >= self.boundary), None)
 
 
 @dataclass(frozen=True)
@@ -114,13 +70,14 @@ def judge_sim(outcomes: Outcomes, suite: Suite, tasks: Sequence[str]) -> StageRe
     """Judge the regression in nominal simulation: not worse by the retention margin or more."""
     rules, x = suite.rules, outcomes.differences()
     margin, bound = rules.retention_margin, math.log(1 / rules.alpha)
-    kept, lost = _margin_evidence(x, margin)
-    most = math.ceil(rules.sim_pairs / len(tasks))
-    end, answer = _ended([lost >= bound], [kept >= bound], outcomes.rounds, most)
-    tracks = (
-        _track(f"loses less than {margin:.0%} in simulation", True, kept[:end], bound),
-        _track(f"loses more than {margin:.0%} in simulation", False, lost[:end], bound),
+    kept, lost = margin_evidence(x, margin)
+    stated = (
+        Statement(f"loses less than {margin:.0%} in simulation", True, kept, bound),
+        Statement(f"loses more than {margin:.0%} in simulation", False, lost, bound),
     )
+    most = math.ceil(rules.sim_pairs / len(tasks))
+    end, answer = _ended(lost >= bound, kept >= bound, outcomes.rounds, most)
+    tracks = tuple(statement.track(end) for statement in stated)
     shown = [track.says for track in tracks if track.crossed]
     words = f"it {shown[0]}" if shown else f"not shown to lose less than {margin:.0%}"
     return _result(SIM, answer, words, outcomes.first(end), rules, tasks, tracks)
@@ -133,114 +90,26 @@ def judge_hardware(outcomes: Outcomes, suite: Suite, design: Design) -> StageRes
     group, and succeeds often enough in each task. Failed where it gains too little, is inferior
     somewhere, succeeds too rarely or is less safe; the first that is shown decides.
     """
-    rules, bounds = suite.rules, Boundaries.of(suite.rules)
-    better, futile = comparison(outcomes.differences(), rules, design.margin)
-    superior = np.maximum.accumulate(better) >= bounds.better
-    no, tracks_no = _against(outcomes, suite)
-    yes, tracks_ni = _not_inferior(outcomes, suite)
-    rejects = [(futile >= bounds.futile) & ~superior, *no]
-    promotes = [superior, *yes, _often_enough(outcomes, suite)]
+    stated = statements(outcomes, suite, design.margin)
+    no, yes = reached(stated, outcomes, suite)
     most = math.ceil(design.max_pairs / len(suite.tasks))
-    end, answer = _ended(rejects, promotes, outcomes.rounds, most)
-    over = f"better by more than {design.margin:.1%}" if design.margin else "better"
-    tracks = (
-        _track(f"is {over}", True, better, bounds.better),
-        _track(f"gains less than {rules.gain:.0%}", False, futile, bounds.futile),
-        *tracks_ni,
-        *tracks_no,
-    )
-    tracks = tuple(_cut(track, end) for track in tracks)
+    end, answer = _ended(no, yes, outcomes.rounds, most)
+    tracks = tuple(statement.track(end) for statement in stated)
     seen = outcomes.first(end)
     names = [task.name for task in suite.tasks]
     words = _hardware_words(answer, tracks, seen, suite)
-    return _result(HARDWARE, answer, words, seen, rules, names, tracks)
-
-
-def _not_inferior(outcomes: Outcomes, suite: Suite) -> tuple[list[Any], list[Track]]:
-    """Return what has to be shown of each group. All have to be, so none needs a correction."""
-    margin, bound = suite.rules.non_inferiority_margin, math.log(1 / suite.rules.alpha)
-    found, tracks = [], []
-    for group, chosen in _groups(suite):
-        kept, _ = _margin_evidence(outcomes.differences(chosen), margin)
-        found.append(np.maximum.accumulate(kept) >= bound)
-        tracks.append(_track(f"loses less than {margin:.0%} in {group}", True, kept, bound))
-    return found, tracks
-
-
-def _against(outcomes: Outcomes, suite: Suite) -> tuple[list[Any], list[Track]]:
-    """Return what rejects the candidate by itself; any would, so alpha is shared (Bonferroni)."""
-    rules, groups = suite.rules, _groups(suite)
-    count = len(groups) + len(suite.tasks) + 1
-    bound = math.log(count / rules.alpha)
-    tracks = []
-    for group, chosen in groups:
-        margin = rules.non_inferiority_margin
-        _, lost = _margin_evidence(outcomes.differences(chosen), margin)
-        tracks.append(_track(f"loses more than {margin:.0%} in {group}", False, lost, bound))
-    for n, task in enumerate(suite.tasks):
-        if task.min_pass_rate > 0:
-            says = f"succeeds in under {task.min_pass_rate:.0%} of {task.name}"
-            rare = _rarer(outcomes.success[:, n, 1], task.min_pass_rate)
-            tracks.append(_track(says, False, rare, bound))
-    unsafe = outcomes.safety.astype(np.float64)
-    excess = log_evidence(unsafe[..., 1] - unsafe[..., 0], 0.0, SAFETY_EXCESS, SAFETY_EXCESS)
-    tracks.append(_track("trips the safety filter more often", False, excess, bound))
-    return [np.array(t.log10) >= t.boundary for t in tracks], tracks
-
-
-def _rarer(success: npt.NDArray[np.bool_], rate: float) -> FloatArray:
-    """Return the evidence that success is rarer than `rate`: that failure is more frequent."""
-    if rate >= 1:
-        never: FloatArray = np.where(np.logical_and.accumulate(success), 0.0, math.inf)
-        return never
-    failure = 1 - rate
-    return rate_evidence(
-        (~success).astype(np.float64), failure, min(failure + 0.15, 0.95 + failure / 20)
-    )
-
-
-def _often_enough(outcomes: Outcomes, suite: Suite) -> Any:
-    count = np.arange(1, outcomes.rounds + 1)[:, None]
-    rates = outcomes.success[..., 1].cumsum(0) / count
-    return (rates >= np.array([task.min_pass_rate for task in suite.tasks])).all(-1)
-
-
-def _groups(suite: Suite) -> list[tuple[str, list[int]]]:
-    """Return each group with its tasks; a suite of a single group is judged as a whole only."""
-    if len(suite.groups) == 1:
-        return []
-    tasks = list(enumerate(suite.tasks))
-    return [(g, [n for n, task in tasks if task.group == g]) for g in suite.groups]
-
-
-def _margin_evidence(x: FloatArray, margin: float) -> tuple[FloatArray, FloatArray]:
-    """Return the evidence that the loss is under `margin`, and that it is over it."""
-    spread = 0.3 + margin**2  # twice a success rate of 0.8 times 0.2; data soon outweighs it
-    kept = log_evidence(x, -margin, 0.0, spread)
-    lost = log_evidence(-x, margin, 2 * margin, spread)
-    return kept, lost
+    return _result(HARDWARE, answer, words, seen, suite.rules, names, tracks)
 
 
 def _ended(
-    rejects: Sequence[Any], promotes: Sequence[Any], rounds: int, most: int
+    no: npt.NDArray[np.bool_], yes: npt.NDArray[np.bool_], rounds: int, most: int
 ) -> tuple[int, Answer]:
     """Return the round at which a stage ended, or the last one, and its answer."""
-    no = np.logical_or.reduce(rejects) if rejects else np.zeros(rounds, bool)
-    yes = np.logical_and.reduce(promotes)
     decided = (no | yes)[:most]
     if decided.any():
         at = int(decided.argmax())
         return at + 1, Answer.FAILED if no[at] else Answer.PASSED
     return min(rounds, most), Answer.UNDECIDED if rounds >= most else Answer.OPEN
-
-
-def _track(says: str, promotes: bool, log_e: FloatArray, bound: float) -> Track:
-    powers = tuple(float(e) for e in np.minimum(log_e, 700.0) / math.log(10))
-    return Track(says, promotes, powers, bound / math.log(10))
-
-
-def _cut(track: Track, rounds: int) -> Track:
-    return replace(track, log10=track.log10[:rounds])
 
 
 def _hardware_words(

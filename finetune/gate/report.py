@@ -20,8 +20,9 @@ from gaploop.failure_analysis.report.page import (
     text,
 )
 from gaploop.finetune.gate.design import Design
-from gaploop.finetune.gate.judge import Answer, StageResult, Track
+from gaploop.finetune.gate.judge import Answer, StageResult
 from gaploop.finetune.gate.run import GateResult
+from gaploop.finetune.gate.statements import Track
 from gaploop.finetune.verdict import Answer as Verdict
 
 REPORT: Final = "report.html"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -26,12 +26,13 @@ from gaploop.finetune.gate.judge import (
     SIM,
     STAGES,
     Answer,
-    Outcomes,
     StageResult,
     judge_hardware,
     judge_sim,
 )
+from gaploop.finetune.gate.power import power_curve
 from gaploop.finetune.gate.replay import Replay
+from gaploop.finetune.gate.statements import Outcomes
 from gaploop.finetune.verdict import Answer as Verdict
 
 ASSIGNMENT: Final = "assignment.json"
@@ -161,7 +162,8 @@ def plan(suite: Suite, seed: int = 0) -> Design:
     Raises:
         UnusableInputError: its rules can't be met.
     """
-    return make_design(suite.rules, len(suite.tasks), seed)
+    design = make_design(suite.rules, len(suite.tasks))
+    return replace(design, curve=power_curve(suite, design, seed))
 
 
 def _why_not(name: str, gate: Gate, stages: Sequence[StageResult]) -> str:

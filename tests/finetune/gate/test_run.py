@@ -13,10 +13,13 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import CanaryRules, Rules, Suite, SuiteTask
 from gaploop.finetune.gate import order
+from gaploop.finetune.gate.design import make_design
 from gaploop.finetune.gate.folder import OUTCOMES, Contest, GateFolder, Tried
-from gaploop.finetune.gate.judge import HARDWARE, Outcomes, judge_hardware, judge_sim
+from gaploop.finetune.gate.judge import HARDWARE, judge_hardware, judge_sim
 from gaploop.finetune.gate.judge import Answer as Stage
+from gaploop.finetune.gate.power import promotions
 from gaploop.finetune.gate.run import ASSIGNMENT, Gate, plan, run_gate
+from gaploop.finetune.gate.statements import Outcomes
 from gaploop.finetune.gate.station_attempts import StationAttempts
 from gaploop.finetune.verdict import Answer
 
@@ -47,7 +50,7 @@ def decide(path: Path, attempts: Made, suite: Suite = SUITE, **changes: object):
     path.mkdir(exist_ok=True)
     folder = GateFolder(path, CONTEST, seed=4)
     gate = replace(Gate(suite, {}, station=attempts), **changes)  # type: ignore[arg-type]
-    return run_gate(gate, folder, plan(suite, 4))
+    return run_gate(gate, folder, make_design(suite.rules, len(suite.tasks)))
 
 
 def test_a_better_candidate_is_promoted_and_a_worse_one_is_not(tmp_path: Path) -> None:
@@ -220,6 +223,32 @@ def test_a_candidate_that_trips_the_safety_filter_is_rejected() -> None:
     result = judge_hardware(Outcomes(seen.success, safety), SUITE, plan(SUITE))
     assert result.answer is Stage.FAILED
     assert "trips the safety filter more often" in result.says
+
+
+def test_the_power_that_is_printed_counts_every_rule() -> None:
+    """With min_pass_rate as given by default, 80 % were promised and 15 % promoted."""
+    rules = Rules(retrain_sd=0.0, gain=0.2, baseline_rate=0.6)
+    promised = {}
+    for least in (0.0, 0.85):
+        suite = Suite("s", (SuiteTask("t", min_pass_rate=least),), rules)
+        curve = plan(suite).curve
+        promised[least] = next(p.promoted for p in curve if p.difference == rules.gain)
+    assert promised[0.0] > 0.75
+    assert promised[0.85] < 0.4
+
+
+def test_many_comparisons_end_as_each_by_itself() -> None:
+    """The power curve and the gate's verdict come from the same rules."""
+    suite = replace(SUITE, tasks=tuple(replace(t, min_pass_rate=0.7) for t in TWO))
+    design = plan(suite)
+    rounds = design.max_pairs // 2
+    each = [drawn((0.55, 0.55), (0.7, 0.75), rounds, seed) for seed in range(12)]
+    both = Outcomes(np.stack([e.success for e in each]), np.stack([e.safety for e in each]))
+    passed, after = promotions(both, suite, design.margin)
+    alone = [judge_hardware(one, suite, design) for one in each]
+    assert [bool(p) for p in passed] == [one.answer is Stage.PASSED for one in alone]
+    assert [2 * n for n in after] == [one.pairs for one in alone]
+    assert 0 < passed.sum() < len(each)
 
 
 def test_a_stage_decides_on_what_it_had_seen_by_then() -> None:
