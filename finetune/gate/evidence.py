@@ -6,9 +6,10 @@ reaches 1/alpha with a chance of at most alpha, however often one looks and when
 (Ville's inequality). Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables
 by betting", JRSS-B 86(1); with a fixed stake on pairs of successes it is Wald's likelihood ratio.
 
-A round holds one value per kind of attempt, in any order, at one stake. The product over a round
-is then at most what equal means would give (arithmetic over geometric mean), so the hypothesis is
-about the mean over the kinds and the evidence counts at the end of each round.
+A round holds one value per kind of attempt, in any order, at one stake. Kinds have to be
+independent of each other, so each has scenes of its own. The product over a round can then be
+expected to be at most what equal means would give (arithmetic over geometric mean), so the
+hypothesis is about the mean over the kinds and the evidence counts at the end of each round.
 """
 
 from __future__ import annotations

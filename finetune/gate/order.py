@@ -35,7 +35,7 @@ class Attempt:
         round: every task is tried once by both policies in a round.
         task: index of the suite's task.
         side: `baseline` or `candidate`.
-        scene: seed of the scene; both attempts of a pair have the same.
+        scene: seed of the scene; both attempts of a pair have the same, and no other pair has it.
     """
 
     number: int
@@ -46,7 +46,11 @@ class Attempt:
 
 
 def attempts(seed: int, stage: str, tasks: int) -> Iterator[Attempt]:
-    """Yield the attempts of a stage, without end; equal seeds give equal orders."""
+    """Yield the attempts of a stage, without end; equal seeds give equal orders.
+
+    Every pair has a scene of its own, those of one round too: tasks that shared one would succeed
+    and fail together, and evidence that takes them for independent would count it twice.
+    """
     number, salt = 0, int.from_bytes(hashlib.sha256(stage.encode()).digest()[:4], "big")
     first_scene = SCENES + SCENES_PER_GATE * (int(seed) % 50_000)
     first_scene += (salt % 2) * SCENES_PER_GATE // 2
@@ -55,7 +59,7 @@ def attempts(seed: int, stage: str, tasks: int) -> Iterator[Attempt]:
         for task in np.random.default_rng([seed, salt, 0, turn]).permutation(tasks):
             sides = SIDES if _baseline_first(seed, salt, int(task), turn) else SIDES[::-1]
             for side in sides:
-                yield Attempt(number, turn, int(task), side, first_scene + turn)
+                yield Attempt(number, turn, int(task), side, first_scene + number // 2)
                 number += 1
         turn += 1
 

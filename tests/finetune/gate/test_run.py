@@ -129,6 +129,7 @@ def test_the_order_is_balanced_and_pairs_share_their_scene() -> None:
     for first, second in pairs:
         assert (first.task, first.scene, first.round) == (second.task, second.scene, second.round)
         assert {first.side, second.side} == set(order.SIDES)
+    assert len({first.scene for first, _ in pairs}) == len(pairs)
     for task in (0, 1):
         leads = [first.side for first, _ in pairs if first.task == task]
         assert len(leads) == 40
