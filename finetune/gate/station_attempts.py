@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import SuiteTask
-from gaploop.finetune.gate.checks import Evidence, check_of, named_function
+from gaploop.finetune.gate.checks import (
+    CheckError,
+    Evidence,
+    called,
+    check_of,
+    named_function,
+)
 from gaploop.finetune.gate.folder import Tried
 from gaploop.finetune.gate.order import Attempt
 
@@ -19,6 +27,10 @@ NOW: Final = "now"
 """Link in the gate's folder to the policy whose turn it is, under the same name for both."""
 ATTEMPTS: Final = "attempts"
 PLACEHOLDERS: Final = ("policy", "out", "instruction", "timeout_s", "scene")
+START_S: Final = 120.0
+"""A command may take this much longer than its task's time limit: large policies load slowly."""
+GRACE_S: Final = 15.0
+"""So long a command that is to stop has to let go of the robot, before it is made to."""
 ANSWERS: Final = {
     "y": "it succeeded",
     "n": "it failed",
@@ -42,6 +54,7 @@ class StationAttempts:
         command: runs one attempt; may hold {policy}, {out}, {instruction}, {timeout_s}, {scene}.
             "" where something else drives whatever `now/policy` points to.
         ask: shows a question and returns the answer.
+        start_s: what the command may take beyond the task's time limit, to start and to end [s].
 
     Raises:
         UnusableInputError: an unknown placeholder, or a check that doesn't exist.
@@ -49,10 +62,10 @@ class StationAttempts:
 
     def __init__(
         self, folder: Path, policies: Mapping[str, Path], tasks: Sequence[SuiteTask],
-        command: str, ask: Ask,
+        command: str, ask: Ask, start_s: float = START_S,
     ) -> None:  # fmt: skip
         self._folder, self._policies, self._tasks = folder, dict(policies), tuple(tasks)
-        self._command, self._ask = command, ask
+        self._command, self._ask, self._start_s = command, ask, start_s
         self._checks = [check_of(task) for task in tasks]
         self._resets = [_reset_of(task) for task in tasks]
         for task, check in zip(tasks, self._checks, strict=True):
@@ -83,11 +96,11 @@ class StationAttempts:
         place = f"Attempt {attempt.number + 1}, {task.name}."
         words, function = self._resets[attempt.task]
         if function is not None:
-            function(attempt.scene)
+            called(function, attempt.scene, f"reset of task '{task.name}'")
         told = words or ("" if function else "Set the scene up as for every attempt.")
         if told:
             half = "first" if attempt.number % 2 == 0 else "second"
-            pair = f"Scene {attempt.round + 1}, {half} of two: both must begin alike."
+            pair = f"Scene {attempt.number // 2 + 1}, {half} of two: both must begin alike."
             self._ask(f"{place} {told} {pair} Press Enter when it is ready.")
 
     def _run(self, task: SuiteTask, attempt: Attempt, policy: Path, out: Path) -> str:
@@ -104,24 +117,27 @@ class StationAttempts:
             "scene": str(attempt.scene),
         }
         log = out / "log.txt"  # not on the terminal: it may name the policy
+        limit_s = task.timeout_s + self._start_s
         try:
             with log.open("ab") as stream:
-                done = subprocess.run(
-                    _words(self._command, values), stdin=subprocess.DEVNULL, stdout=stream,
-                    stderr=subprocess.STDOUT, check=False,
-                )  # fmt: skip
+                code = _finished(_words(self._command, values), stream, limit_s)
         except OSError as error:
             raise UnusableInputError(
                 f"--command can't be run ({error.strerror}: {error.filename}). Mend it; outcomes "
                 "so far are kept."
             ) from None
-        return f"The command ended with code {done.returncode}." if done.returncode else ""
+        if code is None:
+            return f"The command didn't end within {limit_s:g} s and was stopped."
+        return f"The command ended with code {code}." if code else ""
 
     def _judged(self, attempt: Attempt, task: SuiteTask, out: Path, trouble: str) -> str:
         """Return one of `ANSWERS`."""
         check = self._checks[attempt.task]
         if check is not None and not trouble:
-            return "y" if check(Evidence(task.instruction, folder=out)) else "n"
+            try:
+                return "y" if check(Evidence(task.instruction, folder=out)) else "n"
+            except CheckError as error:  # the robot has driven: a person may save the attempt
+                trouble = str(error)
         question = f"{trouble} Did it succeed? {', '.join(ANSWERS)}:".strip()
         while (answer := self._ask(question).strip().lower()) not in ANSWERS:
             meant = "; ".join(f"{key} = {says}" for key, says in ANSWERS.items())
@@ -136,6 +152,33 @@ class StationAttempts:
         fresh.symlink_to(policy.absolute(), target_is_directory=True)
         fresh.replace(link)
         return link
+
+
+def _finished(words: Sequence[str], log: BinaryIO, limit_s: float) -> int | None:
+    """Run a program; return its exit code, or None where it had to be stopped.
+
+    It is never killed at once: it holds a robot's torque. Ctrl-C reaches it as well as us, so it
+    is given the time to end by itself.
+    """
+    program = subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+    )
+    try:
+        return program.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        program.send_signal(signal.SIGINT)
+        return None
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        program.send_signal(signal.SIGINT)
+        raise
+    finally:
+        for end in (program.terminate, program.kill):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                program.wait(GRACE_S)
+                break
+            end()
 
 
 def _reset_of(task: SuiteTask) -> tuple[str, Callable[[int], object] | None]:

@@ -1,0 +1,137 @@
+"""Attempts on a station that go wrong: hung commands, Ctrl-C, checks that make no sense."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gaploop.core.suite import SuiteTask
+from gaploop.finetune.gate import order
+from gaploop.finetune.gate.checks import CheckError, Evidence, check_of
+from gaploop.finetune.gate.station_attempts import StationAttempts
+
+TASK = SuiteTask("reach", timeout_s=0.2)
+FIRST = next(order.attempts(1, "hardware", 1))
+
+
+def made(
+    path: Path, task: SuiteTask, command: str, answer: str, start_s: float
+) -> tuple[StationAttempts, list[str], Path]:
+    """Return attempts whose operator always says the same, what was asked, and the log."""
+    asked: list[str] = []
+
+    def ask(question: str) -> str:
+        asked.append(question)
+        return answer
+
+    for name in ("gate", *order.SIDES):
+        (path / name).mkdir()
+    policies = {side: path / side for side in order.SIDES}
+    station = StationAttempts(path / "gate", policies, [task], command, ask, start_s)
+    return station, asked, path / "gate" / "attempts" / "hardware_00000" / "log.txt"
+
+
+def test_a_command_that_never_ends_is_stopped_gently(tmp_path: Path) -> None:
+    """A hung rollout held the gate, and the robot, for ever. It is asked to stop, not killed."""
+    program = "trap 'echo torque off; exit 0' INT; while :; do sleep 0.05; done"
+    station, asked, log = made(tmp_path, TASK, f'bash -c "{program}"', "n", 0.8)
+    assert not station("hardware", FIRST).success
+    assert "didn't end within 1 s and was stopped" in asked[-1]
+    assert "torque off" in log.read_text()
+
+
+RUN = """
+from pathlib import Path
+from gaploop.core.suite import SuiteTask
+from gaploop.finetune.gate import order
+from gaploop.finetune.gate.station_attempts import StationAttempts
+policies = dict.fromkeys(order.SIDES, Path("baseline"))
+program = "trap 'sleep 0.6; echo torque off; exit 0' INT; touch {out}/up; sleep 20 & wait"
+command = 'bash -c "' + program + '"'
+station = StationAttempts(Path("gate"), policies, [SuiteTask("t")], command, lambda _q: "y")
+station("hardware", next(order.attempts(1, "hardware", 1)))
+"""
+
+
+def test_ctrl_c_lets_the_command_let_go_of_the_robot(tmp_path: Path) -> None:
+    """subprocess.run kills its program a quarter of a second after Ctrl-C, torque on or not."""
+    for name in ("gate", *order.SIDES):
+        (tmp_path / name).mkdir()
+    gate = subprocess.Popen(
+        [sys.executable, "-c", RUN], cwd=tmp_path, start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    out = tmp_path / "gate" / "attempts" / "hardware_00000"
+    for _ in range(600):
+        if (out / "up").exists() or gate.poll() is not None:
+            break
+        time.sleep(0.05)
+    os.killpg(gate.pid, signal.SIGINT)  # as a terminal does: to everybody
+    gate.wait(30)
+    assert "torque off" in (out / "log.txt").read_text()
+
+
+def crashes(_shown: object) -> bool:
+    """Fail as a check does whose camera is gone."""
+    raise RuntimeError("no camera")
+
+
+def chatty(_shown: object) -> bool:
+    """Print as people's checks do."""
+    print("distance 3 cm")
+    return True
+
+
+def checked(monkeypatch: pytest.MonkeyPatch, kind: str, function: object) -> SuiteTask:
+    """Return a task whose check is that function."""
+    monkeypatch.setitem(sys.modules, "cell_checks", SimpleNamespace(check=function))  # type: ignore[arg-type]
+    return SuiteTask("reach", success_check=kind, check="cell_checks:check", timeout_s=0.2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "says"),
+    [
+        ("script", crashes, r"failed \(RuntimeError: no camera\)"),
+        ("script", lambda _: "no", "returned 'no', not True or False"),
+        ("script", lambda _: None, "returned None"),
+        ("reward_model", lambda _: float("nan"), "returned nan, not a number"),
+        ("reward_model", lambda _: "high", "returned 'high'"),
+    ],
+)
+def test_a_check_that_makes_no_sense_is_no_outcome(
+    monkeypatch: pytest.MonkeyPatch, kind: str, function: Callable[[object], object], says: str
+) -> None:
+    """The word "no" counted as a success, NaN as a failure, and a crash as the verdict reject."""
+    check = check_of(checked(monkeypatch, kind, function))
+    assert check is not None
+    with pytest.raises(CheckError, match=says) as raised:
+        check(Evidence("x"))
+    assert raised.value.exit_code == 2
+
+
+def test_a_check_may_print(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On stdout is the verdict, one object of JSON and nothing else."""
+    check = check_of(checked(monkeypatch, "script", chatty))
+    assert check is not None
+    assert check(Evidence("x"))
+    assert capsys.readouterr().out == ""
+
+
+def test_a_check_that_fails_on_a_station_is_put_to_the_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The robot has driven: the attempt is worth a question."""
+    task = checked(monkeypatch, "script", crashes)
+    station, asked, _log = made(tmp_path, task, "true", "y", 10.0)
+    assert station("hardware", FIRST).success
+    assert "no camera" in asked[-1]
