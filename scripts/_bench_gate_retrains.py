@@ -21,6 +21,7 @@ TAKES: Final = 5
 """Demonstrations on the target cell that every training uses. So few, and a camera moved so far,
 that about two rollouts of three succeed, as the gate's design assumes: with 20 takes of an easier
 cell twelve retrains all did 99 or 100 of 100, and at the ceiling no spread can be seen."""
+STEPS: Final = 400
 TAKE_SEEDS: Final = 500_000
 """Scenes of the demonstrations: none is evaluated on."""
 CHUNK: Final = 50
