@@ -15,9 +15,9 @@ from gaploop.core.types import CameraFrame
 from gaploop.sim import scene
 from gaploop.sim.gaps.catalog import InjectedGap
 from gaploop.sim.gaps.images import ImagePath
+from gaploop.sim.layers import LayeredCamera, set_offscreen
 
 SNAPSHOTS = 64  # captures kept for a camera that lags: two and a half seconds at 25 Hz
-MULTISAMPLES = 0  # of the renderer: two cost two thirds of the frames on a CPU
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class OverheadCamera:
         self._size_px = size_px
         self._latency_s = latency_s
         self._steps_per_capture = 1.0 / (rate_hz * scene.TIMESTEP_S)
-        self._renderer: mujoco.Renderer | None = None
+        self._layers: LayeredCamera | None = None
         self._snapshots: deque[_Snapshot] = deque(maxlen=SNAPSHOTS)
 
     def reset(self, noise_seed: Sequence[int], data: mujoco.MjData) -> None:
@@ -59,6 +59,8 @@ class OverheadCamera:
         self._images.reset(np.random.default_rng(self._noise_seed))
         self._frame: tuple[int, CameraFrame] | None = None
         self._snapshots.clear()
+        if self._layers is not None:
+            self._layers.forget()
         self._snapshots.append(_snapshot(0, 0.0, data))
 
     def next_capture_step(self) -> int:
@@ -73,7 +75,7 @@ class OverheadCamera:
         """The newest picture at `now_s` [s]; drawn when first asked for."""
         snapshot = self._newest(now_s)
         if self._frame is None or self._frame[0] != snapshot.index:
-            picture = self._render(self._own_renderer(), snapshot, scene.CAMERA_NAME)
+            picture = self._own_layers().draw(self._at(snapshot))
             if self._images.active:
                 rng = np.random.default_rng([*self._noise_seed, snapshot.index])
                 picture = self._images.apply(picture, rng, snapshot.t_s)
@@ -82,17 +84,16 @@ class OverheadCamera:
 
     def picture(self, data: mujoco.MjData, width: int, height: int) -> NDArray[np.uint8]:
         """A picture for people, from the side, without faults, shape (height, width, 3)."""
-        renderer = _make_renderer(self._model, height, width)
-        try:
-            return self._render(renderer, _snapshot(-1, 0.0, data), scene.REPORT_CAMERA_NAME)
-        finally:
-            renderer.close()
+        set_offscreen(self._model, width, height)
+        with mujoco.Renderer(self._model, height, width) as renderer:
+            renderer.update_scene(self._at(_snapshot(-1, 0.0, data)), scene.REPORT_CAMERA_NAME)
+            return np.asarray(renderer.render(), dtype=np.uint8)
 
     def close(self) -> None:
         """Free the renderer; safe to call twice."""
-        if self._renderer is not None:
+        if self._layers is not None:
             self._free()
-            self._renderer = None
+            self._layers = None
 
     def _newest(self, now_s: float) -> _Snapshot:
         latest_s = now_s - self._latency_s + 1e-9
@@ -101,16 +102,15 @@ class OverheadCamera:
                 return snapshot
         return self._snapshots[0]
 
-    def _own_renderer(self) -> mujoco.Renderer:
-        if self._renderer is None:
-            self._renderer = _make_renderer(self._model, self._size_px, self._size_px)
+    def _own_layers(self) -> LayeredCamera:
+        if self._layers is None:
+            self._layers = LayeredCamera(self._model, scene.CAMERA_NAME, self._size_px)
             # Not left to __del__, which at exit runs after EGL is gone.
-            self._free = weakref.finalize(self, self._renderer.close)
-        return self._renderer
+            self._free = weakref.finalize(self, self._layers.close)
+        return self._layers
 
-    def _render(
-        self, renderer: mujoco.Renderer, snapshot: _Snapshot, camera: str
-    ) -> NDArray[np.uint8]:
+    def _at(self, snapshot: _Snapshot) -> mujoco.MjData:
+        """Return the data to draw from, as at a snapshot."""
         data = self._data
         data.qpos[:] = snapshot.qpos
         data.mocap_pos[:] = snapshot.mocap_pos
@@ -118,16 +118,8 @@ class OverheadCamera:
         mujoco.mj_kinematics(self._model, data)
         mujoco.mj_comPos(self._model, data)
         mujoco.mj_camlight(self._model, data)
-        renderer.update_scene(data, camera)
-        return np.asarray(renderer.render(), dtype=np.uint8)
+        return data
 
 
 def _snapshot(index: int, t_s: float, data: mujoco.MjData) -> _Snapshot:
     return _Snapshot(index, t_s, data.qpos.copy(), data.mocap_pos.copy(), data.mocap_quat.copy())
-
-
-def _make_renderer(model: mujoco.MjModel, height: int, width: int) -> mujoco.Renderer:
-    model.vis.quality.offsamples = MULTISAMPLES
-    # The buffer is resolved as a whole, so one larger than the picture costs frames.
-    model.vis.global_.offwidth, model.vis.global_.offheight = width, height
-    return mujoco.Renderer(model, height, width)
