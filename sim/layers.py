@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import cv2
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
@@ -53,12 +54,12 @@ class LayeredCamera:
         """Return the picture of `data`, whose kinematics are known, shape (size, size, 3)."""
         self._gl.make_current()
         if self._whole:
-            return np.ascontiguousarray(self._drawn(data, ALL)[0][::-1])
+            return _upright(self._drawn(data, ALL)[0])
         if self._still is None:
             self._still = self._drawn(data, STILL)
         (colour, depth), (behind, behind_depth) = self._drawn(data, MOVING), self._still
-        picture = np.where((depth > behind_depth)[..., None], colour, behind)
-        return np.ascontiguousarray(picture[::-1])  # a graphics library counts rows from below
+        nearer = (depth > behind_depth).view(np.uint8)
+        return _upright(cv2.copyTo(colour, nearer, behind.copy()))
 
     def close(self) -> None:
         """Free what the graphics library holds; safe to call twice."""
@@ -76,6 +77,11 @@ class LayeredCamera:
         depth = np.empty((self._size_px, self._size_px), dtype=np.float32)
         mujoco.mjr_readPixels(colour, depth, self._rect, self._context)
         return colour, depth
+
+
+def _upright(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a picture from the top row down; a graphics library counts rows from below."""
+    return np.ascontiguousarray(picture[::-1])
 
 
 def set_offscreen(model: mujoco.MjModel, width: int, height: int) -> None:

@@ -28,6 +28,7 @@ class Watch:
         self._target = model.body("target").id
         self._qpos = int(model.joint("object").qposadr[0])
         self._dof = int(model.joint("object").dofadr[0])
+        self._tool = model.site(TCP_SITE).id
         self._fingers = [model.body(name).id for name in finger_bodies]
         self._force = np.zeros(6)
 
@@ -45,7 +46,7 @@ class Watch:
             target_pos_m=self._data.xpos[self._target].copy(),
             held=self._held(),
             t_s=float(self._data.time),
-            tool_distance_m=float(np.linalg.norm(position - self._data.site(TCP_SITE).xpos)),
+            tool_distance_m=float(np.linalg.norm(position - self._data.site_xpos[self._tool])),
         )
 
     def object_yaw_rad(self) -> float:
