@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,12 +16,15 @@ if TYPE_CHECKING:
     from gaploop.finetune.evaluating.drops import Drop
     from gaploop.finetune.evaluation import Evaluation, Rollout
 
+log = logging.getLogger(__name__)
+
 
 def in_the_cell(config: Any, folder: Path | None) -> Evaluation:
     """Roll out in the embedded cell."""
     from gaploop.finetune.evaluate import condition_name, evaluate
     from gaploop.finetune.evaluating.factors import settings
 
+    _warn_of_another_cell(config.policy.required(), config.env)
     base = config.env.conditions
     varied = [*settings(config.factors, base), *config.conditions]
     count = len({condition_name(c) for c in varied})
@@ -41,6 +45,18 @@ def in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             ray=config.ray.address,
             robot=config.env.robot,
         )
+
+
+def _warn_of_another_cell(path: str, env: Any) -> None:
+    """Say so where a policy is tried on another task or arm than it was trained for."""
+    from gaploop.finetune.lerobot_policy import cell_of
+
+    trained = cell_of(path)
+    if trained not in (None, (env.task, env.robot)):
+        log.warning(
+            "%s was trained for %s with %s, and is tried on %s with %s: see --env.task and "
+            "--env.robot.", path, *trained, env.task, env.robot,
+        )  # fmt: skip
 
 
 def counted(config: Any) -> tuple[Evaluation, str]:

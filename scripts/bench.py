@@ -150,7 +150,7 @@ def run(config: BenchConfig) -> int:
     if config.name not in BENCHES:
         raise unknown_choice("benchmark", config.name, BENCHES)
     folder = writable_folder(config.output_dir or Path("outputs") / "bench" / config.name)
-    module = importlib.import_module(f"gaploop.scripts._bench_{config.name}")
+    module = importlib.import_module(f"gaploop.scripts.benches.{config.name}")
     result: Mapping[str, Any] = module.measure(config, folder)
     result = {"bench": config.name, "seed": config.seed, "machine": _machine(), **result}
     write_json(folder / f"{config.name}.json", options.jsonable(result))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -125,6 +124,7 @@ def run(config: FinetuneConfig) -> int:
     config.policy.required()
     if config.job.is_remote:
         return jobs.hand_in(config, FinetuneConfig())
+    _require_sense(config)
     what = _options(config, config.output_dir)
     if config.retention.n:
         from gaploop.finetune.tuning.retention import require_measurable
@@ -138,6 +138,35 @@ def run(config: FinetuneConfig) -> int:
     if answer:
         options.emit(config.json, answer, text)
     return code
+
+
+def _require_sense(config: FinetuneConfig) -> None:
+    """Refuse options that would be ignored, or undo each other."""
+    flags, push = config.retention, config.policy.push_to_hub
+    if config.patience and not (config.held_out or config.held_out_share or config.ablation):
+        raise UnusableInputError(
+            "--patience counts looks at held-out takes. Hold some out: --held_out_share=0.2."
+        )
+    if flags.n < 0 or flags.margin < 0 or flags.workers < 1:
+        raise UnusableInputError(
+            f"--retention.n={flags.n} and --retention.margin={flags.margin:g} must not be below 0, "
+            f"and --retention.workers={flags.workers} not below 1."
+        )
+    if config.ablation and (flags.n or push or config.per_station):
+        raise UnusableInputError(
+            "--ablation compares recipes on held-out takes: leave --retention.n, --per_station and "
+            "--policy.push_to_hub out, and give them to the recipe that you choose."
+        )
+    if config.per_station and config.mixture:
+        raise UnusableInputError(
+            f"--per_station divides --real, and {config.mixture} names takes of its own. Give one "
+            "of the two."
+        )
+    if config.per_station and push:
+        raise UnusableInputError(
+            "--per_station makes several adapters, and --policy.repo_id names one repository. Push "
+            "each afterwards: gaploop push OUT/STATION --repo_id=me/name"
+        )
 
 
 def _presets() -> list[dict[str, Any]]:
@@ -221,8 +250,11 @@ def _one(config: FinetuneConfig, what: AdaptOptions) -> tuple[dict[str, Any], st
     from gaploop.finetune.adapt import adapt
     from gaploop.finetune.ranks import Ranks
     from gaploop.finetune.tuning import retention
+    from gaploop.finetune.tuning.asked import require_free
     from gaploop.finetune.tuning.ratio import parse_share
 
+    if not config.resume:
+        require_free(what.output_dir)
     chosen = None
     if parse_share(config.mix.real) is None:
         from gaploop.finetune.tuning.recipes import chosen_share
@@ -247,7 +279,7 @@ def _one(config: FinetuneConfig, what: AdaptOptions) -> tuple[dict[str, Any], st
         pushed = push_folder(done.folder, MODEL, config.policy, None).as_json()
     answer = {
         **_answer(done),
-        "share_real": what.share_real,
+        "share_real": _share_of(what),
         "ratio": chosen,
         "retention": retention.as_json(kept) if kept else None,
         "push": pushed,
@@ -256,6 +288,12 @@ def _one(config: FinetuneConfig, what: AdaptOptions) -> tuple[dict[str, Any], st
     said.append(_text(config, done))
     said += [kept.says()] if kept else []
     return answer, "\n".join(said), code
+
+
+def _share_of(what: AdaptOptions) -> float | None:
+    if what.mixture:
+        return None
+    return what.share_real if what.sim or what.sim_takes else 1.0
 
 
 def _answer(done: TrainedPolicy) -> dict[str, Any]:
@@ -305,7 +343,7 @@ def _ablation(config: FinetuneConfig, what: AdaptOptions) -> int:
 
 
 def _per_station(config: FinetuneConfig, what: AdaptOptions) -> int:
-    found = _stations(what.real)
+    found = _stations(what)
     answers, texts, codes = {}, [], []
     for station in found:
         folder = what.output_dir / station
@@ -320,15 +358,29 @@ def _per_station(config: FinetuneConfig, what: AdaptOptions) -> int:
     return max(codes)
 
 
-def _stations(roots: Sequence[Path]) -> list[str]:
+def _stations(what: AdaptOptions) -> list[str]:
+    """Return the stations among the real takes that would be learned from."""
     from gaploop.datasets.layout import read_episodes, read_info
+    from gaploop.datasets.mixing.selection import wanted_episodes
 
-    episodes = [e for root in roots for e in read_episodes(read_info(root))]
-    found = sorted({e.info.station for e in episodes})
-    if not found or "" in found:
+    if not what.real:
+        raise UnusableInputError("Nothing to adapt to. Name real takes with --real='[DIR]'.")
+    episodes = [
+        e
+        for root in what.real
+        for e in wanted_episodes(root, read_episodes(read_info(root)), what.select)
+        if what.episodes is None or e.index in what.episodes
+    ]
+    found = sorted({e.info.station for e in episodes if what.station in ("", e.info.station)})
+    if "" in found or not found:
         raise UnusableInputError(
             "--per_station: some real takes name no station. Add it with gaploop edit retag, or "
             "leave --per_station out."
+        )
+    if any(Path(name).name != name or name in (".", "..") for name in found):
+        raise UnusableInputError(
+            f"--per_station makes a folder for each station, and {', '.join(found)} can't all name "
+            "one. Rename with gaploop edit retag."
         )
     return found
 

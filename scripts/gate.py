@@ -11,6 +11,7 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import ExitStack
 
     from gaploop.core.suite import Suite
     from gaploop.finetune.gate.design import Design
@@ -21,7 +22,8 @@ EXAMPLE: Final = """\
 gaploop gate --baseline=base --candidate=adapted/adapter
 gaploop gate --baseline=base --candidate=adapted/adapter --suite=suite.yaml --stage=sim --json
 gaploop gate --baseline=base --candidate=adapted/adapter --suite=suite.yaml \\
-    --command='gaploop rollout --policy.path={policy} --config_path=station.yaml'
+    --command='gaploop rollout --policy.path={policy} --config_path=rig.yaml
+    --dataset.root={out}/takes --dataset.num_episodes=1 --dataset.episode_time_s={timeout_s}'
 gaploop gate --outcomes=outcomes.csv --json
 gaploop gate --example > suite.yaml
 gaploop gate --verify=outputs/gate/1a2b3c/promotion.json
@@ -81,10 +83,16 @@ def run(config: GateConfig) -> int:
     if config.verify is not None:
         return _verify(config.verify, config.json)
     _check(config)
+    import contextlib
+
+    with contextlib.ExitStack() as stack:
+        return _decide(config, *_prepared(config, _suite(config), stack))
+
+
+def _decide(config: GateConfig, gate: Gate, folder: GateFolder) -> int:
+    """Run the gate; return its exit code."""
     from gaploop.finetune.gate.run import plan, run_gate
 
-    suite = _suite(config)
-    gate, folder = _prepared(config, suite)
     suite = gate.suite
     with options.progress("Planning"):
         design = plan(suite, folder.seed)
@@ -132,13 +140,14 @@ def _suite(config: GateConfig) -> Suite | None:
     return None if config.outcomes is not None else load_suite(example_suite())
 
 
-def _prepared(config: GateConfig, suite: Suite | None) -> tuple[Gate, GateFolder]:
-    """Return what is to be decided, and its folder."""
+def _prepared(config: GateConfig, suite: Suite | None, stack: ExitStack) -> tuple[Gate, GateFolder]:
+    """Return what is to be decided, and its folder, which is held until `stack` closes."""
     import hashlib
     import json
 
     from gaploop.core.files import sha256, writable_folder, write_json
-    from gaploop.finetune.gate.folder import Contest, GateFolder
+    from gaploop.finetune.gate.folder import Contest, GateFolder, only_gate
+    from gaploop.finetune.gate.policies import SamePolicies
     from gaploop.finetune.gate.promotion import SUITE
     from gaploop.finetune.gate.replay import read_outcomes, suite_of
     from gaploop.finetune.gate.run import Gate
@@ -158,10 +167,17 @@ def _prepared(config: GateConfig, suite: Suite | None) -> tuple[Gate, GateFolder
         ids, policies = _policies(config)
     contest = Contest(ids[0], ids[1], digest)
     path = writable_folder(config.output_dir or FOLDER / _short(contest))
+    stack.enter_context(only_gate(path))
     folder = GateFolder(path, contest, config.seed)
     write_json(path / SUITE, written)
-    gate = Gate(suite, policies, config.stage, None, recorded, config.reports)
-    return _with_station(config, gate, path), folder
+    same = SamePolicies(policies, {"baseline": ids[0], "candidate": ids[1]})
+    gate = Gate(suite, policies, config.stage, None, recorded, config.reports, same)
+    gate = _with_station(config, gate, path)
+    if gate.cell_tasks:
+        from gaploop.finetune.gate.cell_attempts import check_tasks
+
+        check_tasks(gate.cell_tasks)
+    return gate, folder
 
 
 def _policies(config: GateConfig) -> tuple[tuple[str, str], dict[str, Path]]:
@@ -249,7 +265,7 @@ def _shown(advance: Callable[[int], None]) -> Callable[[str, int], None]:
 
 
 def _write(config: GateConfig, gate: Gate, folder: GateFolder, result: GateResult) -> None:
-    from gaploop.finetune.gate.promotion import write_promotion
+    from gaploop.finetune.gate.promotion import withdraw, write_promotion
     from gaploop.finetune.gate.report import write_report
     from gaploop.finetune.verdict import Answer
 
@@ -257,6 +273,8 @@ def _write(config: GateConfig, gate: Gate, folder: GateFolder, result: GateResul
     write_report(result, folder.path, names)
     if result.verdict is Answer.PROMOTE:
         write_promotion(folder.path, gate.policies, config.suite, config.outcomes)
+    elif withdrawn := withdraw(folder.path):
+        _tell(f"An earlier stage had promoted it: that record is {withdrawn.name} now.")
 
 
 def _text(result: GateResult, path: Path) -> str:

@@ -24,7 +24,7 @@ from gaploop.failure_analysis.across.lessons import counted_once, study_lessons
 from gaploop.failure_analysis.across.matched import matched
 from gaploop.failure_analysis.across.trends import change, versions
 from gaploop.failure_analysis.across.trials import Trials
-from gaploop.scripts._bench_factors_laws import COSTS, LAWS, made_up_takes, measure_law
+from gaploop.scripts.benches.factors_laws import COSTS, LAWS, made_up_takes, measure_law
 
 
 def rows(counts: dict[tuple[str, str], tuple[int, int]]) -> list[Trials]:

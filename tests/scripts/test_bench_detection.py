@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gaploop.failure_analysis.live.score import FEATURES, Track
-from gaploop.scripts._bench_detection import analysed, auroc, table
-from gaploop.scripts._bench_detection_rollouts import CLASSES, NOMINAL, Rolled, trials
+from gaploop.scripts.benches.detection import analysed, auroc, table
+from gaploop.scripts.benches.detection_rollouts import CLASSES, NOMINAL, Rolled, trials
 
 
 def made(rng: np.random.Generator, failed: bool, odd: float) -> Track:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gaploop.scripts import _bench_finetune as bench
-from gaploop.scripts._bench_finetune_picture import picture
+from gaploop.scripts.benches import finetune as bench
+from gaploop.scripts.benches.finetune_picture import picture
 
 
 def rate(value: float) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import barnard_exact
 
-from gaploop.scripts._bench_gate import retrain_spread
-from gaploop.scripts._bench_gate_retrains import stored_outcomes
-from gaploop.scripts._bench_gate_tests import barnard_rejects
+from gaploop.scripts.benches.gate import retrain_spread
+from gaploop.scripts.benches.gate_retrains import stored_outcomes
+from gaploop.scripts.benches.gate_tests import barnard_rejects
 
 
 @pytest.mark.parametrize("table", [(2, 8), (3, 8), (5, 9), (4, 4), (9, 2)])

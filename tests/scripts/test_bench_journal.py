@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gaploop.scripts import _bench_journal as bench
-from gaploop.scripts._bench_cameras import barcode, read_barcode, texture
+from gaploop.scripts.benches import journal as bench
+from gaploop.scripts.benches.cameras import barcode, read_barcode, texture
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gaploop.scripts import _bench_loader as bench
+from gaploop.scripts.benches import loader as bench
 
 
 def test_ratios_are_taken_turn_by_turn_against_lerobots_better_number_of_workers() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gaploop.scripts import _bench_publish as bench
 from gaploop.scripts.bench import BenchConfig
+from gaploop.scripts.benches import publish as bench
 
 
 def test_every_row_has_its_picture_and_a_shifted_one_is_seen(
@@ -20,5 +20,5 @@ def test_every_row_has_its_picture_and_a_shifted_one_is_seen(
     assert found["rows"] == found["rows_expected"] == 42
     assert (found["pictures_checked"], found["pictures_wrong"]) == (84, 0)
     assert "0 of 84 pictures wrong" in bench.table(result)
-    monkeypatch.setattr("gaploop.scripts._bench_cameras.read_barcode", lambda _picture: 3)
+    monkeypatch.setattr("gaploop.scripts.benches.cameras.read_barcode", lambda _picture: 3)
     assert bench._check(tmp_path / "30" / "set_0", 0, 42)["pictures_wrong"] == 83

@@ -11,7 +11,7 @@ import pytest
 from gaploop.core import labels
 from gaploop.core.labels import LabelEvent
 from gaploop.datasets.labels.labelled import Labelled, open_labelled, write_down
-from gaploop.scripts._bench_review_dataset import write_dataset
+from gaploop.scripts.benches.review_dataset import write_dataset
 
 TAKES = 6
 

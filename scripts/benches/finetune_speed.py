@@ -104,7 +104,7 @@ def _takes(root: Path) -> Path:
 
 
 def _turn(kind: str, root: Path, out: Path) -> dict[str, float]:
-    command = [sys.executable, "-m", "gaploop.scripts._bench_finetune_speed", kind, root, out]
+    command = [sys.executable, "-m", "gaploop.scripts.benches.finetune_speed", kind, root, out]
     done = subprocess.run(
         [str(word) for word in command],
         capture_output=True,

@@ -19,7 +19,7 @@ REPEATS: Final = 400
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Recompute the study's lessons from --data, if given; measure coverage and false alarms."""
-    from gaploop.scripts._bench_factors_laws import LAWS, measure_law
+    from gaploop.scripts.benches.factors_laws import LAWS, measure_law
 
     result: dict[str, Any] = {"laws": {}}
     if config.data is not None:

@@ -42,9 +42,9 @@ COUNTS: Final = ("set_size",)
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Record what is missing, fit, score; return every figure with its interval."""
     if config.real:
-        from gaploop.scripts import _bench_attribution_real
+        from gaploop.scripts.benches import attribution_real
 
-        return _bench_attribution_real.measure(config, folder)
+        return attribution_real.measure(config, folder)
     from gaploop.failure_analysis.attribution.model import SHIPPED, save_model, shipped_model
     from gaploop.finetune import corpus_figures as figures
     from gaploop.finetune.corpus import draw_corpus
@@ -96,9 +96,9 @@ def _takes(config: BenchConfig, stations: list[Station], folder: Path) -> list[M
 def table(result: Mapping[str, Any]) -> str:
     """Return the figures as Markdown: ours beside the baselines, then part by part."""
     if "real" in result:
-        from gaploop.scripts import _bench_attribution_real
+        from gaploop.scripts.benches import attribution_real
 
-        return _bench_attribution_real.table(result)
+        return attribution_real.table(result)
     if "handed_in" in result:
         return _columns({"handed in": result["handed_in"]})
     if "blind" in result:

@@ -67,8 +67,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Run every cell that isn't there yet, then the timing."""
     from gaploop.finetune.closed_loop import start_for
     from gaploop.finetune.workers import run_jobs
-    from gaploop.scripts._bench_finetune_picture import picture
-    from gaploop.scripts._bench_finetune_speed import compare
+    from gaploop.scripts.benches.finetune_picture import picture
+    from gaploop.scripts.benches.finetune_speed import compare
 
     size, place = (QUICK, folder / "quick") if config.quick else (FULL, folder)
     size = replace(size, rollouts=config.n or size.rollouts)

@@ -30,7 +30,7 @@ from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.core.types import FloatArray
 from gaploop.scripts import options
-from gaploop.scripts._bench_loop_arm import GOAL, READ
+from gaploop.scripts.benches.loop_arm import GOAL, READ
 
 if TYPE_CHECKING:
     from gaploop.scripts.bench import BenchConfig
@@ -143,7 +143,7 @@ def _arm(model: str, role: str, folder: Path) -> Iterator[None]:
 
     kind = "robots" if role == "follower" else "teleoperators"
     write_json(folder / f"{role}.json", arm_plan(model, role).calibrated().calibration())
-    module = "gaploop.scripts._bench_loop_arm"
+    module = "gaploop.scripts.benches.loop_arm"
     command = [sys.executable, "-m", module, model, role, folder / role, folder / f"{role}.npy"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([str(word) for word in command], **pipes) as process:

@@ -1,6 +1,6 @@
 """One emulated arm in a process of its own for `gaploop bench loop`, with a tap on its wire.
 
-    python -m gaploop.scripts._bench_loop_arm MODEL ROLE LINK LOG
+    python -m gaploop.scripts.benches.loop_arm MODEL ROLE LINK LOG
 
 Prints `ready` when the port is there. When stdin closes it writes LOG: an int64 array of
 [time ns on the machine's monotonic clock, kind], kind 0 where a host asked for positions of the

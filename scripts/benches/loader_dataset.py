@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.scripts import options
-from gaploop.scripts._bench_cameras import CAMERAS, HEIGHT, JOINTS, WIDTH, barcode, texture
+from gaploop.scripts.benches.cameras import CAMERAS, HEIGHT, JOINTS, WIDTH, barcode, texture
 
 FPS: Final = 30
 TAKE_S: Final = 10
@@ -53,4 +53,5 @@ def make_dataset(folder: Path, takes: int) -> Path:
 
 
 def feature(camera: str) -> str:
+    """Return the name under which a dataset holds a camera's pictures."""
     return f"observation.images.{camera}"

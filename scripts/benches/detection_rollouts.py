@@ -106,7 +106,7 @@ def rolled(
 
 def _policy(name: str, folder: Path) -> Any:
     from gaploop.finetune.lerobot_policy import load_policy
-    from gaploop.scripts._bench_detection_policies import diffusion_policy
+    from gaploop.scripts.benches.detection_policies import diffusion_policy
 
     if name == "act":
         return load_policy("base")

@@ -19,8 +19,8 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
-from gaploop.scripts._bench_cameras import CAMERAS, HEIGHT, WIDTH
-from gaploop.scripts._bench_loader_dataset import FPS, REPO, feature, make_dataset
+from gaploop.scripts.benches.cameras import CAMERAS, HEIGHT, WIDTH
+from gaploop.scripts.benches.loader_dataset import FPS, REPO, feature, make_dataset
 
 if TYPE_CHECKING:
     from gaploop.scripts.bench import BenchConfig

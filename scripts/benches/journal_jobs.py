@@ -26,7 +26,7 @@ from gaploop.core.telemetry import joint_columns
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.lerobot_publish import publish_takes
-from gaploop.scripts._bench_cameras import CAMERAS, HEIGHT, JOINTS, WIDTH, barcode, texture
+from gaploop.scripts.benches.cameras import CAMERAS, HEIGHT, JOINTS, WIDTH, barcode, texture
 
 FPS: Final = 50
 PER_FRAME: Final = 4

@@ -10,7 +10,7 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
-from gaploop.scripts._bench_detection_rollouts import NOMINAL, Rolled, Trial
+from gaploop.scripts.benches.detection_rollouts import NOMINAL, Rolled, Trial
 
 SCHEMA: Final = "gaploop.corpus.v1"
 FIT: Final = "reference"

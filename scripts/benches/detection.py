@@ -17,8 +17,8 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from gaploop.failure_analysis.live.score import FailureScore, Track, Usual
-    from gaploop.scripts._bench_detection_rollouts import Rolled
     from gaploop.scripts.bench import BenchConfig
+    from gaploop.scripts.benches.detection_rollouts import Rolled
 
 TRIALS: Final = 60
 RESAMPLES: Final = 2000
@@ -34,9 +34,9 @@ type Scores = Callable[[Track], FloatArray]
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Roll out (kept in `folder`), fit on other classes, test; return AUROC by class."""
-    from gaploop.scripts._bench_detection_corpus import recorded
-    from gaploop.scripts._bench_detection_policies import STEPS, diffusion_policy
-    from gaploop.scripts._bench_detection_rollouts import CLASSES, rolled, trials
+    from gaploop.scripts.benches.detection_corpus import recorded
+    from gaploop.scripts.benches.detection_policies import STEPS, diffusion_policy
+    from gaploop.scripts.benches.detection_rollouts import CLASSES, rolled, trials
 
     if config.data is not None:
         done = {name: rolls for name, rolls in recorded(config.data).items() if _is_fit(rolls)}
@@ -67,7 +67,7 @@ def _shipped(done: Mapping[str, Sequence[Rolled]], base: str, seed: int, folder:
     from gaploop.failure_analysis.live.replay import SHIPPED
     from gaploop.failure_analysis.live.score import fit_score, learn_weights
     from gaploop.finetune.lerobot_policy import policy_id
-    from gaploop.scripts._bench_detection_rollouts import NOMINAL
+    from gaploop.scripts.benches.detection_rollouts import NOMINAL
 
     groups = [(_usual(v), [r.track for r in v]) for v in done.values()]
     nominal = [r.track for r in done[base] if r.trial.dimension == NOMINAL]

@@ -19,8 +19,8 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from gaploop.core.take import Take
-    from gaploop.scripts._bench_modes_record import Job
     from gaploop.scripts.bench import BenchConfig
+    from gaploop.scripts.benches.modes_record import Job
 
 CONTROLLERS: Final = (
     ("pick_place", "policy"),
@@ -62,7 +62,7 @@ class Row:
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Record `n` takes of every station, or take those under `data`; return how often modes fit."""
     from gaploop.finetune.workers import run_jobs
-    from gaploop.scripts._bench_modes_record import record
+    from gaploop.scripts.benches.modes_record import record
 
     root = config.data
     if root is None:
@@ -85,7 +85,7 @@ def plan_jobs(policy: str | Path, folder: Path, seed: int, takes: int) -> list[J
 
     In random order, so that what a run that was cut short leaves is a fair sample.
     """
-    from gaploop.scripts._bench_modes_record import Job
+    from gaploop.scripts.benches.modes_record import Job
     from gaploop.sim.gaps import MECHANISMS
     from gaploop.sim.provoke import WAYS
 

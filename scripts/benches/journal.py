@@ -27,7 +27,7 @@ import numpy as np
 
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.scripts import options
-from gaploop.scripts._bench_cameras import CAMERAS, read_barcodes
+from gaploop.scripts.benches.cameras import CAMERAS, read_barcodes
 
 if TYPE_CHECKING:
     from gaploop.scripts.bench import BenchConfig
@@ -43,7 +43,7 @@ PER_JOURNAL: Final = 50
 """Kills before another journal and dataset are begun, so that reading them stays quick."""
 EPISODES: Final = 5
 TIMED_TAKES: Final = 12
-_JOBS: Final = "gaploop.scripts._bench_journal_jobs"
+_JOBS: Final = "gaploop.scripts.benches.journal_jobs"
 _WAIT_S: Final = 120.0
 
 
@@ -126,7 +126,7 @@ class Job:
 
 
 def _run(name: str, claims: Connection, *arguments: Any) -> None:
-    from gaploop.scripts import _bench_journal_jobs as jobs
+    from gaploop.scripts.benches import journal_jobs as jobs
 
     jobs_by_name: Mapping[str, Callable[..., None]] = vars(jobs)
     jobs_by_name[name](claims, *arguments)
@@ -265,7 +265,7 @@ def _published(root: Path) -> set[str] | None:
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
     from gaploop.datasets import layout
-    from gaploop.scripts._bench_journal_jobs import REPO
+    from gaploop.scripts.benches.journal_jobs import REPO
 
     if not root.exists():
         return set()
@@ -283,7 +283,7 @@ def _check_all(work: Path, tally: Tally) -> None:
     from gaploop.core.journal_format import read_end, take_folders
     from gaploop.core.vocabulary import Outcome
     from gaploop.datasets.lerobot_publish import publish_takes
-    from gaploop.scripts._bench_journal_jobs import REPO
+    from gaploop.scripts.benches.journal_jobs import REPO
 
     publish_takes(work / "journal", work / "data", REPO)
     found = _published(work / "data")
@@ -337,7 +337,7 @@ def _lerobot_kill(context: Any, root: Path, draw: np.random.Generator) -> int | 
     """Kill LeRobot after saved episodes; return how many it finds, None where it can't load."""
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
-    from gaploop.scripts._bench_journal_jobs import REPO
+    from gaploop.scripts.benches.journal_jobs import REPO
 
     shutil.rmtree(root, ignore_errors=True)
     job = Job(context, "lerobot_record", root, EPISODES, round(TAKE_S * 50))

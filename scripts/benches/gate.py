@@ -13,16 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gaploop.scripts import _bench_gate_tests as tests
 from gaploop.scripts import options
+from gaploop.scripts.benches import gate_tests as tests
 
 if TYPE_CHECKING:
     import numpy as np
 
     from gaploop.core.suite import Rules
     from gaploop.finetune.gate.design import Design
-    from gaploop.scripts._bench_gate_tests import Flags, Numbers
     from gaploop.scripts.bench import BenchConfig
+    from gaploop.scripts.benches.gate_tests import Flags, Numbers
 
 DRAWS: Final = 2000
 """Comparisons per cell of the study."""
@@ -34,7 +34,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Return errors, power and attempts of the gate beside other tests."""
     from gaploop.core.suite import Rules
     from gaploop.finetune.gate.design import make_design
-    from gaploop.scripts._bench_gate_retrains import make_retrains, stored_outcomes
+    from gaploop.scripts.benches.gate_retrains import make_retrains, stored_outcomes
 
     if config.retrains:
         make_retrains(folder, config.retrains, config.n or 500, config.workers)

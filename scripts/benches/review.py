@@ -19,8 +19,8 @@ from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.layout import LABELS
 from gaploop.scripts import options
-from gaploop.scripts._bench_review_dataset import write_dataset
 from gaploop.scripts._chromium import Tab, browser, open_tab
+from gaploop.scripts.benches.review_dataset import write_dataset
 
 if TYPE_CHECKING:
     from gaploop.scripts.bench import BenchConfig

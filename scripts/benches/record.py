@@ -22,7 +22,7 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
-from gaploop.scripts._bench_cameras import (
+from gaploop.scripts.benches.cameras import (
     HEIGHT,
     JOINTS,
     WIDTH,

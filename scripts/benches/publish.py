@@ -65,8 +65,8 @@ def _one_rate(folder: Path, fps: int, takes: int, seed: int) -> dict[str, Any]:
 def _write(journal: Path, fps: int, first: int, frames: int) -> None:
     from gaploop.collect.journal import FrameRow, JournalWriter
     from gaploop.core.vocabulary import Outcome
-    from gaploop.scripts._bench_cameras import CAMERAS, JOINTS
-    from gaploop.scripts._bench_journal_jobs import header, pictures
+    from gaploop.scripts.benches.cameras import CAMERAS, JOINTS
+    from gaploop.scripts.benches.journal_jobs import header, pictures
 
     with JournalWriter(journal, header(fps)) as writer:
         numbers = np.arange(len(writer.header.channels), dtype=np.float64)
@@ -86,7 +86,7 @@ def _check(root: Path, seed: int, expected: int) -> dict[str, int]:
     """Let plain LeRobot decode rows drawn from the dataset, and read their numbers."""
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
-    from gaploop.scripts._bench_cameras import CAMERAS, read_barcode
+    from gaploop.scripts.benches.cameras import CAMERAS, read_barcode
 
     dataset = LeRobotDataset("bench/publish", root=root)
     rows = np.sort(
@@ -110,8 +110,8 @@ def _check(root: Path, seed: int, expected: int) -> dict[str, int]:
 
 def _lerobot_speed(folder: Path, fps: int, frames: int) -> list[float]:
     """Return recorded seconds per second of LeRobot's `save_episode`, encoding H.264 as we do."""
-    from gaploop.scripts._bench_cameras import JOINTS
-    from gaploop.scripts._bench_journal_jobs import lerobot_dataset, pictures, silent
+    from gaploop.scripts.benches.cameras import JOINTS
+    from gaploop.scripts.benches.journal_jobs import lerobot_dataset, pictures, silent
 
     speeds = []
     with silent():
