@@ -15,8 +15,8 @@ from gaploop.core.files import write_atomically
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
-    from gaploop.finetune.corpus import Station
-    from gaploop.finetune.corpus_signals import MeasuredTake
+    from gaploop.finetune.corpus.design import Station
+    from gaploop.finetune.corpus.signals import MeasuredTake
     from gaploop.scripts.bench import BenchConfig
 
 TAKES: Final = 550
@@ -46,12 +46,12 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
         return attribution_real.measure(config, folder)
     from gaploop.failure_analysis.attribution.model import SHIPPED, save_model, shipped_model
-    from gaploop.finetune import corpus_figures as figures
-    from gaploop.finetune.corpus import draw_corpus
-    from gaploop.finetune.corpus_card import card
-    from gaploop.finetune.corpus_pictures import draw
-    from gaploop.finetune.corpus_signals import corpus_references
-    from gaploop.finetune.corpus_study import failures, fit_corpus
+    from gaploop.finetune.corpus import figures
+    from gaploop.finetune.corpus.card import card
+    from gaploop.finetune.corpus.design import draw_corpus
+    from gaploop.finetune.corpus.pictures import draw
+    from gaploop.finetune.corpus.signals import corpus_references
+    from gaploop.finetune.corpus.study import failures, fit_corpus
 
     stations = draw_corpus(config.n or TAKES, config.seed, config.blind)
     takes = _takes(config, stations, folder)
@@ -82,8 +82,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 
 def _takes(config: BenchConfig, stations: list[Station], folder: Path) -> list[MeasuredTake]:
-    from gaploop.finetune.corpus_record import record_corpus
-    from gaploop.finetune.corpus_signals import measure_corpus
+    from gaploop.finetune.corpus.record import record_corpus
+    from gaploop.finetune.corpus.signals import measure_corpus
 
     count = sum(len(s.scenes) for s in stations)
     policy = config.policy.required()

@@ -19,8 +19,9 @@ from gaploop.failure_analysis.attribution import benchmark
 from gaploop.failure_analysis.attribution.scoring import read_truth
 from gaploop.failure_analysis.reference import Nominal, Reference
 from gaploop.failure_analysis.signals.registry import registry
-from gaploop.finetune import corpus_figures, corpus_study
-from gaploop.finetune.corpus import (
+from gaploop.finetune.corpus import figures, study
+from gaploop.finetune.corpus.card import card
+from gaploop.finetune.corpus.design import (
     PARTS,
     REFERENCE,
     SCRIPT,
@@ -33,10 +34,9 @@ from gaploop.finetune.corpus import (
     draw_corpus,
     mechanism_names,
 )
-from gaploop.finetune.corpus_card import card
-from gaploop.finetune.corpus_record import STATIONS, record_corpus
-from gaploop.finetune.corpus_signals import MeasuredTake, corpus_references, measure_corpus
-from gaploop.finetune.errant import ERRORS, HELD_OUT_ERRORS
+from gaploop.finetune.corpus.errant import ERRORS, HELD_OUT_ERRORS
+from gaploop.finetune.corpus.record import STATIONS, record_corpus
+from gaploop.finetune.corpus.signals import MeasuredTake, corpus_references, measure_corpus
 
 TRAINED = ("train", "train_mixed", "train_none")
 STRICT = ("test", "test_mixed", "test_none")
@@ -140,7 +140,7 @@ def test_measured_takes_survive_their_table_and_the_bench_runs_on_them(tmp_path:
     assert [t.uid for t in first] == [t.uid for t in again]
     for a, b in zip(first, again, strict=True):
         assert all(math.isclose(v, b.values[k]) or math.isnan(v) for k, v in a.values.items())
-    found = corpus_study.failures(first, corpus_references(stations, tmp_path))
+    found = study.failures(first, corpus_references(stations, tmp_path))
     assert [f.take.part for f in found["train"]] == ["train"]
     text = card(stations, first, {"train": 1}, 0)
     assert "sim-to-sim" in text
@@ -174,7 +174,7 @@ def test_a_failure_without_the_gap_too_does_not_count() -> None:
         measured(2, gap, {"lag_s": 30.0}),
         measured(3, {}, {}, controller="stops"),
     ]
-    found = corpus_study.failures(takes, USUAL)
+    found = study.failures(takes, USUAL)
     assert [(f.take.scene, f.take.controller) for f in found["train"]] == [
         (1, SCRIPT),
         (3, "stops"),
@@ -191,15 +191,15 @@ def test_signals_that_one_mechanism_alone_excites_are_left_out_with_it() -> None
         measured(2, slow, {"lag_s": 30.0}),
         measured(3, {**slow, "visual_domain.blur": 0.8}, {"sharpness": -30.0}),
     ]
-    recorded = corpus_study.training(corpus_study.failures(takes, USUAL))
-    hidden = corpus_study.evading(recorded, USUAL)
+    recorded = study.training(study.failures(takes, USUAL))
+    hidden = study.evading(recorded, USUAL)
     assert [f.take.scene for f in hidden] == [0, 1, 2]
     assert [f.take.values["speed_gain"] for f in hidden] == [0.0, 0.0, 0.0]
     assert [f.take.values["lag_s"] for f in hidden] == [30.0, 30.0, 30.0]
 
 
 def test_masking_takes_a_channel_away_everywhere() -> None:
-    take = corpus_study.masked(measured(1, {}, {"brightness": 9.0, "lag_s": 9.0}), ("images",))
+    take = study.masked(measured(1, {}, {"brightness": 9.0, "lag_s": 9.0}), ("images",))
     assert math.isnan(take.values["brightness"])
     assert take.values["lag_s"] == 9.0
     assert "images" in take.unseen
@@ -217,14 +217,14 @@ def test_length_matching_takes_away_what_length_knows() -> None:
         cases.append(benchmark.Case(str(n), str(n), frozenset({cause}), prediction))
         durations.append(7.96 if long else 3.0)
     right = np.mean([c.said.top == c.truth for c in cases])
-    assert corpus_study.length_matched(cases, durations) < right
+    assert study.length_matched(cases, durations) < right
 
 
 def test_predictions_handed_in_are_scored_by_the_same_code(tmp_path: Path) -> None:
     gap = {"actuator_response.slow": 0.7}
     twins = [measured(n, {}, {}, part=TWIN, failed=False) for n in range(4)]
     takes = [*twins, *(measured(n, gap, {"lag_s": 30.0}, part="test") for n in range(4))]
-    found = corpus_study.failures(takes, USUAL)
+    found = study.failures(takes, USUAL)
     shares = np.eye(10)[benchmark.CAUSES.index("actuator_response")]
     lines = [
         benchmark.prediction_line(f"s{n}/{n}", benchmark.Prediction(shares, frozenset()))
@@ -232,7 +232,7 @@ def test_predictions_handed_in_are_scored_by_the_same_code(tmp_path: Path) -> No
     ]
     path = tmp_path / "theirs.jsonl"
     path.write_text("\n".join(lines) + "\n")
-    scored = corpus_figures.handed_in(found, path)
+    scored = figures.handed_in(found, path)
     assert scored["missing"] == 1
     assert scored["top1"]["value"] == pytest.approx(0.75)
     assert json.loads(lines[0])["id"] == "s0/0"

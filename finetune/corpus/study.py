@@ -21,8 +21,8 @@ from gaploop.failure_analysis.attribution.model import CAUSES, EvidenceModel, Ju
 from gaploop.failure_analysis.attribution.posterior import Attribution, by_rules
 from gaploop.failure_analysis.reference import Reference
 from gaploop.failure_analysis.signals.registry import registry
-from gaploop.finetune.corpus import POLICY, SCRIPT
-from gaploop.finetune.corpus_signals import MeasuredTake
+from gaploop.finetune.corpus.design import POLICY, SCRIPT
+from gaploop.finetune.corpus.signals import MeasuredTake
 
 TRAIN: Final = ("train", "train_mixed", "train_none")
 PLAIN: Final = (POLICY, SCRIPT)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from gaploop.finetune.corpus import (
+from gaploop.finetune.corpus.design import (
     CONTROLLERS,
     TEST_SEVERITIES,
     TEST_TASK,
@@ -15,8 +15,8 @@ from gaploop.finetune.corpus import (
     Station,
     mechanism_names,
 )
-from gaploop.finetune.corpus_signals import MeasuredTake
-from gaploop.finetune.errant import ERRORS, HELD_OUT_ERRORS
+from gaploop.finetune.corpus.errant import ERRORS, HELD_OUT_ERRORS
+from gaploop.finetune.corpus.signals import MeasuredTake
 
 PARTS_IN_WORDS: Final[Mapping[str, str]] = {
     "reference": "nominal takes that say what is usual; for everybody",

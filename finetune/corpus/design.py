@@ -16,7 +16,7 @@ from typing import Final, Literal
 import numpy as np
 
 from gaploop.core.vocabulary import GapDimension
-from gaploop.finetune.errant import ERRORS, HELD_OUT_ERRORS
+from gaploop.finetune.corpus.errant import ERRORS, HELD_OUT_ERRORS
 from gaploop.sim.gaps import mechanisms_of
 from gaploop.sim.gaps.catalog import HeldOut
 

@@ -28,8 +28,8 @@ from gaploop.failure_analysis.reference import (
 )
 from gaploop.failure_analysis.signals.registry import Measured, measure, registry
 from gaploop.failure_analysis.views.view import View
-from gaploop.finetune.corpus import SHIFTS, Station
-from gaploop.finetune.corpus_record import STATIONS
+from gaploop.finetune.corpus.design import SHIFTS, Station
+from gaploop.finetune.corpus.record import STATIONS
 from gaploop.finetune.workers import run_jobs
 
 TABLE: Final = "signals.parquet"
@@ -184,7 +184,7 @@ def _measure(job: _Job) -> tuple[str, list[MeasuredTake]]:
 
 def _mark(stations: Iterable[Station]) -> str:
     """Return a hash of what is measured and of the code that measures it."""
-    here = Path(__file__).resolve().parent.parent / "failure_analysis"
+    here = Path(__file__).resolve().parents[2] / "failure_analysis"
     digest = hashlib.sha256("\n".join(s.key for s in stations).encode())
     for name in ("signals", "views", "modes"):
         for source in sorted((here / name).glob("*.py")):

@@ -23,8 +23,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.protocols import Leader
 from gaploop.core.vocabulary import TakeKind
-from gaploop.finetune.corpus import POLICY, SCRIPT, Station
-from gaploop.finetune.errant import ErrantLeader
+from gaploop.finetune.corpus.design import POLICY, SCRIPT, Station
+from gaploop.finetune.corpus.errant import ErrantLeader
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.expert import ScriptedLeader

@@ -21,10 +21,10 @@ from gaploop.failure_analysis.attribution.labelled import targets
 from gaploop.failure_analysis.attribution.model import EvidenceModel
 from gaploop.failure_analysis.diagnosis import diagnose_take, prepared
 from gaploop.failure_analysis.reference import Reference
-from gaploop.finetune import corpus_study as study
-from gaploop.finetune.corpus import BLIND, SHIFTS, Station
-from gaploop.finetune.corpus_record import STATIONS
-from gaploop.finetune.corpus_study import Failure
+from gaploop.finetune.corpus import study
+from gaploop.finetune.corpus.design import BLIND, SHIFTS, Station
+from gaploop.finetune.corpus.record import STATIONS
+from gaploop.finetune.corpus.study import Failure
 
 STRICT: Final = ("test", "test_mixed", "test_none")
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {

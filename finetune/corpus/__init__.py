@@ -1,0 +1,1 @@
+"""Labelled takes that attribution is trained and judged on: recorded, measured, scored."""
