@@ -62,7 +62,7 @@ class LayeredCamera:
         return _upright(cv2.copyTo(colour, nearer, behind.copy()))
 
     def close(self) -> None:
-        """Free what the graphics library holds; safe to call twice."""
+        """Free what the graphics library holds."""
         self._gl.make_current()
         self._context.free()
         self._gl.free()
