@@ -28,6 +28,7 @@ from gaploop.finetune.checkpoints import (
     write_checkpoint,
 )
 from gaploop.finetune.ranks import Ranks
+from gaploop.finetune.unbroken import unbroken
 
 METRICS: Final = "metrics.jsonl"
 PRECISIONS: Final = ("no", "bf16")
@@ -77,6 +78,10 @@ class TrainSpec:
         if self.steps < 1 or self.batch_size < 1:
             raise UnusableInputError(
                 f"--steps={self.steps} and --batch_size={self.batch_size} must be at least 1."
+            )
+        if not 0 < self.lr < math.inf or self.patience < 0:
+            raise UnusableInputError(
+                f"--lr={self.lr:g} must be above 0, and --patience={self.patience} not below."
             )
 
 
@@ -146,7 +151,8 @@ def train(
 ) -> TrainResult:
     """Train `learner` in place on `batches`.
 
-    Ctrl-C writes a checkpoint and is raised on; the same call with `resume` goes on from it.
+    Ctrl-C and SIGTERM write a checkpoint and are raised on; the same call with `resume` goes on
+    from it.
 
     Args:
         learner: what to train; only parameters that require gradients change.
@@ -171,11 +177,12 @@ def train(
     whole = learner.module
     learner.module = run.ranks.parallel(whole)
     try:
+        run.catch_up()
         while run.step < spec.steps and not run.stopped:
             loss = run.advance()
             if progress:
                 progress(run.step, spec.steps, loss)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         run.checkpoint()
         raise
     finally:
@@ -219,21 +226,29 @@ class _Run:
         self.best: dict[str, torch.Tensor] | None = None
         self.best_step = 0
         self.stopped = False
+        self.is_settled = True
+        """What is due after the last step has been done."""
 
     def advance(self) -> float:
         """Do one optimiser step and whatever is due after it; return its loss."""
         loss = self._optimise()
-        self.step += 1
-        self.recent.append(loss)
+        self.catch_up()
+        return loss
+
+    def catch_up(self) -> None:
+        """Do what is due after a step, unless it has been done."""
+        if self.is_settled:
+            return
         last = self.step == self.spec.steps
         if self.spec.eval_every and (self.step % self.spec.eval_every == 0 or last):
             self._evaluate()
             last = last or self.stopped
-        if self.step % self.spec.log_every == 0 or last:
+        is_logged = self.step % self.spec.log_every == 0 or last
+        if is_logged and self.ranks.is_main:
             self._log()
+        self.recent, self.is_settled = [] if is_logged else self.recent, True
         if self.step % self.spec.checkpoint_every == 0 or last:
             self.checkpoint()
-        return loss
 
     def finish(self) -> TrainResult:
         """Put the kept weights in place and say how it went."""
@@ -269,12 +284,15 @@ class _Run:
             "best": self.best,
             "best_step": self.best_step,
             "stopped": self.stopped,
+            "is_settled": self.is_settled,
         }
 
     def restore(self) -> None:
         """Load the checkpoint, or the one before where it is damaged; nothing if there is none."""
         state = read_checkpoint(self.folder)
         if state is None:
+            if self.ranks.is_main:
+                _cut_metrics(self.folder / METRICS, 0)
             return
         self._require_own(state)
         self._put(state["weights"])
@@ -282,8 +300,9 @@ class _Run:
         self.step, self.recent = state["step"], state["recent"]
         self.held_out, self.best = state["held_out"], state["best"]
         self.best_step, self.stopped = state["best_step"], state["stopped"]
+        self.is_settled = state.get("is_settled", True)
         if self.ranks.is_main:
-            _cut_metrics(self.folder / METRICS, self.step)
+            _cut_metrics(self.folder / METRICS, self.step - (not self.is_settled))
 
     def _require_own(self, state: Mapping[str, Any]) -> None:
         path, then = self.folder / CHECKPOINT, json.loads(state["spec"])
@@ -311,8 +330,11 @@ class _Run:
         try:
             value = self._gradients(batch)
             torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.spec.grad_clip)
-            is_whole = False  # a step broken off in the middle is no checkpoint
-            self.optimizer.step()
+            with unbroken():  # a step broken off in the middle is no checkpoint
+                is_whole = False
+                self.optimizer.step()
+                self.step, self.is_settled = self.step + 1, False
+                self.recent.append(value)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -337,14 +359,29 @@ class _Run:
         self.optimizer.zero_grad(set_to_none=True)
         if keep:
             self.checkpoint()
-        size = max(1, self.spec.batch_size // 2)
+        size = self.spec.batch_size
+        less = f"--batch_size={size // 2}" if size > 1 else "--device=cpu, or on a larger GPU"
         raise UnusableInputError(
-            f"Out of memory at step {self.step} with --batch_size={self.spec.batch_size}. The last "
-            f"checkpoint is kept: go on with the same command and --resume --batch_size={size}."
+            f"Out of memory at step {self.step} with --batch_size={size}. The last checkpoint is "
+            f"kept: go on with the same command and --resume {less}."
         ) from None
 
+    def _held_out_error(self) -> float:
+        try:
+            error = float(self.ranks.agreed(self.learner.held_out_error()))
+        except (RuntimeError, MemoryError) as reason:
+            if not is_out_of_memory(reason):
+                raise
+            self._out_of_memory(keep=True)
+        if not math.isfinite(error):
+            raise UnusableInputError(
+                f"The error on held-out takes became {error} at step {self.step}. Lower --lr, or "
+                "check the data with gaploop check. The last checkpoint is kept."
+            )
+        return error
+
     def _evaluate(self) -> None:
-        error = float(self.ranks.agreed(self.learner.held_out_error()))
+        error = self._held_out_error()
         if not self.held_out or error < min(self.held_out.values()):
             self.best_step = self.step
             if self.spec.keep_best:
@@ -354,9 +391,6 @@ class _Run:
         self.stopped = 0 < self.spec.patience <= since
 
     def _log(self) -> None:
-        if not self.ranks.is_main:
-            self.recent = []
-            return
         line: dict[str, float] = {
             "step": self.step,
             "loss": sum(self.recent) / len(self.recent),
@@ -366,7 +400,6 @@ class _Run:
             line["held_out_error"] = self.held_out[self.step]
         with (self.folder / METRICS).open("a") as stream:
             stream.write(json.dumps(line) + "\n")
-        self.recent = []
 
     def _last_loss(self) -> float:
         path = self.folder / METRICS
@@ -382,8 +415,15 @@ class _Run:
 def _cut_metrics(path: Path, step: int) -> None:
     """Drop lines written after the checkpoint, so that no step is logged twice."""
     lines = path.read_text().splitlines() if path.exists() else []
-    kept = [line for line in lines if json.loads(line)["step"] <= step]
+    kept = [line for line in lines if _step_of(line) <= step]
     write_atomically(path, "".join(f"{line}\n" for line in kept))
+
+
+def _step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf  # a kill cut it short
 
 
 def _mixed(seed: int, step: int) -> int:

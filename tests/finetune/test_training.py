@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.mixing.mixture import Stage
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.batches import Batch, MixedBatches, Source
+from gaploop.finetune.checkpoints import read_checkpoint, write_checkpoint
 from gaploop.finetune.lerobot_learner import ActLearner
 from gaploop.finetune.training import (
     CHECKPOINT,
@@ -178,6 +181,122 @@ def test_training_stops_when_held_out_takes_stop_getting_better(
     assert (done.steps, done.best_step, done.stopped_early) == (5, 2, True)
     again = train(learner, batches, spec, tmp_path, resume=True)
     assert (again.steps, again.stopped_early) == (5, True)
+
+
+@pytest.mark.parametrize("at", ["step", "held-out"])
+def test_a_stop_at_any_instant_is_gone_on_from_as_if_it_had_not_been(
+    make_bundle: Callable[..., act.ActBundle],
+    make_source: Callable[..., Source],
+    batches: MixedBatches,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at: str,
+) -> None:
+    """Ctrl-C between weights half updated had made a checkpoint that did the step twice; one in
+    the middle of looking at held-out takes skipped the look for good."""
+    spec = replace(SPEC, eval_every=2, keep_best=True, checkpoint_every=100, log_every=1)
+    held_out = make_source(1, first=90).episodes
+    folders = [tmp_path / "whole", tmp_path / "cut"]
+    for folder in folders:
+        folder.mkdir()
+    bundle = make_bundle()
+    whole = train(ActLearner(bundle, bundle.policy, held_out), batches, spec, folders[0])
+
+    def interrupting(method: Callable[..., Any], when: int) -> Callable[..., Any]:
+        calls = iter(range(when + 1))
+
+        def call(*args: Any, **options: Any) -> Any:
+            if next(calls, None) == when - 1:
+                signal.raise_signal(signal.SIGINT)
+            return method(*args, **options)
+
+        return call
+
+    place = torch.optim.AdamW if at == "step" else ActLearner
+    name, when = ("step", 4) if at == "step" else ("held_out_error", 2)
+    cut = make_bundle()
+    with monkeypatch.context() as patched:
+        patched.setattr(place, name, interrupting(getattr(place, name), when))
+        with pytest.raises(KeyboardInterrupt):
+            train(ActLearner(cut, cut.policy, held_out), batches, spec, folders[1])
+    with (folders[1] / METRICS).open("a") as stream:
+        stream.write('{"step": 5, "lo')  # of a kill, which can come on top
+    again = make_bundle(seed=9)
+    done = train(ActLearner(again, again.policy, held_out), batches, spec, folders[1], resume=True)
+    assert done == whole
+    assert torch.equal(weights(bundle), weights(again))
+    logs = [(f / METRICS).read_text() for f in folders]
+    assert logs[0] == logs[1]
+
+
+def test_what_no_checkpoint_covers_is_trained_and_logged_anew(
+    make_bundle: Callable[..., act.ActBundle], batches: MixedBatches, tmp_path: Path
+) -> None:
+    """A kill before the first checkpoint left lines of steps that --resume then did again."""
+    (tmp_path / METRICS).write_text('{"step": 2, "loss": 1.0}\n')
+    torch.save([1], tmp_path / CHECKPOINT)  # another file of PyTorch's is no checkpoint either
+    bundle = make_bundle()
+    train(ActLearner(bundle, bundle.policy), batches, SPEC, tmp_path, resume=True)
+    lines = [json.loads(x)["step"] for x in (tmp_path / METRICS).read_text().splitlines()]
+    assert lines == [2, 4, 6]
+
+
+def test_a_terminated_training_keeps_its_last_step(
+    make_bundle: Callable[..., act.ActBundle], batches: MixedBatches, tmp_path: Path
+) -> None:
+    """Clusters end jobs with SIGTERM, which the command line makes a SystemExit of."""
+
+    def stop(step: int, *_: float) -> None:
+        if step == 3:
+            raise SystemExit(143)
+
+    bundle, spec = make_bundle(), replace(SPEC, checkpoint_every=100)
+    with pytest.raises(SystemExit):
+        train(ActLearner(bundle, bundle.policy), batches, spec, tmp_path, progress=stop)
+    state = read_checkpoint(tmp_path)
+    assert state is not None
+    assert state["step"] == 3
+
+
+def test_memory_and_numbers_that_fail_on_held_out_takes_are_said(
+    make_bundle: Callable[..., act.ActBundle], batches: MixedBatches, tmp_path: Path
+) -> None:
+    class Failing(Greedy):
+        def held_out_error(self) -> float:
+            if self.at == 98:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return float("nan")
+
+    spec = replace(SPEC, eval_every=3, checkpoint_every=100)
+    for at, says in ((98, "Out of memory at step 3"), (99, "held-out takes became nan at step 3")):
+        bundle = make_bundle()
+        with pytest.raises(UnusableInputError, match=says):
+            train(Failing(ActLearner(bundle, bundle.policy), at), batches, spec, tmp_path)
+    with pytest.raises(UnusableInputError, match="--lr=-1 must be above 0"):
+        replace(SPEC, lr=-1.0)
+
+
+def test_a_disk_that_is_full_keeps_the_checkpoint_before(
+    make_bundle: Callable[..., act.ActBundle],
+    batches: MixedBatches,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PyTorch says "unexpected pos 704 vs 598" then, as a RuntimeError."""
+    bundle = make_bundle()
+    train(ActLearner(bundle, bundle.policy), batches, SPEC, tmp_path)
+
+    def full(_state: object, stream: Any) -> None:
+        stream.write(b"a part")
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598")
+
+    monkeypatch.setattr(torch, "save", full)
+    state = read_checkpoint(tmp_path)
+    assert state is not None
+    with pytest.raises(UnusableInputError, match="is the disk full"):
+        write_checkpoint(tmp_path, state)
+    assert read_checkpoint(tmp_path) is not None
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_bfloat16_learns_too_and_keeps_weights_in_full(
