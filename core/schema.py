@@ -11,6 +11,20 @@ import yaml
 from gaploop.core.errors import UnusableInputError, unknown_choice
 
 
+class _OnceEach(yaml.SafeLoader):
+    """Refuses a key that stands in a mapping twice: of two, YAML silently takes the last."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for (key, _), name in zip(node.value, keys, strict=True):
+            if keys.count(name) > 1:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"'{name}' stands there twice", key.start_mark
+                )
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
 def load_yaml(path: Path, what: str) -> dict[str, Any]:
     """Read a YAML mapping.
 
@@ -18,7 +32,7 @@ def load_yaml(path: Path, what: str) -> dict[str, Any]:
         UnusableInputError: missing, not YAML, or not a mapping.
     """
     try:
-        value = yaml.safe_load(path.read_text())
+        value = yaml.load(path.read_text(), _OnceEach)
     except FileNotFoundError:
         raise UnusableInputError(f"{what} {path} not found. Check the path.") from None
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:

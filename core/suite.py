@@ -151,7 +151,7 @@ class Suite:
 
 
 _RULES: Final = {
-    "alpha": (0.001, 0.5),
+    "alpha": (0.001, 0.25),
     "power": (0.5, 0.99),
     "gain": (0.01, 0.9),
     "retrain_sd": (0.0, 0.5),
@@ -278,7 +278,17 @@ def _check_reachable(rules: Rules, where: str) -> None:
 def _canary(value: Any, where: str) -> CanaryRules:
     found = dict(mapping(value, where, "rule: number"))
     fleet = _names(found.pop("fleet", None), f"{where}: fleet", "robots, such as [arm_1, arm_2]")
-    return CanaryRules(**_numbers(found, _CANARY, where, ("fleet",)), fleet=fleet)
+    for name in fleet:
+        if fleet.count(name) > 1:
+            raise UnusableInputError(f"{where}: fleet names '{name}' twice.")
+    rules = CanaryRules(**_numbers(found, _CANARY, where, ("fleet",)), fleet=fleet)
+    parts = 1 / rules.share
+    if abs(parts - round(parts)) > 0.02:  # 0.33 is meant for 1/3
+        raise UnusableInputError(
+            f"{where}: share: {rules.share:g} must be one of 1/2, 1/3, 1/4 and so on: of so many "
+            f"episodes the candidate drives one. Nearest: {1 / (int(parts) + 1):.3g}."
+        )
+    return rules
 
 
 def _numbers(
@@ -298,7 +308,10 @@ def _checked(
     for key, entry in found.items():
         low, high = ranges[key]
         parsed = number(entry, f"{where}: {key}", low, high)
-        yield key, int(parsed) if key.endswith(("pairs", "episodes")) else parsed
+        counts = key.endswith(("pairs", "episodes"))
+        if counts and parsed != int(parsed):
+            raise UnusableInputError(f"{where}: {key}: {entry!r} must be a whole number.")
+        yield key, int(parsed) if counts else parsed
 
 
 def _names(value: Any, where: str, what: str) -> tuple[str, ...]:

@@ -38,7 +38,10 @@ class CellAttempts:
         self._checks = [check_of(task) for task in tasks]
         self._policies: dict[str, ActPolicy] = {s: load_policy(p) for s, p in policies.items()}
         with ExitStack() as stack:
-            self._rigs = [self._built(task, stack) for task in tasks]
+            self._rigs: list[EmbeddedRig] = []
+            for task in tasks:
+                self._rigs.append(_built(task))
+                stack.callback(self._rigs[-1].close)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -70,10 +73,19 @@ class CellAttempts:
         unsafe = take.reason == SAFETY_TRIP
         return Tried(stage, attempt.number, won, unsafe, round(take.duration_s, 3), take.reason)
 
-    @staticmethod
-    def _built(task: SuiteTask, stack: ExitStack) -> EmbeddedRig:
-        rig = embedded_rig(
-            task=task.task, gaps=task.gaps, gap_seed=task.gap_seed, conditions=task.conditions
-        )
-        stack.callback(rig.close)
-        return rig
+
+def _built(task: SuiteTask) -> EmbeddedRig:
+    return embedded_rig(
+        task=task.task, gaps=task.gaps, gap_seed=task.gap_seed, conditions=task.conditions
+    )
+
+
+def check_tasks(tasks: Sequence[SuiteTask]) -> None:
+    """Check that the embedded cell can be set up for all tasks, before hours are spent on some.
+
+    Raises:
+        UnusableInputError: no such task, gap or check.
+    """
+    for task in tasks:
+        check_of(task)
+        _built(task).close()

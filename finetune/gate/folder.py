@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +23,7 @@ SCHEMA: Final = "gaploop.gate.v1"
 SETUP: Final = "setup.json"
 OUTCOMES: Final = "outcomes.jsonl"
 RESULT: Final = "gate.json"
+LOCK: Final = ".lock"
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Tried:
         safety: a safety event ended it.
         duration_s: how long it took [s].
         reason: why it ended.
+        repeats: tries before it that the operator said didn't count.
     """
 
     stage: str
@@ -42,6 +46,7 @@ class Tried:
     safety: bool = False
     duration_s: float = 0.0
     reason: str = ""
+    repeats: int = 0
     at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
 
@@ -58,6 +63,24 @@ class Contest:
     baseline: str
     candidate: str
     suite: str
+
+
+@contextlib.contextmanager
+def only_gate(path: Path) -> Iterator[None]:
+    """Hold a gate's folder: two gates at once would each make the attempts of both.
+
+    Raises:
+        UnusableInputError: another gate runs there.
+    """
+    with (path / LOCK).open("a") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UnusableInputError(
+                f"Another gate is running in {path}. Wait for it, or stop it: the same command "
+                "then goes on where it was."
+            ) from None
+        yield
 
 
 class GateFolder:

@@ -51,6 +51,7 @@ class StageResult:
         rates: name of the side or task to success; Wilson intervals, which describe only.
         difference: candidate minus baseline, with an interval that holds at all rounds together.
         tracks: the evidence.
+        repeats: side to tries that the operator said didn't count.
     """
 
     stage: str
@@ -60,6 +61,7 @@ class StageResult:
     rates: dict[str, Rate] = field(default_factory=dict)
     difference: tuple[float, float, float] | None = None
     tracks: tuple[Track, ...] = ()
+    repeats: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return what `gate.json` holds."""

@@ -18,6 +18,7 @@ from gaploop.finetune.runs import versions
 
 SCHEMA: Final = "gaploop.promotion.v1"
 PROMOTION: Final = "promotion.json"
+WITHDRAWN: Final = "promotion.withdrawn.json"
 SUITE: Final = "suite.json"
 KEPT: Final = (RESULT, SETUP, OUTCOMES, SUITE, order.OPENED)
 """Files of the gate's folder that the record names by hash, where they are there."""
@@ -66,6 +67,18 @@ def write_promotion(
     record["sha256"] = _own_hash(record)
     write_json(folder / PROMOTION, record)
     return folder / PROMOTION
+
+
+def withdraw(folder: Path) -> Path | None:
+    """Rename the record of a promotion by an earlier stage that doesn't hold any more.
+
+    Returns:
+        what it is called now; None where there was none.
+    """
+    record = folder / PROMOTION
+    if not record.exists():
+        return None
+    return record.replace(folder / WITHDRAWN)
 
 
 def verify(path: Path) -> list[Finding]:
@@ -121,14 +134,30 @@ def _sealed_order(record: Mapping[str, Any], folder: Path) -> Finding:
 
 
 def _policy(path: Path) -> dict[str, Any]:
-    """Return how a record names a policy, with the training run that it came from."""
-    run = next((p for p in (path / "run.json", path.parent / "run.json") if p.exists()), None)
-    found: dict[str, Any] = {"path": str(path.absolute()), "sha256": sha256(path), "run": None}
-    if run:
-        held = read_json(run)
-        kept = {name: held.get(name) for name in ("id", "lineage", "seed", "command")}
-        found["run"] = {"path": str(run.absolute()), "sha256": sha256(run), **kept}
-    return found
+    """Return how a record names a policy, with the training that it came from, if known."""
+    from gaploop.finetune.lerobot_policy import policy_id  # here: torch
+
+    found = {"path": str(path.absolute()), "id": policy_id(path), "sha256": sha256(path)}
+    return found | {"run": _run_of(path, found["id"])}
+
+
+def _run_of(path: Path, identity: str) -> dict[str, Any] | None:
+    """Return what a policy was trained on; one from a Hub has that beside it as lineage."""
+    from gaploop.finetune.hub_policy_card import LINEAGE  # here: torch
+
+    for file in (path / "run.json", path.parent / "run.json", path / LINEAGE):
+        held = read_json(file) if file.exists() else None
+        if not isinstance(held, dict):
+            continue
+        result = held.get("result") or {}
+        named = {result.get("policy"), result.get("merged"), held.get("policy")} - {None}
+        if named and identity not in named:
+            continue  # of another policy
+        kept = {name: held.get(name) for name in ("id", "seed", "command")}
+        shipped = {name: held.get(name) for name in ("base", "datasets")}
+        kept["lineage"] = held.get("lineage") or shipped
+        return {"path": str(file.absolute()), "sha256": sha256(file), **kept}
+    return None
 
 
 def _own_hash(record: Mapping[str, Any]) -> str:

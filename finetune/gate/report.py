@@ -175,6 +175,9 @@ def _stage(stage: StageResult, picture: bytes) -> Section:
         for track in stage.tracks
     ]
     blocks.append(table(head, shown, numbers=(2, 3, 4)))
+    if any(stage.repeats.values()):
+        told = ", ".join(f"{side} {count}" for side, count in stage.repeats.items())
+        blocks.append(text(f"Tries that the operator said didn't count: {told}."))
     return section(TITLES[stage.stage], lead, blocks)
 
 

@@ -9,13 +9,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import json_lines, write_json
+from gaploop.core.files import write_json
 from gaploop.core.suite import Suite, SuiteTask
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.evaluation import evidence
 from gaploop.finetune.gate import order
-from gaploop.finetune.gate.canary import Canary, Phase, Report, replay
+from gaploop.finetune.gate.canary import Canary
+from gaploop.finetune.gate.canary_stages import canary_stage, full_stage, reported
 from gaploop.finetune.gate.design import Design, make_design
 from gaploop.finetune.gate.fleet import FleetRun, FleetSpec, simulate
 from gaploop.finetune.gate.folder import RESULT, SCHEMA, GateFolder, Tried, outcomes
@@ -35,7 +35,6 @@ from gaploop.finetune.gate.replay import Replay
 from gaploop.finetune.gate.statements import Outcomes
 from gaploop.finetune.verdict import Answer as Verdict
 
-ASSIGNMENT: Final = "assignment.json"
 SIM_TIMEOUT_S: Final = 8.0
 """Time limit of an attempt in nominal simulation [simulated s]."""
 
@@ -54,6 +53,7 @@ class Gate:
         station: makes attempts on the station; None for the embedded cell.
         recorded: outcomes to replay in the place of attempts.
         reports: what the robots of a fleet report; None simulates a fleet, in the embedded cell.
+        unchanged: raises where a policy isn't what the gate began with; called before each attempt.
     """
 
     suite: Suite
@@ -62,6 +62,7 @@ class Gate:
     station: Try | None = None
     recorded: Replay | None = None
     reports: Path | None = None
+    unchanged: Callable[[], None] = lambda: None
 
     @property
     def domain(self) -> Domain | None:
@@ -79,6 +80,13 @@ class Gate:
         if self.suite.sim_tasks or self.domain in (Domain.REAL, None):
             return self.suite.sim_tasks if self.recorded is None else ()
         return tuple(dict.fromkeys(task.task for task in self.suite.tasks))
+
+    @property
+    def cell_tasks(self) -> tuple[SuiteTask, ...]:
+        """What will be tried in the embedded cell."""
+        tasks = _sim_tasks(self.sim_tasks)
+        here = self.station is None and self.recorded is None and self.last != SIM
+        return (*tasks, *self.suite.tasks) if here else tasks
 
 
 @dataclass(frozen=True)
@@ -145,10 +153,11 @@ def run_gate(
         elif name == HARDWARE:
             stages.append(_hardware(gate, folder, design, say))
         elif name == CANARY:
-            held = _canary(gate, folder, stages)
-            stages.append(held.pop("stage"))
+            held = _fleet(gate, folder, stages)
+            stages.append(canary_stage(held["canary"], gate.reports is None))
         else:
-            stages.append(_full(held["canary"]))
+            stages.append(full_stage(held["canary"], gate.reports is None))
+    gate.unchanged()
     result = _concluded(gate, design, stages, not_run, held)
     opened = order.unseal(folder.path) if result.verdict is not Verdict.INCONCLUSIVE else None
     record = {"order_sha256": folder.commitment, "order": opened, "contest": vars(folder.contest)}
@@ -182,9 +191,13 @@ def _why_not(name: str, gate: Gate, stages: Sequence[StageResult]) -> str:
     return ""
 
 
+def _sim_tasks(names: Sequence[str]) -> tuple[SuiteTask, ...]:
+    return tuple(SuiteTask(n, success_check="script", timeout_s=SIM_TIMEOUT_S) for n in names)
+
+
 def _sim(gate: Gate, folder: GateFolder, say: Say) -> StageResult:
     names = gate.sim_tasks
-    tasks = [SuiteTask(n, success_check="script", timeout_s=SIM_TIMEOUT_S) for n in names]
+    tasks = _sim_tasks(names)
 
     def judge(seen: Outcomes) -> StageResult:
         return judge_sim(seen, gate.suite, names)
@@ -215,65 +228,30 @@ def _contested(
             result = judge(outcomes(done, count))
             say(stage, result.pairs)
             if result.answer is not Answer.OPEN:
-                return result
+                return replace(result, repeats=_repeats(done))
             if attempt is None:
                 from gaploop.finetune.gate.cell_attempts import CellAttempts  # here: torch
 
                 attempt = stack.enter_context(CellAttempts(gate.policies, tasks))
             for turn in islice(turns, 2 * count - len(done) % (2 * count)):
+                gate.unchanged()
                 done.append((turn, attempt(stage, turn)))
                 folder.add(done[-1][1])
 
 
-def _canary(gate: Gate, folder: GateFolder, stages: Sequence[StageResult]) -> dict[str, Any]:
-    """Return the canary's stage, its controller, and the fleet where it was simulated."""
-    rules = gate.suite.canary
-    if gate.reports is None:
-        rates = stages[-1].rates
-        spec = FleetSpec(baseline=rates["baseline"].rate, candidate=rates["candidate"].rate)
-        run = simulate(rules, spec, folder.seed)
-        return {"stage": _canary_stage(run.canary), "canary": run.canary, "fleet": run}
-    if not rules.fleet:
-        raise UnusableInputError(
-            f"{gate.suite.where}: canary: --reports needs the robots' names, such as "
-            "fleet: [arm_1, arm_2]."
-        )
-    canary = Canary(rules, rules.fleet, folder.seed)
-    reports = json_lines(gate.reports, "a robot's report", lambda v, _where: Report(**v))
-    replay(canary, reports)
-    leases = {robot: canary.lease(robot, 0.0).share for robot in canary.robots}
-    write_json(
-        folder.path / ASSIGNMENT,
-        {"phase": canary.phase.value, "seed": canary.seed, "lease_s": rules.lease_s,
-         "share": leases},
-    )  # fmt: skip
-    return {"stage": _canary_stage(canary), "canary": canary}
+def _repeats(done: Sequence[tuple[order.Attempt, Tried]]) -> dict[str, int]:
+    """Return how many tries of each policy didn't count."""
+    return {s: sum(t.repeats for turn, t in done if turn.side == s) for s in order.SIDES}
 
 
-def _canary_stage(canary: Canary) -> StageResult:
-    answer = {
-        Phase.CANARY: Answer.OPEN,
-        Phase.UNDECIDED: Answer.UNDECIDED,
-        Phase.ROLLED_BACK: Answer.PASSED if canary.widened else Answer.FAILED,
-    }.get(canary.phase, Answer.PASSED)
-    says = canary.widened if answer is Answer.PASSED else _canary_words(canary)
-    return StageResult(CANARY, answer, says, canary.episodes)
-
-
-def _full(canary: Canary) -> StageResult:
-    answer = {
-        Phase.PROMOTED: Answer.PASSED,
-        Phase.ROLLED_BACK: Answer.FAILED,
-    }.get(canary.phase, Answer.OPEN)
-    return StageResult(FULL, answer, _canary_words(canary), canary.episodes)
-
-
-def _canary_words(canary: Canary) -> str:
-    if canary.phase in (Phase.CANARY, Phase.FULL):
-        return f"{canary.episodes} episodes so far; run the gate again as reports come in"
-    if canary.phase is Phase.ROLLED_BACK:
-        return f"rolled back: {canary.says}"
-    return canary.says
+def _fleet(gate: Gate, folder: GateFolder, stages: Sequence[StageResult]) -> dict[str, Any]:
+    """Return the canary's controller, and the fleet where it was simulated."""
+    if gate.reports is not None:
+        return {"canary": reported(gate.suite, gate.reports, folder)}
+    rates = stages[-1].rates
+    spec = FleetSpec(baseline=rates["baseline"].rate, candidate=rates["candidate"].rate)
+    run = simulate(gate.suite.canary, spec, folder.seed)
+    return {"canary": run.canary, "fleet": run}
 
 
 def _concluded(

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -69,6 +70,12 @@ class StationAttempts:
         self._checks = [check_of(task) for task in tasks]
         self._resets = [_reset_of(task) for task in tasks]
         for task, check in zip(tasks, self._checks, strict=True):
+            if task.gaps:
+                raise UnusableInputError(
+                    f"Task '{task.name}' has gaps, which only the embedded cell can inject. For a "
+                    "station name what is set up in conditions or reset; for the embedded cell "
+                    "give every task success_check: script, and leave --command out."
+                )
             if task.success_check != "operator" and check is None:
                 raise UnusableInputError(
                     f"Task '{task.name}' has no check, and only the embedded cell can judge by "
@@ -80,9 +87,8 @@ class StationAttempts:
         """Make one attempt, as often as the operator says that it didn't count."""
         task = self._tasks[attempt.task]
         policy = self._point_to(self._policies[attempt.side])
-        out = self._folder / ATTEMPTS / f"{stage}_{attempt.number:05d}"
-        out.mkdir(parents=True, exist_ok=True)
-        while True:
+        for repeats in count():
+            out = self._free(f"{stage}_{attempt.number:05d}")
             self._set_up(task, attempt)
             began_s = time.monotonic()
             trouble = self._run(task, attempt, policy, out)
@@ -90,7 +96,16 @@ class StationAttempts:
             answer = self._judged(attempt, task, out, trouble)
             if answer != "again":
                 won, unsafe = answer == "y", answer == "safety"
-                return Tried(stage, attempt.number, won, unsafe, lasted_s, ANSWERS[answer])
+                reason = ANSWERS[answer]
+                return Tried(stage, attempt.number, won, unsafe, lasted_s, reason, repeats)
+        raise AssertionError("counting doesn't end")
+
+    def _free(self, name: str) -> Path:
+        """Make a folder for a try: what was left of one that didn't count isn't judged again."""
+        names = (name if n == 1 else f"{name}_{n}" for n in count(1))
+        out = next(p for p in (self._folder / ATTEMPTS / n for n in names) if not p.exists())
+        out.mkdir(parents=True)
+        return out
 
     def _set_up(self, task: SuiteTask, attempt: Attempt) -> None:
         place = f"Attempt {attempt.number + 1}, {task.name}."

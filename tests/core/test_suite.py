@@ -56,10 +56,13 @@ BAD = [
     (suite(tasks=[]), "at least one task"),
     (suite(tasks=[{"task": "a"}, {"task": "a"}]), "stands there twice"),
     (suite(rules={"gian": 0.1}), "Did you mean 'gain'"),
-    (suite(rules={"alpha": 5}), "from 0.001 to 0.5"),
+    (suite(rules={"alpha": 5}), "from 0.001 to 0.25"),
+    (suite(rules={"max_pairs": 2.5}), "must be a whole number"),
     (suite(rules=3), "rules must be a mapping"),
     (suite(rules={"baseline_rate": 0.95}), "Lower gain to 0.05"),
     (suite(canary={"share": 1.0}), "from 0.01 to 0.5"),
+    (suite(canary={"share": 0.4}), "Nearest: 0.333"),
+    (suite(canary={"fleet": ["arm", "arm"]}), "names 'arm' twice"),
     (suite(canary={"fleet": "arm"}), "list of robots"),
     (suite(sim_tasks="pick_place"), "list of tasks"),
     (task(success_check="hope"), "operator, reward_model, script"),
@@ -82,3 +85,11 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, value: object, says: str) -> 
     assert says in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_rule_that_stands_there_twice_is_refused(tmp_path: Path) -> None:
+    """Of two blocks of rules YAML takes the last: the margins of the first were silently gone."""
+    path = tmp_path / "suite.yaml"
+    path.write_text("name: s\ntasks: [{task: a}]\nrules: {gain: 0.2}\nrules: {alpha: 0.1}\n")
+    with pytest.raises(UnusableInputError, match="'rules' stands there twice"):
+        load_suite(path)

@@ -49,7 +49,7 @@ def test_kinds_that_differ_are_judged_by_their_mean() -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_tasks_of_a_round_need_scenes_of_their_own(shared: bool) -> None:
-    """Why no two pairs have one scene: four tasks on one scene promoted 15 % of equal policies.
+    """Why no two pairs have one scene: four tasks on one promoted a fifth of equal policies.
 
     Whether an attempt succeeds hangs on its scene here; tasks share the scene or don't.
     """

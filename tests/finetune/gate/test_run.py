@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.suite import CanaryRules, Rules, Suite, SuiteTask
+from gaploop.core.suite import Rules, Suite, SuiteTask
 from gaploop.finetune.gate import order
 from gaploop.finetune.gate.design import make_design
-from gaploop.finetune.gate.folder import OUTCOMES, Contest, GateFolder, Tried
+from gaploop.finetune.gate.folder import OUTCOMES, Contest, GateFolder, Tried, only_gate
 from gaploop.finetune.gate.judge import HARDWARE, judge_hardware, judge_sim
 from gaploop.finetune.gate.judge import Answer as Stage
 from gaploop.finetune.gate.power import promotions
-from gaploop.finetune.gate.run import ASSIGNMENT, Gate, plan, run_gate
+from gaploop.finetune.gate.run import Gate, plan, run_gate
 from gaploop.finetune.gate.statements import Outcomes
 from gaploop.finetune.gate.station_attempts import StationAttempts
 from gaploop.finetune.verdict import Answer
@@ -101,6 +101,14 @@ def test_a_folder_holds_one_gate(tmp_path: Path) -> None:
     with pytest.raises(UnusableInputError, match="another --seed"):
         GateFolder(tmp_path, CONTEST, seed=5)
     assert GateFolder(tmp_path, CONTEST).seed == 4
+
+
+def test_two_gates_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
+    """Each made the other's attempts too, and the folder could not be gone on with."""
+    with only_gate(tmp_path), pytest.raises(UnusableInputError, match="Another gate is running"):
+        only_gate(tmp_path).__enter__()
+    with only_gate(tmp_path):
+        pass
 
 
 def test_an_exchanged_key_is_noticed(tmp_path: Path) -> None:
@@ -267,25 +275,3 @@ def test_what_is_forgotten_in_simulation_ends_the_gate(new: float, answer: Stage
     result = judge_sim(drawn((0.97,), (new,)), SUITE, ["pick_place"])
     assert result.answer is answer
     assert result.pairs < 200
-
-
-def test_a_fleet_is_led_by_its_reports(tmp_path: Path) -> None:
-    robots = tuple(f"arm_{n}" for n in range(4))
-    rules = CanaryRules(robots=0.5, episodes=20, full_episodes=20, fleet=robots)
-    suite, reports = replace(SUITE, canary=rules), tmp_path / "reports.jsonl"
-    reports.touch()
-    attempts, path = made((0.5, 0.5), (0.95, 0.95)), tmp_path / "g"
-    waiting = decide(path, attempts, suite, reports=reports)
-    assert waiting.verdict is Answer.INCONCLUSIVE
-    share = json.loads((path / ASSIGNMENT).read_text())["share"]
-    assert sorted(share.values()) == [0.0, 0.0, 0.5, 0.5]
-    robot = max(share, key=lambda name: share[name])
-    bad = {"robot": robot, "candidate": True, "success": False, "safety": True}
-    reports.write_text("".join(json.dumps(bad | {"episode": n}) + "\n" for n in range(10)))
-    over = decide(path, attempts, suite, reports=reports)
-    assert over.verdict is Answer.REJECT
-    assert "rolled back" in over.says
-    assert set(json.loads((path / ASSIGNMENT).read_text())["share"].values()) == {0.0}
-    reports.write_text('{"robot": 1}\n{}\n')
-    with pytest.raises(UnusableInputError, match=r"reports\.jsonl, line 1"):
-        decide(path, attempts, suite, reports=reports)

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import SuiteTask
 from gaploop.finetune.gate import order
 from gaploop.finetune.gate.checks import CheckError, Evidence, check_of
@@ -77,6 +79,26 @@ def test_ctrl_c_lets_the_command_let_go_of_the_robot(tmp_path: Path) -> None:
     os.killpg(gate.pid, signal.SIGINT)  # as a terminal does: to everybody
     gate.wait(30)
     assert "torque off" in (out / "log.txt").read_text()
+
+
+def test_a_try_that_did_not_count_leaves_nothing_to_judge(tmp_path: Path) -> None:
+    """What a check found in the folder could be of the try before; how many there were is kept."""
+    for name in ("gate", *order.SIDES):
+        (tmp_path / name).mkdir()
+    answers = iter(["", "again", "", "again", "", "y"])
+    station = StationAttempts(
+        tmp_path / "gate", {side: tmp_path / side for side in order.SIDES}, [TASK],
+        "cp -n /dev/null {out}/take", lambda _question: next(answers),
+    )  # fmt: skip
+    assert station("hardware", FIRST).repeats == 2
+    held = sorted(path.name for path in (tmp_path / "gate" / "attempts").iterdir())
+    assert held == ["hardware_00000", "hardware_00000_2", "hardware_00000_3"]
+
+
+def test_gaps_are_not_silently_left_out_on_a_station(tmp_path: Path) -> None:
+    """A suite of the embedded cell with an operator: the gaps that it named were not there."""
+    with pytest.raises(UnusableInputError, match="which only the embedded cell can inject"):
+        made(tmp_path, replace(TASK, gaps={"contact_dynamics": 0.5}), "true", "y", 1.0)
 
 
 def crashes(_shown: object) -> bool:
