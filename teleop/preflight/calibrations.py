@@ -57,20 +57,21 @@ def _camera(calibration: Calibration, camera: str, person: Person) -> Item:
         for part, key, limit, unit in _LIMITS
         if part in parts
     ]
-    if not measured:
-        return confirmed(
-            person,
-            NAME,
-            f"Camera {camera} isn't calibrated. Does it stand where it stood when the policy's "
-            "takes were recorded?",
-            f"Run: gaploop calibrate intrinsics, then hand_eye, --camera_name={camera}",
-            data={"camera": camera},
-        )
     data: dict[str, Any] = {"camera": camera, **{part: value for part, value, _, _ in measured}}
     words = f"{camera}: " + ", ".join(
         f"{part} {value:.2g} of at most {limit:g} {unit}" for part, value, limit, unit in measured
     )
     poor = [part for part, value, limit, _ in measured if not value <= limit]
+    if not poor and len(measured) < len(_LIMITS):  # intrinsics don't say where it stands
+        lacks = "has no hand-eye calibration" if "intrinsics" in data else "has no intrinsics"
+        return confirmed(
+            person,
+            NAME,
+            f"Camera {camera} {lacks if measured else "isn't calibrated"}. Does it stand where it "
+            "stood when the policy's takes were recorded?",
+            f"Run: gaploop calibrate intrinsics, then hand_eye, --camera_name={camera}",
+            data=data,
+        )
     if not poor:
         return Item(NAME, Result.OK, By.MACHINE, words, data=data)
     mend = f"Run: gaploop calibrate {poor[0]} FOLDER --camera_name={camera}"
