@@ -283,7 +283,7 @@ def _canary(value: Any, where: str) -> CanaryRules:
             raise UnusableInputError(f"{where}: fleet names '{name}' twice.")
     rules = CanaryRules(**_numbers(found, _CANARY, where, ("fleet",)), fleet=fleet)
     parts = 1 / rules.share
-    if abs(parts - round(parts)) > 0.02:  # 0.33 is meant for 1/3
+    if abs(parts - round(parts)) > 0.03 * parts:  # 0.33 is meant for 1/3
         raise UnusableInputError(
             f"{where}: share: {rules.share:g} must be one of 1/2, 1/3, 1/4 and so on: of so many "
             f"episodes the candidate drives one. Nearest: {1 / (int(parts) + 1):.3g}."

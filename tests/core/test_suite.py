@@ -93,3 +93,8 @@ def test_a_rule_that_stands_there_twice_is_refused(tmp_path: Path) -> None:
     path.write_text("name: s\ntasks: [{task: a}]\nrules: {gain: 0.2}\nrules: {alpha: 0.1}\n")
     with pytest.raises(UnusableInputError, match="'rules' stands there twice"):
         load_suite(path)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.33, 0.25, 0.14, 0.01])
+def test_a_share_may_be_rounded(tmp_path: Path, share: float) -> None:
+    assert load_suite(write(tmp_path, suite(canary={"share": share}))).canary.share == share
