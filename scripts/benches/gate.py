@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.core.files import write_atomically
 from gaploop.scripts import options
 from gaploop.scripts.benches import gate_tests as tests
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gaploop.scripts.bench import BenchConfig
     from gaploop.scripts.benches.gate_tests import Flags, Numbers
 
+PICTURE: Final = "gate_retrains.png"
 DRAWS: Final = 2000
 """Comparisons per cell of the study."""
 SPREADS: Final = (0.0, 0.02, 0.03, 0.04)
@@ -34,11 +36,14 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Return errors, power and attempts of the gate beside other tests."""
     from gaploop.core.suite import Rules
     from gaploop.finetune.gate.design import make_design
+    from gaploop.scripts.benches.gate_picture import picture
     from gaploop.scripts.benches.gate_retrains import make_retrains, stored_outcomes
 
     if config.retrains:
         make_retrains(folder, config.retrains, config.n or 500, config.workers)
     stored = stored_outcomes(folder)
+    if stored is not None:
+        write_atomically(folder / PICTURE, picture(stored))
     rules = Rules()
     design = make_design(rules)
     compared = _tests(rules, design)
@@ -159,6 +164,7 @@ def _retrains(stored: Flags, rules: Rules, seed: int) -> dict[str, Any]:
         "rollouts": stored.shape[1],
         "success": success.tolist(),
         "retrain_sd": spread,
+        "retrain_sd_interval": _spread_interval(stored, np.random.default_rng([seed, 5])),
         "seen_sd": float(success.std(ddof=1)),
         "plans": {},
     }
@@ -232,12 +238,29 @@ def retrain_spread(stored: Flags) -> float:
     """
     import numpy as np
 
-    parts: list[float] = []
-    for i in range(len(stored)):
-        for j in range(i):
-            x = stored[i].astype(float) - stored[j]
-            parts.append(float(x.mean()) ** 2 - float(x.var(ddof=1)) / len(x))
-    return math.sqrt(max(float(np.mean(parts)) / 2, 0.0))
+    parts = _squares(stored)
+    return math.sqrt(max(float(parts[np.triu_indices(len(parts), 1)].mean()) / 2, 0.0))
+
+
+def _squares(stored: Flags) -> Numbers:
+    """Return the squared true difference of each two retrains, estimated without bias."""
+    import numpy as np
+
+    x = stored[:, None].astype(np.float32) - stored
+    return np.asarray(x.mean(2) ** 2 - x.var(2, ddof=1) / x.shape[2], dtype=np.float64)
+
+
+def _spread_interval(stored: Flags, rng: np.random.Generator) -> list[float]:
+    """Return the 95 % interval of the spread: bootstrap over retrains; nobody pairs with itself."""
+    import numpy as np
+
+    parts, count, found = _squares(stored), len(stored), []
+    for _ in range(1000):
+        chosen = rng.integers(count, size=count)
+        two = chosen[:, None] != chosen
+        drawn = parts[np.ix_(chosen, chosen)][two]
+        found.append(math.sqrt(max(float(drawn.mean()) / 2, 0.0)) if drawn.size else 0.0)
+    return [float(edge) for edge in np.quantile(found, [0.025, 0.975])]
 
 
 def table(result: Mapping[str, Any]) -> str:
@@ -271,10 +294,12 @@ def _rate(rate: Any) -> str:
 
 def _retrain_lines(found: Mapping[str, Any]) -> list[str]:
     rates = ", ".join(f"{rate:.0%}" for rate in found["success"])
+    low, high = found["retrain_sd_interval"]
     lines = [
         f"{found['retrains']} trainings on identical data, {found['rollouts']} rollouts each "
         f"(sim-to-sim): success {rates}; spread of the true "
-        f"rates {found['retrain_sd']:.3f}, of the seen ones {found['seen_sd']:.3f}. "
+        f"rates {found['retrain_sd']:.3f} [{low:.3f}, {high:.3f}], of the seen ones "
+        f"{found['seen_sd']:.3f}. "
         "Resampling takes the seen ones for true, so its false promotion is an upper bound."
     ]
     for name, plan in found["plans"].items():
