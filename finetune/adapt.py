@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, writable_folder, write_json
@@ -22,7 +23,7 @@ from gaploop.finetune.pretrain import TrainedPolicy
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.runs import RunRecord
 from gaploop.finetune.training import Progress, TrainResult, TrainSpec, train
-from gaploop.finetune.tuning import held_out
+from gaploop.finetune.tuning import asked, held_out
 from gaploop.finetune.tuning.lerobot_pictured import PicturedWork
 from gaploop.finetune.tuning.tracked import TrackedWork
 from gaploop.finetune.tuning.work import AdaptOptions, Work
@@ -69,7 +70,14 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
     folder = options.output_dir
     inputs = work.inputs(options.spec.steps)
     if ranks.is_main:
-        work.save(folder, options.merge)
+        try:
+            work.save(folder, options.merge)
+        except (OSError, SafetensorError) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise UnusableInputError(
+                f"{folder}: what was trained can't be written ({reason}). It is in its checkpoint: "
+                "make room, and give the same command with --resume."
+            ) from None
         _record(options, base, result, seen, inputs)
     ranks.wait()
     trained = folder / (MERGED if options.full else ADAPTER)
@@ -83,6 +91,8 @@ def tuned(
     work = open_work(base, options, ranks)
     folder = writable_folder(options.output_dir)
     spec = _evaluated(options.spec, bool(work.held_out))
+    if ranks.is_main:
+        asked.require_same(folder, options, base, keep=options.resume)
     result = train(
         work.learner,
         work.batches,

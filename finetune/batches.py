@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,8 +212,7 @@ class MixedBatches:
         Args:
             steps: training steps of the run.
         """
-        shares = self.mixture.mean_shares(steps)
-        weights = [w * f.weight / f.weight.sum() for w, f in zip(shares, self._frames, strict=True)]
+        weights = self._weights(steps)
         result = {}
         names = {
             "state": self.signature.state_names,
@@ -226,6 +225,19 @@ class MixedBatches:
             square = sum(w @ (r - mean) ** 2 for w, r in zip(weights, rows, strict=True))
             result[key] = _guarded(np.asarray(mean), np.sqrt(np.asarray(square)), entries)
         return result
+
+    def weighted(self, key: str, steps: int = 1) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Return the frames of `state`, `environment` or `action`, and how often each is drawn.
+
+        Returns:
+            Rows, shape (n, width), and weights, shape (n,), that sum to 1.
+        """
+        rows = [getattr(f, key)[f.usable] for f in self._frames]
+        return np.concatenate(rows), np.concatenate(self._weights(steps))
+
+    def _weights(self, steps: int) -> list[NDArray[np.float64]]:
+        shares = self.mixture.mean_shares(steps)
+        return [w * f.weight / f.weight.sum() for w, f in zip(shares, self._frames, strict=True)]
 
 
 def chunks_at(episode: Episode, rows: NDArray[np.int64], chunk: int) -> Batch:

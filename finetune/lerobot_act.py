@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from draccus.utils import DraccusException
 from lerobot.configs import FeatureType, NormalizationMode, PolicyFeature
 from lerobot.policies.act.configuration_act import ACTConfig
 from lerobot.policies.act.modeling_act import ACTPolicy
@@ -181,7 +182,9 @@ def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> A
             pretrained_path=str(processors or folder),
             preprocessor_overrides={"device_processor": {"device": device}},
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (
+        OSError, ValueError, KeyError, RuntimeError, SafetensorError, DraccusException,
+    ) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:200]
         raise UnusableInputError(
             f"{folder} is not a loadable ACT policy ({reason}). Name a folder that gaploop or "

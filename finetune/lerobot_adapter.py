@@ -53,10 +53,15 @@ def wrap(policy: Any, base: Path, lora: LoraOptions) -> PeftModel:
     """Freeze a LeRobot policy and put a trainable adapter on it.
 
     Raises:
-        UnusableInputError: a rank below 1, or nothing to put an adapter on.
+        UnusableInputError: sizes out of range, or nothing to put an adapter on.
     """
     if lora.r < 1:
         raise UnusableInputError(f"--lora.r={lora.r} must be at least 1; try 16.")
+    if lora.alpha < 0 or not 0 <= lora.dropout < 1:
+        raise UnusableInputError(
+            f"--lora.alpha={lora.alpha} must not be below 0, and --lora.dropout={lora.dropout:g} "
+            "must be from 0 to below 1."
+        )
     policy.config.pretrained_path = base
     targets = lora.targets
     try:

@@ -21,6 +21,7 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Batch
 from gaploop.finetune.hub_fetch import fetch, is_hub_name
+from gaploop.sim.arms import SO101
 from gaploop.sim.tracker import NAMES as SCENE_NAMES
 
 PACKAGED_BASE: Final = Path(__file__).parent / "base"
@@ -30,6 +31,9 @@ NOTES: Final = ("base.json", "lineage.json")
 """Files beside a policy that don't decide how it acts; gaploop push adds the latter."""
 RUN_PARTS: Final = ("adapter", "policy", "merged")
 WEIGHTS: Final = "model.safetensors"
+PREPROCESSOR: Final = "policy_preprocessor.json"
+TRACKER: Final = "gaploop.sim.lerobot_tracker_step.TrackerStep"
+"""As a saved policy names the step that finds the scene in pictures."""
 BASE_KEY: Final = "base_model_name_or_path"
 """Where PEFT says which base an adapter belongs to."""
 
@@ -183,6 +187,21 @@ def resolve(path: str | Path) -> Path:
         f"No policy in {folder}: neither model.safetensors nor adapter_config.json. Name the "
         "--output_dir of gaploop pretrain or finetune, a LeRobot policy folder, or 'base'."
     )
+
+
+def cell_of(path: str | Path) -> tuple[str, str] | None:
+    """Return task and arm of the cell whose scene a policy's tracker step sees; None without one.
+
+    Raises:
+        UnusableInputError: as `resolve`.
+    """
+    file = resolve(path) / PREPROCESSOR
+    steps = read_json(file).get("steps", []) if file.exists() else []
+    for step in steps:
+        if step.get("class") == TRACKER:
+            said = step.get("config", {})
+            return str(said.get("task", "pick_place")), str(said.get("robot", SO101.name))
+    return None
 
 
 def policy_id(path: str | Path) -> str:

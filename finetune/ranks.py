@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gaploop.core.errors import GaploopError
+from gaploop.core.errors import GaploopError, UnusableInputError
 
 
 class Ranks:
@@ -19,11 +19,15 @@ class Ranks:
 
     Args:
         device: `auto` for what accelerate gives this process, or `cpu`, `cuda`, ….
+
+    Raises:
+        UnusableInputError: there is no such device here.
     """
 
     def __init__(self, device: str = "cpu") -> None:
         from accelerate import PartialState
 
+        _check_device(device)
         state = PartialState(cpu=device == "cpu")
         self.rank, self.size = int(state.process_index), int(state.num_processes)
         # Its kind alone: LeRobot knows no "cpu:0", and accelerate has made this process's GPU the
@@ -75,3 +79,16 @@ class Ranks:
                 "checkpoint with one process, and report this."
             )
         return own
+
+
+def _check_device(device: str) -> None:
+    """Refuse a device that isn't there; LeRobot would take another one and only log it."""
+    if device == "auto":
+        return
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
+        raise UnusableInputError(
+            f"--device={device}: PyTorch can't use it here ({reason}). Take --device=auto or cpu."
+        ) from None

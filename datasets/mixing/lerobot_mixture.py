@@ -203,14 +203,14 @@ def _frame_stats(opened: OpenMixture, parts: Floats, names: Sequence[str]) -> St
             for name in names:
                 values[name].append(table.columns[name][rows].reshape(len(rows), -1))
     weight = np.concatenate(weights)
-    return {n: _weighted_stats(np.concatenate(v), weight) for n, v in values.items()}
+    return {n: weighted_stats(np.concatenate(v), weight) for n, v in values.items()}
 
 
 def _local(take: MixedTake) -> Ints:
     return take.frames - int(take.episode.row.get("dataset_from_index") or 0)
 
 
-def _weighted_stats(values: NDArray[Any], weight: Floats) -> dict[str, NDArray[Any]]:
+def weighted_stats(values: NDArray[Any], weight: Floats) -> dict[str, NDArray[Any]]:
     """Return statistics of rows, shape (n, width), that count as often as `weight` says."""
     kept = weight > 0
     values, weight = values[kept].astype(np.float64), weight[kept] / weight[kept].sum()

@@ -57,8 +57,14 @@ def choose(takes: Sequence[TakeNote], share: float, seed: int = 0) -> frozenset[
     wanted = max(1.0, share * len(takes))
     aside: list[TakeNote] = []
     while order:
-        held = {d for t in aside for d in t.dimensions}
-        best = max(order, key=lambda i: len({d for t in groups[i] for d in t.dimensions} - held))
+        held, room = {d for t in aside for d in t.dimensions}, wanted - len(aside)
+
+        def serves(i: int, held: set[str] = held, room: float = room) -> tuple[float, int]:
+            # Where no session is small enough, the smallest.
+            new = len({d for t in groups[i] for d in t.dimensions} - held)
+            return min(0.0, room - len(groups[i])), new
+
+        best = max(order, key=serves)
         order.remove(best)
         trial = [*aside, *groups[best]]
         if (not aside or len(trial) <= wanted) and _leaves_enough(takes, trial):

@@ -8,26 +8,39 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
+from draccus.utils import DraccusException
 from lerobot.configs import NormalizationMode
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies.factory import make_policy, make_pre_post_processors
 from lerobot.policies.pretrained import PreTrainedPolicy
 from lerobot.processor import PolicyProcessorPipeline
 from lerobot.utils.constants import IMAGENET_STATS
+from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
+from gaploop.finetune.checkpoints import is_out_of_memory
 from gaploop.finetune.tuning import statistics
 from gaploop.finetune.tuning.lerobot_fit import SIDECAR
 
 PREPROCESSOR: Final = "policy_preprocessor.json"
+USED: Final = {
+    NormalizationMode.MEAN_STD: ("mean", "std"),
+    NormalizationMode.MIN_MAX: ("min", "max"),
+    NormalizationMode.QUANTILES: ("q01", "q99"),
+    NormalizationMode.QUANTILE10: ("q10", "q90"),
+}
+"""The statistics that LeRobot's normaliser reads."""
+FAULTS: Final = (
+    OSError, ValueError, KeyError, TypeError, RuntimeError, torch.OutOfMemoryError,
+)  # fmt: skip
 
 
 @dataclass
@@ -115,7 +128,7 @@ def _check_weights(policy: PreTrainedPolicy, folder: Path) -> None:
     Raises:
         UnusableInputError: it can't be read, or holds almost nothing of the policy.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     try:
         with safe_open(folder / "model.safetensors", framework="pt") as weights:
@@ -143,22 +156,47 @@ def _normalise(bundle: LeRobotBundle, new: statistics.Stats, choice: str, folder
     }
     own = base_stats(bundle)
     if choice == "base":
-        lacking = [k for k in needed if not own.get(k) and ".empty_camera_" not in k]
-        if lacking:
-            raise UnusableInputError(
-                f"{folder} has no statistics of {', '.join(lacking)} to keep: it is meant to be "
-                "tuned to any arm. Take the new data's with --stats=new."
-            )
+        require_stats(bundle, tuple(needed), folder)
         return
     numbers = {k: s for k, s in new.items() if k in needed and not k.startswith("observation.im")}
     chosen = numbers if choice == "new" else statistics.merged(own, numbers)
     # Pictures keep the scale that the backbone learned with.
     pictures = {k: own.get(k) or _imagenet() for k in needed if k not in numbers}
     set_stats(bundle, {**chosen, **pictures})
+    require_stats(bundle, tuple(needed), folder)
+
+
+def require_stats(bundle: Any, features: Sequence[str], folder: Path) -> None:
+    """Check that a policy has the statistics that it normalises these features by.
+
+    Raises:
+        UnusableInputError: some are missing, or aren't finite.
+    """
+    config = bundle.policy.config
+    kinds = {**(config.input_features or {}), **(config.output_features or {})}
+    own = base_stats(bundle)
+    for key in features:
+        if key not in kinds or ".empty_camera_" in key:
+            continue
+        mode = config.normalization_mapping.get(kinds[key].type.value)
+        names = USED.get(mode, ())
+        held = own.get(key) or {}
+        lacking = [n for n in names if n not in held]
+        if lacking:
+            raise UnusableInputError(
+                f"{folder} has no statistics of {key} to keep ({', '.join(lacking)}): it is meant "
+                "to be tuned to any arm. Take the new data's with --stats=new."
+            )
+        if not all(bool(torch.isfinite(torch.as_tensor(held[n])).all()) for n in names):
+            raise UnusableInputError(
+                f"{folder}: the statistics of {key} that it normalises by ({', '.join(names)}) "
+                "are not finite. Take the new data's with --stats=new."
+            )
 
 
 def _imagenet() -> dict[str, Any]:
-    return {k: np.asarray(v, dtype=np.float32) for k, v in IMAGENET_STATS.items()}
+    ends = {"min": np.zeros((3, 1, 1)), "max": np.ones((3, 1, 1))}
+    return {k: np.asarray(v, dtype=np.float32) for k, v in {**IMAGENET_STATS, **ends}.items()}
 
 
 def base_stats(bundle: Any) -> statistics.Stats:
@@ -204,8 +242,13 @@ def _in_words(folder: Path) -> Iterator[None]:
         raise UnusableInputError(
             f"{folder} needs a library that isn't installed: {' '.join(str(error).split())[:200]}"
         ) from None
-    except (OSError, ValueError, KeyError, RuntimeError, torch.OutOfMemoryError) as error:
+    except (*FAULTS, SafetensorError, DraccusException) as error:
         reason = " ".join(str(error).split())[:240]
+        if is_out_of_memory(error):
+            raise UnusableInputError(
+                f"{folder} doesn't fit into memory ({reason}). Use a GPU with more, or a smaller "
+                "policy."
+            ) from None
         raise UnusableInputError(
             f"{folder} is not a policy that LeRobot can load ({reason}). Name a folder that "
             "gaploop or lerobot-train saved, or a policy on the Hub."

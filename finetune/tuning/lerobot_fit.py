@@ -16,6 +16,11 @@ from gaploop.datasets.layout import DatasetInfo
 ACTION: Final = "action"
 STATE: Final = "observation.state"
 SIDECAR: Final = "gaploop.json"
+UNNAMED: Final = (
+    "%s doesn't say its rate, joints and units, so they can't be compared with those of %s: check "
+    "them where it was trained."
+)
+"""Said of policies that lerobot-train saved: LeRobot's config has no place for these."""
 RESIZING: Final = ("image_resolution", "resize_imgs_with_padding", "resize_shape")
 """Options of policies that bring pictures of any size to theirs."""
 

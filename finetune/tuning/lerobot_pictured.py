@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns
 from gaploop.datasets.cache.lerobot_scale_step import ScaleStep
+from gaploop.datasets.frames import load_frames
 from gaploop.datasets.mixing.report import describe
 from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, open_mixture
 from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec, StageSpec, load_mixture
@@ -23,7 +26,7 @@ from gaploop.finetune.lerobot_learner import LeRobotLearner
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.held_out import TakeNote
-from gaploop.finetune.tuning.lerobot_fit import check_fits, check_units
+from gaploop.finetune.tuning.lerobot_fit import SIDECAR, UNNAMED, check_fits, check_units
 from gaploop.finetune.tuning.lerobot_randomise import Randomiser, plates
 from gaploop.finetune.tuning.lerobot_takes import (
     TakeBatches,
@@ -32,6 +35,8 @@ from gaploop.finetune.tuning.lerobot_takes import (
     parted,
 )
 from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
+
+log = logging.getLogger(__name__)
 
 REAL, SIM = "real", "sim"
 
@@ -43,12 +48,17 @@ class PicturedWork:
         self._base, self._options = base, options
         config = bundles.read_config(base, ranks.device)
         whole = mixture_of(options)
+        _check_renamed(whole, options.rename)
+        if not (base / SIDECAR).exists() and ranks.is_main:
+            log.warning(UNNAMED, base, whole.datasets[0].root)
         for info in whole.datasets:
             check_fits(config, info, base, options.rename, options.cache.size)
         for take in whole.takes:
             units = take.episode.info.units
             root = str(whole.datasets[take.dataset].root)
             check_units([units], base, root)
+        used = {**(config.input_features or {}), **(config.output_features or {})}
+        _check_finite(whole, {n for n in _numbers_of(whole) if options.rename.get(n, n) in used})
         self._opened, aside = parted(whole, held_out_uids(options, whole))
         _check_left(self._opened)
         self._shares = self._opened.mixture(1).mean_shares(options.spec.steps)
@@ -151,15 +161,25 @@ def mixture_of(options: AdaptOptions) -> OpenMixture:
             raise UnusableInputError(
                 f"{root} holds takes of nominal simulation, given with --real. Give it with --sim."
             )
-    if options.episodes is None:
-        return opened
-    chosen = [t for t in opened.takes if t.source or t.episode.index in options.episodes]
+    chosen = [t for t in opened.takes if t.source or _is_asked(t, options)]
+    if all(t.source for t in chosen):
+        real = [t.episode for t in opened.takes if not t.source]
+        stations = ", ".join(sorted({e.info.station or "(none)" for e in real}))
+        indices = ", ".join(str(i) for i in sorted({e.index for e in real}))
+        raise UnusableInputError(
+            "No real take is left by --episodes and --station. There are episodes "
+            f"{indices} of station {stations}."
+        )
     return replace(opened, takes=tuple(chosen))
 
 
+def _is_asked(take: MixedTake, options: AdaptOptions) -> bool:
+    is_there = not options.station or take.episode.info.station == options.station
+    return is_there and (options.episodes is None or take.episode.index in options.episodes)
+
+
 def _spec(options: AdaptOptions) -> MixtureSpec:
-    where = f"station == '{options.station}'" if options.station else ""
-    sources = [SourceSpec(REAL, options.real, options.select, where)]
+    sources = [SourceSpec(REAL, options.real, options.select)]
     shares = {REAL: 1.0}
     if options.sim:
         sources.append(SourceSpec(SIM, options.sim, options.select))
@@ -170,8 +190,47 @@ def _spec(options: AdaptOptions) -> MixtureSpec:
 
 def held_out_uids(options: AdaptOptions, opened: OpenMixture) -> frozenset[str]:
     """Return the uids of the real takes that the options keep aside."""
-    real = [note_of(t) for t in opened.takes if t.episode.info.domain is not Domain.SIM]
-    return asked_aside(options, real)
+    return asked_aside(options, [note_of(t) for t in real_of(options, opened)])
+
+
+def real_of(options: AdaptOptions, opened: OpenMixture) -> list[MixedTake]:
+    """Return the takes that count as real."""
+    # Other datasets don't say what is simulated: what was named with --sim is.
+    own = [t for t in opened.takes if not options.real or t.source == 0]
+    return [t for t in own if t.episode.info.domain is not Domain.SIM]
+
+
+def _check_renamed(opened: OpenMixture, rename: Mapping[str, str]) -> None:
+    known = {f for info in opened.datasets for f in info.features}
+    for name in rename:
+        if name not in known:
+            raise unknown_choice("feature", name, known, "--rename_map")
+
+
+def _numbers_of(opened: OpenMixture) -> list[str]:
+    """Return the features that are numbers, not pictures or text."""
+    features = opened.datasets[0].features.items()
+    return [n for n, f in features if str(f.get("dtype")).startswith(("float", "int"))]
+
+
+def _check_finite(opened: OpenMixture, names: Set[str]) -> None:
+    """Find NaN before a step is trained: joints, scene and actions are read, no video."""
+    for number, info in enumerate(opened.datasets):
+        takes = [t.episode for t in opened.takes if t.dataset == number]
+        if not takes:
+            continue
+        table = load_frames(info.root, names, [e.index for e in takes])
+        for episode in takes:
+            rows = table.rows_of(episode.index)
+            for name in sorted(names):
+                values = np.asarray(table.columns[name][rows], dtype=np.float64)
+                bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+                if bad.any():
+                    raise UnusableInputError(
+                        f"{info.root}: episode {episode.index} has NaN or infinite {name} at frame "
+                        f"{int(np.argmax(bad))}. Remove the take with gaploop edit delete, or "
+                        "record it again."
+                    )
 
 
 def _check_left(opened: OpenMixture) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gaploop.core.errors import unknown_choice
+from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.finetune.training import TRACKED_SPECS, TrainSpec
 
 TRACKED: Final = "tracked"
@@ -132,11 +132,19 @@ def preset_for(policy: str, full: bool, name: str = "") -> Preset:
     """Return the preset of that name, or the one for a kind of policy where no name is given.
 
     Raises:
-        UnusableInputError: no such preset.
+        UnusableInputError: no such preset, or one for another kind of policy.
     """
     if name:
         if name not in PRESETS:
             raise unknown_choice("preset", name, PRESETS, "--preset")
+        named = PRESETS[name].policy
+        has_own = any(p.policy == policy for p in PRESETS.values())
+        if has_own and named not in (policy, OTHER) and {named, policy} != {"act", TRACKED}:
+            fits = ", ".join(n for n, p in PRESETS.items() if p.policy == policy)
+            raise UnusableInputError(
+                f"--preset={name} is for {named} policies, and this one is {policy}. Take one of "
+                f"{fits}."
+            )
         return PRESETS[name]
     way = "full" if full else "lora"
     return PRESETS.get(f"{policy}_{way}", PRESETS[f"{OTHER}_{way}"])

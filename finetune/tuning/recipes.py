@@ -14,12 +14,12 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_json, write_json
+from gaploop.core.files import read_json, writable_folder, write_json
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.adapt import adapt, base_of, is_tracked, open_work, tuned
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.training import Progress
-from gaploop.finetune.tuning import held_out, lerobot_pictured, ratio, tracked
+from gaploop.finetune.tuning import asked, held_out, lerobot_pictured, ratio, tracked
 from gaploop.finetune.tuning.held_out import TakeNote
 from gaploop.finetune.tuning.lerobot_takes import note_of
 from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
@@ -62,8 +62,7 @@ def real_takes(options: AdaptOptions) -> list[TakeNote]:
         real = [s for s in sources if s.domain is not Domain.SIM]
         return [tracked.note_of(e) for s in real for e in s.episodes]
     opened = lerobot_pictured.mixture_of(options)
-    real_only = [t for t in opened.takes if t.episode.info.domain is not Domain.SIM]
-    return [note_of(t) for t in real_only]
+    return [note_of(t) for t in lerobot_pictured.real_of(options, opened)]
 
 
 def chosen_share(options: AdaptOptions, say: Say, progress: Progress | None = None) -> ratio.Choice:
@@ -80,8 +79,10 @@ def chosen_share(options: AdaptOptions, say: Say, progress: Progress | None = No
     aside = asked_aside(options, every)
     takes = [t for t in every if t.uid not in aside]
     parts = held_out.folds(takes, ratio.FOLDS, options.spec.seed)
-    folder = options.output_dir / "ratio"
+    folder = writable_folder(options.output_dir / "ratio")
     ranks, base = Ranks(options.device), base_of(options.base)
+    if ranks.is_main:
+        asked.require_same(folder, options, base, keep=True, without=("share_real",))
     steps = max(1, round(options.spec.steps * ratio.PART))
     spec = replace(options.spec, steps=steps, patience=0, eval_every=steps)
 
@@ -117,6 +118,9 @@ def ablation(options: AdaptOptions, say: Say, progress: Progress | None = None) 
             "--sim_takes=100."
         )
     aside = _aside(options)
+    if Ranks(options.device).is_main:
+        folder = writable_folder(options.output_dir)
+        asked.require_same(folder, options, base_of(options.base), keep=True)
     arms = [_before(options, aside, say)]
     shares = {REAL_ONLY: 1.0, SIM_ONLY: 0.0, MIXED: options.share_real}
     for name, share in shares.items():

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
-from gaploop.finetune.evaluate import evaluate
-from gaploop.finetune.lerobot_policy import load_policy
+from gaploop.finetune.evaluate import CellSpec, evaluate
+from gaploop.finetune.lerobot_policy import cell_of, load_policy
 from gaploop.finetune.verdict import Difference, paired_difference
 
 SCHEMA: Final = "gaploop.retention.v1"
@@ -82,9 +82,10 @@ def measure(
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> Retention:
-    """Roll both policies out on the same nominal scenes and write OUT/retention.json."""
+    """Roll both out on the same scenes of the base's cell and write OUT/retention.json."""
+    task, robot = cell_of(base) or (CellSpec.task, CellSpec.robot)
     rates = [
-        evaluate(policy, n, seed=SEEDS, workers=workers, progress=progress)
+        evaluate(policy, n, seed=SEEDS, workers=workers, progress=progress, task=task, robot=robot)
         for policy in (base, tuned)
     ]
     change = paired_difference(rates[0].outcomes, rates[1].outcomes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,20 +12,33 @@ import torch
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
+from gaploop.datasets.mixing.lerobot_mixture import weighted_stats
 from gaploop.datasets.mixing.mixture import Stage
 from gaploop.datasets.mixing.spec import by_size, load_mixture
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
-from gaploop.finetune.batches import DOMAIN, Episode, MixedBatches, Source, check_signature
+from gaploop.finetune.batches import (
+    DOMAIN,
+    Episode,
+    MixedBatches,
+    Signature,
+    Source,
+    check_signature,
+)
 from gaploop.finetune.data import load_mixture_sources, load_source
 from gaploop.finetune.demonstrations import scripted_source
 from gaploop.finetune.lerobot_learner import ActLearner
+from gaploop.finetune.lerobot_policy import cell_of
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.runs import describe
 from gaploop.finetune.tuning import statistics
 from gaploop.finetune.tuning.held_out import TakeNote
-from gaploop.finetune.tuning.lerobot_bundle import base_stats, set_stats
+from gaploop.finetune.tuning.lerobot_bundle import base_stats, require_stats, set_stats
+from gaploop.finetune.tuning.lerobot_fit import UNNAMED
 from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
+from gaploop.sim.arms import SO101
+
+log = logging.getLogger(__name__)
 
 
 class TrackedWork:
@@ -32,8 +46,11 @@ class TrackedWork:
 
     def __init__(self, base: Path, options: AdaptOptions, ranks: Ranks) -> None:
         self._base, self._options = base, options
+        _require_no_pictures(options)
         bundle = act.load(base, ranks.device)
-        sources, stages = sources_of(options)
+        sources, stages = sources_of(options, cell_of(base))
+        if not (base / act.SIDECAR).exists():
+            bundle.signature = _named(bundle.signature, sources[0], options.base)
         for source in sources:
             where = f"policy {options.base}"
             check_signature(source.signature, bundle.signature, source.root, where)
@@ -84,16 +101,54 @@ class TrackedWork:
             act.save(replace(bundle, policy=adapter.merged(module)), folder / "merged")
 
     def _normalise(self, bundle: act.ActBundle) -> None:
-        if self._options.stats == "base":
-            return
-        moments = self.batches.moments(self._options.spec.steps)
-        new = {act.FEATURE_KEYS[k]: {"mean": m.mean, "std": m.std} for k, m in moments.items()}
-        is_new = self._options.stats == "new"
-        set_stats(bundle, new if is_new else statistics.merged(base_stats(bundle), new))
+        if self._options.stats != "base":
+            new = self._new_stats()
+            is_new = self._options.stats == "new"
+            set_stats(bundle, new if is_new else statistics.merged(base_stats(bundle), new))
+        require_stats(bundle, tuple(act.FEATURE_KEYS.values()), self._base)
+
+    def _new_stats(self) -> dict[str, dict[str, Any]]:
+        steps = self._options.spec.steps
+        found = {}
+        for kind, moments in self.batches.moments(steps).items():
+            rest = weighted_stats(*self.batches.weighted(kind, steps))
+            found[act.FEATURE_KEYS[kind]] = {**rest, "mean": moments.mean, "std": moments.std}
+        return found
 
 
-def sources_of(options: AdaptOptions) -> tuple[list[Source], list[Stage]]:
+def _require_no_pictures(options: AdaptOptions) -> None:
+    if options.randomise.strength or options.rename:
+        raise UnusableInputError(
+            f"Policy {options.base} sees joints and tracked poses, no pictures: --randomise and "
+            "--rename_map do nothing for it. Leave them out."
+        )
+
+
+def _named(signature: Signature, source: Source, base: str | Path) -> Signature:
+    """Return the data's names and rate for a policy that has none, as lerobot-train saves it.
+
+    Raises:
+        UnusableInputError: they aren't as many.
+    """
+    for name in ("state_names", "environment_names", "action_names"):
+        own, theirs = getattr(signature, name), getattr(source.signature, name)
+        if len(own) != len(theirs):
+            raise UnusableInputError(
+                f"{source.root}: {len(theirs)} {name.replace('_', ' ')} where policy {base} was "
+                f"trained on {len(own)}. Use takes of the arm it was trained with."
+            )
+    log.warning(UNNAMED, base, source.root)
+    return source.signature
+
+
+def sources_of(
+    options: AdaptOptions, cell: tuple[str, str] | None = None
+) -> tuple[list[Source], list[Stage]]:
     """Return the takes to tune on and their shares; held-out takes are among them.
+
+    Args:
+        options: which.
+        cell: task and arm of the embedded cell, for `sim_takes`; the default one if None.
 
     Raises:
         UnusableInputError: nothing to learn from, or takes of the wrong kind.
@@ -112,7 +167,8 @@ def sources_of(options: AdaptOptions) -> tuple[list[Source], list[Stage]]:
     real = _of_station([weighted(s, options.weights) for s in real], options.station)
     sim = [load_source(r, options.select) for r in options.sim]
     if not sim and options.sim_takes:
-        sim = [scripted_source(options.sim_takes, seed=options.spec.seed)]
+        task, robot = cell or ("pick_place", SO101.name)
+        sim = [scripted_source(options.sim_takes, task=task, robot=robot, seed=options.spec.seed)]
     share = options.share_real if sim else 1.0
     if share <= 0 and not sim:
         raise UnusableInputError("A share of 0 for real takes needs simulated ones: --sim='[DIR]'.")
@@ -142,8 +198,10 @@ def set_aside(
 
 def held_out_uids(options: AdaptOptions, sources: Sequence[Source]) -> frozenset[str]:
     """Return the uids of the real takes that the options keep aside."""
-    real = [note_of(e) for s in sources if s.domain is not Domain.SIM for e in s.episodes]
-    return asked_aside(options, real)
+    # Other datasets don't say what is simulated: what was named with --sim is.
+    real = sources[: len(options.real)] if options.real else sources
+    notes = [note_of(e) for s in real if s.domain is not Domain.SIM for e in s.episodes]
+    return asked_aside(options, notes)
 
 
 def note_of(episode: Episode) -> TakeNote:

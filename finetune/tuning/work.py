@@ -111,6 +111,13 @@ def asked_aside(options: AdaptOptions, real: Sequence[TakeNote]) -> frozenset[st
         return options.held_out_uids
     if options.held_out_share:
         return held_out.choose(real, options.held_out_share, options.spec.seed)
+    lacking = set(options.held_out) - {t.index for t in real}
+    if lacking:
+        known = ", ".join(map(str, sorted({t.index for t in real})))
+        raise UnusableInputError(
+            f"--held_out names episode {min(lacking)}, which is not among the real takes that "
+            f"would be learned from ({known})."
+        )
     return frozenset(t.uid for t in real if t.index in options.held_out)
 
 

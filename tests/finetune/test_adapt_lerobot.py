@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_policies import CAMERA, SIZE
 
 from gaploop.core.errors import UnusableInputError
@@ -18,6 +20,7 @@ from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.finetune.adapt import AdaptOptions, adapt, kind_of
 from gaploop.finetune.lerobot_adapter import LoraOptions
 from gaploop.finetune.training import TrainSpec
+from gaploop.finetune.tuning.lerobot_pictured import held_out_uids, mixture_of
 from gaploop.finetune.tuning.presets import PRESETS, Preset, preset_for
 from gaploop.finetune.tuning.work import Randomise
 
@@ -192,6 +195,58 @@ def test_other_action_order_and_rate_are_found_by_the_sidecar(
         (base / "gaploop.json").write_text(json.dumps(sidecar))
         with pytest.raises(UnusableInputError, match=says):
             adapt(options)
+
+
+def test_other_peoples_datasets_are_chosen_from_as_named(
+    write_dataset: Callable[..., Path], tmp_path: Path
+) -> None:
+    """With one dataset for each station, --station was refused for the first without it; and what
+    doesn't say that it is simulated was held out as real, though named with --sim."""
+    here, there = (write_dataset(n, [{"station": n}] * 2) for n in ("here", "there"))
+    options = AdaptOptions("base", (here, there), tmp_path / "out", (here,), station="there")
+    opened = mixture_of(options)
+    assert [t.episode.info.station for t in opened.takes] == ["there"] * 2 + ["here"] * 2
+    aside = held_out_uids(replace(options, held_out=(1,)), opened)
+    assert aside == {opened.takes[1].episode.info.uid}
+    with pytest.raises(UnusableInputError, match="of station here, there"):
+        mixture_of(replace(options, station="it's"))
+
+
+def test_numbers_that_are_not_finite_are_found_before_training(
+    tiny_policy: Callable[..., Path],
+    real: Path,
+    tmp_path: Path,
+) -> None:
+    base = tiny_policy("act")
+    options = AdaptOptions(base, (real,), tmp_path / "out", spec=QUICK, cache=OFF)
+    (file,) = base.glob("policy_preprocessor*normalizer*.safetensors")
+    numbers = load_file(file)
+    save_file({**numbers, "action.std": numbers["action.std"] * float("nan")}, file)
+    with pytest.raises(UnusableInputError, match=r"statistics of action .* not finite"):
+        adapt(options)
+    save_file(numbers, file)
+    (data,) = (real / "data").rglob("*.parquet")
+    table = pq.read_table(data)
+    rows = table["action"].to_pylist()
+    rows[14][0] = float("nan")
+    place = table.column_names.index("action")
+    pq.write_table(
+        table.set_column(place, table.field("action"), pa.array(rows, table.field("action").type)),
+        data,
+    )
+    with pytest.raises(UnusableInputError, match="episode 1 has NaN or infinite action at frame 2"):
+        adapt(options)
+
+
+def test_a_base_cut_short_is_one_line(
+    tiny_policy: Callable[..., Path], real: Path, tmp_path: Path
+) -> None:
+    """A download that was broken off ended in a traceback of safetensors."""
+    base = tiny_policy("act")
+    file = base / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:5000])
+    with pytest.raises(UnusableInputError, match="not a policy that LeRobot can load"):
+        adapt(AdaptOptions(base, (real,), tmp_path / "out", spec=QUICK, cache=OFF))
 
 
 def test_weights_of_another_policy_are_refused(

@@ -79,6 +79,9 @@ def test_recipes_are_set_side_by_side_and_not_trained_twice(
     assert len(first) == 3
     assert asked(capsys, *command)["arms"] == arms
     assert {p: p.stat().st_mtime_ns for p in first} == first
+    # The table had been that of the options before, whatever was asked now.
+    assert main(["finetune", *command, "--steps=6"]) == 2
+    assert "steps (4, now 6)" in capsys.readouterr().err
     sim_only = json.loads((out / "sim_only" / "run.json").read_text())
     assert [i["domain"] for i in sim_only["inputs"]] == ["sim"]
 
@@ -86,18 +89,25 @@ def test_recipes_are_set_side_by_side_and_not_trained_twice(
 def test_the_share_is_chosen_on_held_out_takes(
     base: Path, real: Path, sim: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    said = asked(
-        capsys,
-        f"--policy.path={base}",
-        f"--real=[{real}]",
-        f"--sim=[{sim}]",
-        f"--output_dir={tmp_path / 'out'}",
-        "--mix.real=auto",
-        *QUICK,
-    )
+    """And nothing is gone on with from something else: the share had been that of the options
+    before, and a second run had wiped the first one's checkpoint and left its adapter."""
+    out = tmp_path / "out"
+    command = [f"--policy.path={base}", f"--real=[{real}]", f"--sim=[{sim}]", *QUICK]
+    command += [f"--output_dir={out}", "--mix.real=auto"]
+    said = asked(capsys, *command)
     assert said["share_real"] == said["ratio"]["share"]
     assert said["ratio"]["takes"] == 6
     assert [t["share"] for t in said["ratio"]["tried"]] == [0.25, 0.5, 0.75, 1.0]
+    before = (out / "checkpoint.pt").read_bytes()
+    for arguments, says in (
+        (["--full"], "Go on with it by --resume"),
+        (["--resume", "--full"], "full"),
+        (["--resume", "--stats=new"], "stats (base, now new)"),
+    ):
+        assert main(["finetune", *command, *arguments]) == 2
+        assert says in capsys.readouterr().err
+    assert (out / "checkpoint.pt").read_bytes() == before
+    assert asked(capsys, *command, "--resume", "--batch_size=2")["id"] == said["id"]
 
 
 def test_every_station_gets_its_own_adapter(
@@ -175,6 +185,52 @@ def test_a_hub_that_is_down_at_the_end_gets_the_adapter_later(
     assert said["push"]["state"] == "queued"
     assert Path(said["policy"], "adapter_model.safetensors").exists()
     assert list((tmp_path / "queue").iterdir())
+
+
+def test_options_that_do_nothing_or_undo_each_other_are_refused(
+    base: Path, real: Path, sim: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """Episodes to hold out that don't exist, patience without any held out, pictures changed for a
+    policy that sees none: all had been ignored. On other devices it had trained on the CPU."""
+    given = [f"--policy.path={base}", f"--real=[{real}]", f"--output_dir={tmp_path / 'out'}"]
+    push = ["--policy.push_to_hub", "--policy.repo_id=me/a"]
+    for arguments, says in (
+        (["--held_out=[9]"], r"--held_out names episode 9, .*\(0, 1, 2, 3, 4, 5\)"),
+        (["--patience=2"], "Hold some out: --held_out_share"),
+        (["--randomise.strength=0.5"], "no pictures: --randomise"),
+        (["--preset=pi0_lora"], "is for pi0 policies, .* tracked_lora, tracked_full"),
+        (["--lora.dropout=2"], "--lora.dropout=2 must be from 0"),
+        (["--lr=-1"], "--lr=-1 must be above 0"),
+        (["--device=gpu"], "--device=gpu: PyTorch can't use it here"),
+        (["--ablation", f"--sim=[{sim}]", "--retention.n=5"], "leave --retention.n"),
+        (["--per_station", *push], "names one repository"),
+    ):
+        assert main(["finetune", *given, *QUICK, *arguments]) == 2, arguments
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert re.search(says, line), line
+
+
+def test_real_takes_alone_are_a_share_of_one(
+    base: Path, real: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    given = [f"--policy.path={base}", f"--real=[{real}]", f"--output_dir={tmp_path / 'out'}"]
+    assert asked(capsys, *given, *QUICK)["share_real"] == 1.0
+
+
+def test_a_policy_without_names_and_with_other_statistics_is_tuned(
+    base: Path, real: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """lerobot-train saves no rate and no names of joints, and policies that normalise to the ends
+    of what was seen; both ended in an error that named the wrong mend, or in a traceback."""
+    (base / "gaploop.json").unlink()
+    for path in (base / "config.json", base / "policy_preprocessor.json"):
+        path.write_text(path.read_text().replace("MEAN_STD", "MIN_MAX"))
+    given = [f"--policy.path={base}", f"--real=[{real}]", *QUICK]
+    assert main(["finetune", *given, f"--output_dir={tmp_path / 'no'}"]) == 2
+    assert "no statistics of observation.state to keep (min, max)" in capsys.readouterr().err
+    said = asked(capsys, *given, f"--output_dir={tmp_path / 'out'}", "--stats=new")
+    kept = json.loads(Path(said["policy"], "gaploop.json").read_text())
+    assert kept["action_names"] == ["pan.pos", "lift.pos", "gripper.pos"]
 
 
 def test_presets_are_listed(capsys: Capture) -> None:

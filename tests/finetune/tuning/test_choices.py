@@ -61,6 +61,12 @@ def test_folds_hold_every_take_once(takes: list[TakeNote], seed: int) -> None:
     assert all(parts)
 
 
+def test_a_small_session_is_held_out_rather_than_a_large_one() -> None:
+    """Of nine takes on Monday and one on Tuesday, a fifth had been Monday's nine."""
+    takes = [TakeNote(f"m{k}", "monday") for k in range(9)] + [TakeNote("t", "tuesday")]
+    assert all(held_out.choose(takes, 0.2, seed) == {"t"} for seed in range(8))
+
+
 def test_one_take_can_not_be_held_out() -> None:
     with pytest.raises(UnusableInputError, match="Record more"):
         held_out.choose([TakeNote("a")], 0.5)
