@@ -24,7 +24,7 @@ def unbroken() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
+        for kind, handler in before.items():
+            signal.signal(kind, handler or signal.SIG_DFL)
         for number in came[:1]:
             signal.raise_signal(number)
