@@ -179,13 +179,15 @@ def _on_retrains(
 ) -> dict[str, Any]:
     import numpy as np
 
-    count, draws = len(stored), max(DRAWS // (len(stored) * (len(stored) - 1)), 20)
+    count = len(stored)
+    few, many = max(DRAWS // (count * (count - 1)), 20), max(DRAWS // count, 20)
     promoted = np.full((count, count), np.nan)
     found = np.full(count, np.nan)
     pairs: dict[str, list[float]] = {"retrain": [], "gain": []}
     for i in range(count):
         for j in range(count):
-            scenes = rng.integers(stored.shape[1], size=(draws, design.max_pairs))
+            size = (many if i == j else few, design.max_pairs)
+            scenes = rng.integers(stored.shape[1], size=size)
             old, new = stored[i][scenes], stored[j][scenes]
             if i == j:
                 new = _added(old, rules.gain, float(stored[i].mean()), rng)
