@@ -168,12 +168,22 @@ def read_parquet(path: Path, names: list[str] | None = None, filters: Any = None
         filters: as PyArrow takes them; parts of the file without such rows aren't read.
     """
     try:
-        return pq.read_table(path, columns=names, filters=filters, partitioning=None)
+        return read_table(path, names, filters)
     except (pa.ArrowInvalid, OSError, pa.ArrowKeyError) as error:
         reason = " ".join(str(error).split())[:160]
         raise UnusableInputError(
             f"{path} can't be read ({reason}). Restore it from a copy; check with: gaploop check."
         ) from None
+
+
+def read_table(path: Path, names: list[str] | None = None, filters: Any = None) -> pa.Table:
+    """Read one Parquet file as `read_parquet` does; errors are PyArrow's.
+
+    It is opened once: given a path, PyArrow opens it several times, and reads a mixture where
+    somebody who labels puts a new file in its place meanwhile.
+    """
+    with pa.OSFile(str(path)) as file:
+        return pq.read_table(file, columns=names, filters=filters, partitioning=None)
 
 
 def episode_files(root: Path) -> list[Path]:

@@ -194,7 +194,7 @@ def read_episode_table(root: Path) -> EpisodeTable:
         with pq.ParquetFile(path) as file:
             for _ in file.iter_batches(_BATCH):  # LeRobot reads the statistics, too
                 pass
-        tables.append(pq.read_table(path, columns=wanted, partitioning=None))
+        tables.append(layout.read_table(path, wanted))
     if len({t.schema.remove_metadata() for t in tables}) > 1:
         raise UnusableInputError("its files have columns of different names or types.")
     table = pa.concat_tables(tables)

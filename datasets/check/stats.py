@@ -240,7 +240,7 @@ def stat_columns(path: Path, key: str) -> dict[str, NDArray[np.float64]] | None:
     if not set(NAMES) <= set(stats) or "episode_index" not in present:
         return None
     wanted = ["episode_index", *(f"stats/{key}/{n}" for n in stats)]
-    table = pq.read_table(path, columns=wanted, partitioning=None)
+    table = layout.read_table(path, wanted)
     if any(table[name].null_count for name in wanted):
         return None
     found = {name: _rows(table[f"stats/{key}/{name}"]) for name in stats}

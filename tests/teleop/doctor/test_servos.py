@@ -70,7 +70,9 @@ def test_torque_that_was_left_on_is_said_and_left_on() -> None:
     ],
 )
 def test_what_is_wrong_with_a_bus_has_a_mend(plan: ArmPlan, level: Level, says: str) -> None:
-    (wrong,) = [finding for finding in scan(plan) if finding.level is not Level.OK]
+    # How long a turn takes on a crowded machine is another finding.
+    found = [finding for finding in scan(plan) if "read_all_s" not in finding.data]
+    (wrong,) = [finding for finding in found if finding.level is not Level.OK]
     assert wrong.level is level
     assert says in wrong.found
     assert wrong.mend
