@@ -197,7 +197,7 @@ def test_labels_of_deleted_takes_do_not_come_back(root: Path) -> None:
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_read_as_it_was(tmp_path: Path) -> None:
-    """PyArrow opens a path several times: beside somebody who labelled, an eighth of reads failed."""
+    """PyArrow opens a path several times: beside somebody who labelled, an eighth failed."""
     path, over = tmp_path / "file.parquet", threading.Event()
     tables = [pa.table({"n": list(range(n)), "s": [str(n)] * n}) for n in (5, 3000)]
     pq.write_table(tables[0], path)
