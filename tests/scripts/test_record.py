@@ -82,11 +82,13 @@ def test_a_plan_is_recorded_published_and_then_filled(
     assert "25 fps" in capsys.readouterr().err
 
 
-def test_ctrl_c_ends_in_good_order_and_resume_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_ends_in_good_order_and_resume_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root, journal = tmp_path / "data", tmp_path / "journal"
-    command = [sys.executable, "-m", "gaploop.scripts.cli", "record", "--dataset.num_episodes=2"]
-    command += [f"--dataset.root={root}", f"--journal={journal}"]
-    process = subprocess.Popen([*command, "--dataset.num_episodes=50"])
+    command = ["record", f"--dataset.root={root}", f"--journal={journal}"]
+    program = [sys.executable, "-m", "gaploop.scripts.cli"]
+    process = subprocess.Popen([*program, *command, "--dataset.num_episodes=50"])
     until_s = time.monotonic() + 120
     while time.monotonic() < until_s and not any(read_end(f) for f in take_folders(journal)):
         time.sleep(0.02)
@@ -97,7 +99,6 @@ def test_ctrl_c_ends_in_good_order_and_resume_goes_on(tmp_path: Path) -> None:
     sealed = outcomes.count(Outcome.SUCCESS)
     assert sealed >= 1
     resumed = [*command, f"--dataset.num_episodes={sealed + 1}", "--resume", "--json"]
-    done = subprocess.run(resumed, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    assert main(resumed) == 0
+    said = json.loads(capsys.readouterr().out)
     assert (said["counted"], said["published"]) == (sealed + 1, 1)
