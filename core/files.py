@@ -179,10 +179,14 @@ def remove_lines(path: Path, unwanted: Callable[[str], bool]) -> int:
 
 
 @contextlib.contextmanager
-def locked_file(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path`, an empty file made for that."""
+def locked_file(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold an exclusive lock on `path`, an empty file made for that.
+
+    Raises:
+        BlockingIOError: another process holds it, and it isn't to be waited for.
+    """
     with path.open("a") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        fcntl.flock(stream, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
 
 

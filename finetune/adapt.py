@@ -22,7 +22,8 @@ from gaploop.finetune.lerobot_policy import policy_id, resolve
 from gaploop.finetune.pretrain import TrainedPolicy
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.runs import RunRecord
-from gaploop.finetune.training import Progress, TrainResult, TrainSpec, train
+from gaploop.finetune.train_spec import TrainSpec
+from gaploop.finetune.training import Progress, TrainResult, train
 from gaploop.finetune.tuning import asked, held_out
 from gaploop.finetune.tuning.lerobot_pictured import PicturedWork
 from gaploop.finetune.tuning.tracked import TrackedWork

@@ -47,7 +47,7 @@ from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.nominal_reference import record_reference
 from gaploop.finetune.pretrain import POLICY, PretrainOptions, pretrain
-from gaploop.finetune.training import TRACKED_SPECS, TrainSpec
+from gaploop.finetune.train_spec import TRACKED_SPECS, TrainSpec
 from gaploop.finetune.verdict import Verdict, compare
 from gaploop.sim.arms import SO101
 from gaploop.sim.tasks import INSTRUCTIONS

@@ -18,7 +18,8 @@ from gaploop.finetune.data import load_source
 from gaploop.finetune.lerobot_learner import ActLearner
 from gaploop.finetune.lerobot_policy import policy_id
 from gaploop.finetune.runs import RunRecord, describe
-from gaploop.finetune.training import TRACKED_SPECS, Progress, TrainResult, TrainSpec, train
+from gaploop.finetune.train_spec import TRACKED_SPECS, TrainSpec
+from gaploop.finetune.training import Progress, TrainResult, train
 from gaploop.finetune.tuning.tracked import set_aside
 from gaploop.sim.arms import SO101, arm_named
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import secrets
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import append_line, json_lines, read_json, write_json
+from gaploop.core.files import append_line, json_lines, locked_file, read_json, write_json
 from gaploop.finetune.gate import order
 from gaploop.finetune.gate.statements import Outcomes
 
@@ -72,9 +71,9 @@ def only_gate(path: Path) -> Iterator[None]:
     Raises:
         UnusableInputError: another gate runs there.
     """
-    with (path / LOCK).open("a") as stream:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(locked_file(path / LOCK, wait=False))
         except BlockingIOError:
             raise UnusableInputError(
                 f"Another gate is running in {path}. Wait for it, or stop it: the same command "

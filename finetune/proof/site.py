@@ -36,7 +36,7 @@ from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.proof.arms import Takes, evenly, takes_of
 from gaploop.finetune.proof.design import STAGED, Arm, Part, Site
 from gaploop.finetune.proof.rows import Row
-from gaploop.finetune.training import TRACKED_SPECS
+from gaploop.finetune.train_spec import TRACKED_SPECS
 
 SCENES: Final = 50_000
 """Scenes of the evaluations begin here, 1,000 to a seed; diagnosed rollouts begin at 0."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -86,7 +87,8 @@ def _asked(options: AdaptOptions, base: Path) -> dict[str, Any]:
         "takes of the mixture": [_takes(r) for r in roots],
         **spec,
     }
-    return {k: _plain(v) for k, v in value.items()}
+    found: dict[str, Any] = json.loads(json.dumps(value))  # as it will be read
+    return found
 
 
 def _takes(root: Path) -> str:
@@ -97,14 +99,6 @@ def _takes(root: Path) -> str:
         said = (info.uid, episode.length, episode.outcome.value, info.station, info.session)
         digest.update(repr((*said, sorted(info.dimensions.items()))).encode())
     return digest.hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value
 
 
 def _differs(name: str, then: Any, now: Any) -> str:

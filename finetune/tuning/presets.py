@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.finetune.training import TRACKED_SPECS, TrainSpec
+from gaploop.finetune.train_spec import TRACKED_SPECS, TrainSpec
 
 TRACKED: Final = "tracked"
 """The kind of ACT that sees joints and tracked poses, no pictures: minutes on a CPU."""

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.finetune.lerobot_adapter import LoraOptions
-from gaploop.finetune.training import TRACKED_SPECS, Batches, Learner, TrainSpec
+from gaploop.finetune.train_spec import TRACKED_SPECS, TrainSpec
+from gaploop.finetune.training import Batches, Learner
 from gaploop.finetune.tuning import held_out, statistics
 from gaploop.finetune.tuning.held_out import TakeNote
 

@@ -21,6 +21,7 @@ from gaploop.core.types import (
     SafeCommand,
     Tick,
 )
+from gaploop.teleop.emulator.arms import JOINTS
 
 WIDTH: Final = 640
 HEIGHT: Final = 480
@@ -28,14 +29,6 @@ BITS: Final = 20
 """Numbers up to a million: five hours at 50 Hz."""
 _CELL: Final = 32
 _TRAVEL: Final = 64
-JOINTS: Final = (
-    "shoulder_pan",
-    "shoulder_lift",
-    "elbow_flex",
-    "wrist_flex",
-    "wrist_roll",
-    "gripper",
-)
 CAMERAS: Final = ("top", "wrist")
 
 

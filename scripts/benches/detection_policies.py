@@ -31,7 +31,8 @@ def diffusion_policy(
     from gaploop.datasets.mixing.mixture import Stage
     from gaploop.finetune import lerobot_diffusion as diffusion
     from gaploop.finetune.batches import MixedBatches
-    from gaploop.finetune.training import TrainSpec, train
+    from gaploop.finetune.train_spec import TrainSpec
+    from gaploop.finetune.training import train
 
     told = progress or (lambda _what, _done, _of: None)
     path = folder / "diffusion.pt"

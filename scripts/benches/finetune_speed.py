@@ -123,7 +123,7 @@ def _gaploop(way: str, root: Path, out: Path) -> list[float]:
     from dataclasses import replace
 
     from gaploop.finetune.adapt import AdaptOptions, adapt
-    from gaploop.finetune.training import TRACKED_SPECS
+    from gaploop.finetune.train_spec import TRACKED_SPECS
 
     ends: list[float] = []
     spec = replace(TRACKED_SPECS[way], steps=STEPS, batch_size=BATCH, checkpoint_every=10 * STEPS)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, write_json
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ cell twelve retrains all did 99 or 100 of 100, and at the ceiling no spread can 
 STEPS: Final = 400
 TAKE_SEEDS: Final = 500_000
 """Scenes of the demonstrations: none is evaluated on."""
+ABOUT: Final = "retrains.json"
 CHUNK: Final = 50
 """Rollouts after which outcomes are kept."""
 
@@ -57,6 +60,7 @@ def make_retrains(folder: Path, retrains: int, rollouts: int, workers: int) -> N
     from gaploop.finetune.closed_loop import start_for
     from gaploop.finetune.workers import run_jobs
 
+    _require_same(folder)
     takes, start = _demonstrations(folder), start_for("pick_place", folder)
     jobs = [_Retrain(folder, takes, start, seed) for seed in range(retrains)]
     with options.progress("Training", total=retrains) as advance:
@@ -70,6 +74,19 @@ def make_retrains(folder: Path, retrains: int, rollouts: int, workers: int) -> N
         advance(retrains * rollouts - sum(len(job.scenes) for job in wanted))
         for done in run_jobs(_roll_out, wanted, workers):
             advance(done)
+
+
+def _require_same(folder: Path) -> None:
+    """Note what is trained, and refuse a folder with outcomes of something else."""
+    path = folder / ABOUT
+    about = {"gaps": GAPS, "gap_seed": GAP_SEED, "takes": TAKES, "steps": STEPS}
+    held = read_json(path) if path.exists() else None if _kept(folder) else about
+    if held != about:
+        raise UnusableInputError(
+            f"{folder} holds outcomes of other trainings than today's ({ABOUT}: {held}, now "
+            f"{about}). Name another --output_dir."
+        )
+    write_json(path, about)
 
 
 def _left(scenes: range, kept: Mapping[int, bool]) -> range:
@@ -115,7 +132,7 @@ def _demonstrations(folder: Path) -> Path:
 
 def _train(job: _Retrain) -> None:
     from gaploop.finetune.adapt import AdaptOptions, adapt
-    from gaploop.finetune.training import TRACKED_SPECS
+    from gaploop.finetune.train_spec import TRACKED_SPECS
 
     run = _run_of(job)
     if (run / "run.json").exists():

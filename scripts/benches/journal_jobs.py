@@ -26,7 +26,8 @@ from gaploop.core.telemetry import joint_columns
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.lerobot_publish import publish_takes
-from gaploop.scripts.benches.cameras import CAMERAS, HEIGHT, JOINTS, WIDTH, barcode, texture
+from gaploop.scripts.benches.cameras import CAMERAS, HEIGHT, WIDTH, barcode, texture
+from gaploop.teleop.emulator.arms import JOINTS
 
 FPS: Final = 50
 PER_FRAME: Final = 4

@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.scripts import options
-from gaploop.scripts.benches.cameras import CAMERAS, HEIGHT, JOINTS, WIDTH, barcode, texture
+from gaploop.scripts.benches.cameras import CAMERAS, HEIGHT, WIDTH, barcode, texture
+from gaploop.teleop.emulator.arms import JOINTS
 
 FPS: Final = 30
 TAKE_S: Final = 10

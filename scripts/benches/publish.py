@@ -65,8 +65,9 @@ def _one_rate(folder: Path, fps: int, takes: int, seed: int) -> dict[str, Any]:
 def _write(journal: Path, fps: int, first: int, frames: int) -> None:
     from gaploop.collect.journal import FrameRow, JournalWriter
     from gaploop.core.vocabulary import Outcome
-    from gaploop.scripts.benches.cameras import CAMERAS, JOINTS
+    from gaploop.scripts.benches.cameras import CAMERAS
     from gaploop.scripts.benches.journal_jobs import header, pictures
+    from gaploop.teleop.emulator.arms import JOINTS
 
     with JournalWriter(journal, header(fps)) as writer:
         numbers = np.arange(len(writer.header.channels), dtype=np.float64)
@@ -110,8 +111,8 @@ def _check(root: Path, seed: int, expected: int) -> dict[str, int]:
 
 def _lerobot_speed(folder: Path, fps: int, frames: int) -> list[float]:
     """Return recorded seconds per second of LeRobot's `save_episode`, encoding H.264 as we do."""
-    from gaploop.scripts.benches.cameras import JOINTS
     from gaploop.scripts.benches.journal_jobs import lerobot_dataset, pictures, silent
+    from gaploop.teleop.emulator.arms import JOINTS
 
     speeds = []
     with silent():

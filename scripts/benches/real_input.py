@@ -88,7 +88,7 @@ def _adapted(teleop: Path, folder: Path, seed: int) -> dict[str, Any]:
     from gaploop.finetune.adapt import AdaptOptions, adapt
     from gaploop.finetune.heldout import action_error
     from gaploop.finetune.pretrain import PretrainOptions, pretrain
-    from gaploop.finetune.training import TRACKED_SPECS
+    from gaploop.finetune.train_spec import TRACKED_SPECS
 
     findings = [f"{f.severity} {f.code}: {f.message}" for f in check(teleop)]
     root = folder / "teleop_joints"

@@ -24,7 +24,6 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
 from gaploop.scripts.benches.cameras import (
     HEIGHT,
-    JOINTS,
     WIDTH,
     Arm,
     Camera,
@@ -33,6 +32,7 @@ from gaploop.scripts.benches.cameras import (
     filming,
     read_barcodes,
 )
+from gaploop.teleop.emulator.arms import JOINTS
 
 if TYPE_CHECKING:
     from gaploop.scripts.bench import BenchConfig

@@ -13,15 +13,8 @@ import pyarrow.parquet as pq
 from gaploop.core.files import uuid7
 from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Outcome
+from gaploop.teleop.emulator.arms import JOINTS
 
-JOINTS: Final = (
-    "shoulder_pan",
-    "shoulder_lift",
-    "elbow_flex",
-    "wrist_flex",
-    "wrist_roll",
-    "gripper",
-)
 FPS: Final = 50.0
 SIZE: Final = (120, 160)
 CAMERAS: Final = ("overhead", "wrist")

@@ -64,10 +64,11 @@ def _camera(calibration: Calibration, camera: str, person: Person) -> Item:
     poor = [part for part, value, limit, _ in measured if not value <= limit]
     if not poor and len(measured) < len(_LIMITS):  # intrinsics don't say where it stands
         lacks = "has no hand-eye calibration" if "intrinsics" in data else "has no intrinsics"
+        is_so = lacks if measured else "isn't calibrated"
         return confirmed(
             person,
             NAME,
-            f"Camera {camera} {lacks if measured else "isn't calibrated"}. Does it stand where it "
+            f"Camera {camera} {is_so}. Does it stand where it "
             "stood when the policy's takes were recorded?",
             f"Run: gaploop calibrate intrinsics, then hand_eye, --camera_name={camera}",
             data=data,

@@ -19,7 +19,7 @@ from gaploop.core.vocabulary import Domain
 from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.finetune.adapt import AdaptOptions, adapt, kind_of
 from gaploop.finetune.lerobot_adapter import LoraOptions
-from gaploop.finetune.training import TrainSpec
+from gaploop.finetune.train_spec import TrainSpec
 from gaploop.finetune.tuning.lerobot_pictured import held_out_uids, mixture_of
 from gaploop.finetune.tuning.presets import PRESETS, Preset, preset_for
 from gaploop.finetune.tuning.work import Randomise

@@ -24,7 +24,7 @@ from gaploop.finetune.heldout import action_error
 from gaploop.finetune.lerobot_adapter import LoraOptions
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.pretrain import PretrainOptions, TrainedPolicy, pretrain
-from gaploop.finetune.training import TrainSpec
+from gaploop.finetune.train_spec import TrainSpec
 
 SPEC = TrainSpec(steps=3, batch_size=4, warmup_steps=1, lr=1e-2)
 SEEN = Observation(np.array([0.3, -0.2, 1.0]), np.array([0.5, 1.0, 1.0]), {})

@@ -16,14 +16,8 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.batches import Batch, MixedBatches, Source
 from gaploop.finetune.checkpoints import read_checkpoint, write_checkpoint
 from gaploop.finetune.lerobot_learner import ActLearner
-from gaploop.finetune.training import (
-    CHECKPOINT,
-    METRICS,
-    TRACKED_SPECS,
-    TrainSpec,
-    learning_rate,
-    train,
-)
+from gaploop.finetune.train_spec import TRACKED_SPECS, TrainSpec
+from gaploop.finetune.training import CHECKPOINT, METRICS, learning_rate, train
 
 SPEC = TrainSpec(steps=6, batch_size=4, warmup_steps=2, log_every=2, checkpoint_every=2)
 

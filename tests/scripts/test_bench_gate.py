@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import barnard_exact
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.scripts.benches.gate import retrain_spread
-from gaploop.scripts.benches.gate_retrains import stored_outcomes
+from gaploop.scripts.benches.gate_retrains import make_retrains, stored_outcomes
 from gaploop.scripts.benches.gate_tests import barnard_rejects
 
 
@@ -43,3 +44,12 @@ def test_outcomes_that_were_kept_pair_up_by_scene(tmp_path: Path) -> None:
     stored = stored_outcomes(tmp_path)
     assert stored is not None
     assert stored.tolist() == [[True, False, False], [False, True, False]]
+
+
+def test_outcomes_of_other_trainings_are_not_mixed_with_new_ones(tmp_path: Path) -> None:
+    """Twice a recipe was changed between two runs in what could have been the same folder."""
+    rows = [{"retrain": 0, "scene": 0, "success": True}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "outcomes_000_00000.parquet")
+    with pytest.raises(UnusableInputError, match="other trainings"):
+        make_retrains(tmp_path, 1, 1, 1)
+    assert not (tmp_path / "takes").exists()
