@@ -8,8 +8,6 @@ import numpy as np
 
 from gaploop.core.plan import Plan
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.planning.curves import learn
-from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE
 from gaploop.finetune.proof.design import STAGED, Arm, Site
 
 type Takes = Mapping[GapDimension, int]
@@ -29,9 +27,7 @@ def takes_of(arm: Arm, site: Site, budget: int, plan: Plan | None) -> Takes:
         assert plan is not None
         return planned(plan)
     if arm is Arm.ORACLE:
-        curves = learn()
-        mendable = [d for d in site.dimensions if curves[d].responds >= LEAST_RESPONSE]
-        return evenly(budget, mendable, site.seed)
+        return evenly(budget, site.dimensions, site.seed)
     return evenly(budget, STAGED, site.seed)
 
 
@@ -45,11 +41,8 @@ def planned(plan: Plan) -> Takes:
     return found
 
 
-def evenly(budget: int, dimensions: tuple[GapDimension, ...] | list[GapDimension], seed: int,
-) -> Takes:  # fmt: skip
+def evenly(budget: int, dimensions: tuple[GapDimension, ...], seed: int) -> Takes:
     """Return the budget in equal parts; what is left over goes to dimensions drawn from `seed`."""
-    if not dimensions:
-        return {}
     share, more = divmod(budget, len(dimensions))
     lucky = set(np.random.default_rng([seed, 8]).permutation(len(dimensions))[:more].tolist())
     shares = {d: share + (i in lucky) for i, d in enumerate(dimensions)}

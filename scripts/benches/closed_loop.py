@@ -84,12 +84,13 @@ def _part(config: BenchConfig) -> Part:
 
 
 def _code() -> str:
-    """Return a hash of the program: every module's path and text."""
+    """Return a hash of the program: every module's path and text, behind links, too."""
     import gaploop
 
     root = Path(gaploop.__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    walked = (Path(at) / name for at, _, names in root.walk(follow_symlinks=True) for name in names)
+    for path in sorted(path for path in walked if path.suffix == ".py"):
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

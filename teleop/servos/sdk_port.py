@@ -14,9 +14,10 @@ from typing import Final
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.servos.port import SerialPort
 
-TIMEOUT_MARGIN_MS: Final = 150.0
+TIMEOUT_MARGIN_MS: Final = 500.0
 """How long a servo may take beyond the bytes' own time [ms]. LeRobot gives 50 ms and asks once,
-which a busy machine misses; set-up waits for this long only where nobody answers."""
+which a busy machine misses (stalls of 380 ms were measured on one); set-up waits for this long only
+where nobody answers."""
 
 
 class PollPortHandler:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from gaploop.teleop.servos import dynamixel, feetech
-from gaploop.teleop.servos.exchange import MAX_WAIT_S, Line, Request, Script, run
+from gaploop.teleop.servos.exchange import Line, Request, Script, run
+from gaploop.teleop.servos.faults import ServoFaults
 from gaploop.teleop.servos.frames import MAX_ID
 from gaploop.teleop.servos.registers import STATE_SPAN, TABLES, VOLTAGE_STEP_V, Protocol, Register
 
 TRIES: Final = 3
 PATIENCE_S: Final = 0.05
 """A servo that is there may answer this late on a busy machine [s]; one that isn't costs it."""
+LATE_S: Final = 0.5
+"""Where answers came late: how long the bus is left alone, and then each answer waited for [s]."""
 _HEAD: Final = Register(0, 7)
 """Firmware and model number of either maker."""
 _NOBODY: Final = 0xFD
@@ -40,8 +45,20 @@ class Seen:
 
 
 def survey(line: Line, ids: Iterable[int]) -> dict[int, Seen]:
-    """Ask each of `ids` who it is."""
-    return {servo_id: _look(line, servo_id) for servo_id in ids}
+    """Ask each of `ids` who it is.
+
+    A machine that stalls hears answers after their time, which looks like a servo that is missing
+    and like two that talk at once. So who is in doubt is asked again where anything came late.
+    """
+    before = _unexpected(line)
+    seen = {servo_id: _look(line, servo_id, PATIENCE_S) for servo_id in ids}
+    doubtful = [i for i, servo in seen.items() if servo.doubled or servo.model_number is None]
+    if doubtful:
+        time.sleep(LATE_S)
+        _hear(line)
+        if _unexpected(line) > before:
+            seen |= {servo_id: _look(line, servo_id, LATE_S) for servo_id in doubtful}
+    return seen
 
 
 def present(line: Line, ids: Iterable[int] = range(1, 21)) -> list[int]:
@@ -50,22 +67,22 @@ def present(line: Line, ids: Iterable[int] = range(1, 21)) -> list[int]:
     wire = dynamixel if line.protocol is Protocol.DYNAMIXEL else feetech
 
     def ping(servo_id: int) -> Script[bool]:
-        answers = yield Request(wire.ping(servo_id), (servo_id,), size, wait_s=MAX_WAIT_S)
+        answers = yield Request(wire.ping(servo_id), (servo_id,), size, wait_s=PATIENCE_S)
         return servo_id in answers
 
     return [i for i in ids if i <= MAX_ID and run([(line, ping(i))])[0]]
 
 
-def _look(line: Line, servo_id: int) -> Seen:
+def _look(line: Line, servo_id: int, wait_s: float) -> Seen:
     before = _noise(line, servo_id)
-    head = _patient(line, servo_id, _HEAD)
+    head = _patient(line, servo_id, _HEAD, wait_s)
     if not head and _noise(line, servo_id) == before:
         return Seen(servo_id, None)
     # Noise spoils an answer now and then; two servos that talk at once spoil most of them.
     spoiled, state = 0, b""
     for _ in range(TRIES):
         before = _noise(line, servo_id)
-        (data,) = run([(line, _read(line, servo_id, STATE_SPAN[line.protocol], listen_on=True))])
+        (data,) = run([(line, _read(line, servo_id, STATE_SPAN[line.protocol]))])
         spoiled += _noise(line, servo_id) > before
         state = data or state
     line.faults.servos.pop(_NOBODY, None)
@@ -73,19 +90,19 @@ def _look(line: Line, servo_id: int) -> Seen:
     return Seen(servo_id, *_identity(line, head), doubled, _voltage(line, state))
 
 
-def _patient(line: Line, servo_id: int, span: Register) -> bytes:
+def _patient(line: Line, servo_id: int, span: Register, wait_s: float) -> bytes:
     """Ask until there is an answer, a few times."""
     for _ in range(TRIES):
-        (data,) = run([(line, _read(line, servo_id, span))])
+        (data,) = run([(line, _read(line, servo_id, span, wait_s))])
         if data:
             return bytes(data)
     return b""
 
 
-def _read(line: Line, servo_id: int, span: Register, *, listen_on: bool = False) -> Script[bytes]:
+def _read(line: Line, servo_id: int, span: Register, wait_s: float | None = None) -> Script[bytes]:
+    """Read, as long as the bus needs to hear a second answer, too, or until the first has come."""
     wire = dynamixel if line.protocol is Protocol.DYNAMIXEL else feetech
-    ids = (servo_id, _NOBODY) if listen_on else (servo_id,)
-    wait_s = None if listen_on else PATIENCE_S
+    ids = (servo_id, _NOBODY) if wait_s is None else (servo_id,)
     packet = wire.read(servo_id, span.address, span.size)
     answers = yield Request(packet, ids, span.size, wait_s=wait_s)
     return answers[servo_id].data if servo_id in answers else b""
@@ -93,8 +110,23 @@ def _read(line: Line, servo_id: int, span: Register, *, listen_on: bool = False)
 
 def _noise(line: Line, servo_id: int) -> int:
     faults, of = line.faults, line.faults.of(servo_id)
-    spoiled = of.corrupt + of.repeated + of.wrong_size
-    return spoiled + faults.corrupt + faults.garbage_bytes + faults.unasked
+    return _spoiled(of) + faults.corrupt + faults.garbage_bytes + faults.unasked
+
+
+def _hear(line: Line) -> None:
+    """Count what has come after its time."""
+    with contextlib.suppress(OSError):  # unplugged: nothing comes
+        line.faults.stale_bytes += line.port.discard()
+
+
+def _unexpected(line: Line) -> int:
+    faults = line.faults
+    spoiled = sum(map(_spoiled, faults.servos.values()))
+    return spoiled + faults.corrupt + faults.garbage_bytes + faults.unasked + faults.stale_bytes
+
+
+def _spoiled(of: ServoFaults) -> int:
+    return of.corrupt + of.repeated + of.wrong_size
 
 
 def _identity(line: Line, head: bytes) -> tuple[int | None, str]:

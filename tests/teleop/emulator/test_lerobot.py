@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lerobot.motors.feetech import feetech
 
 from gaploop.teleop.emulator import EmulatedBus
 from gaploop.teleop.emulator.arms import JOINTS
@@ -36,8 +37,15 @@ AS_THE_OTHERS = (("so101", "leader"), ("koch", "follower"))
 
 @pytest.fixture(autouse=True)
 def a_slow_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tell ROBOTIS' SDK to wait as for a slow adapter: 0.1 s instead of 34 ms for an answer."""
-    monkeypatch.setattr("dynamixel_sdk.port_handler.LATENCY_TIMER", 50)
+    """Let the makers' SDKs wait as for a slow adapter: half a second, instead of 34 and 50 ms."""
+    monkeypatch.setattr("dynamixel_sdk.port_handler.LATENCY_TIMER", 250)
+    usual = feetech.patch_setPacketTimeout
+
+    def patient(handler: Any, packet_length: int) -> None:
+        usual(handler, packet_length)
+        handler.packet_timeout += 450
+
+    monkeypatch.setattr(feetech, "patch_setPacketTimeout", patient)
 
 
 def tried(attempt: Callable[[], None], times: int = 6) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -193,3 +195,25 @@ def test_a_second_start_works_after_an_error(tmp_path: Path) -> None:
             make_follower(arm.config)
         arm.bus.faults.clear()
         make_follower(arm.config).close()
+
+
+@pytest.mark.parametrize("model", ["so101", "koch"])
+@pytest.mark.parametrize("stall_s", [0.08, 0.2, 0.4])
+def test_a_stall_makes_no_servo_missing_or_doubled(
+    stall_s: float, model: str, tmp_path: Path
+) -> None:
+    """On a busy machine an arm that was well couldn't be opened: "two servos have that id"."""
+    with emulated(model, "follower", tmp_path) as arm:
+        stalls = threading.Event()
+
+        def stall() -> None:
+            with arm.bus.lock:
+                stalls.set()
+                time.sleep(stall_s)
+
+        thread = threading.Thread(target=stall)
+        thread.start()
+        assert stalls.wait(20.0)
+        follower = make_follower(arm.config)
+        thread.join()
+        follower.close()
