@@ -38,13 +38,12 @@ MENDABLE: Final = (
     "object_property.elongated",
 )
 OTHERWISE: Final = (
-    "actuator_response.latency",
-    "actuator_response.backlash",
-    "actuator_response.weak",
     "visual_domain.exposure",
     "visual_domain.colour_cast",
+    "visual_domain.blur",
 )
-"""Gaps that demonstrations mend in this cell, and gaps that want another remedy (docs/gaps.md)."""
+"""Gaps that demonstrations mend in this cell, and gaps that want another remedy
+(docs/closed_loop.md)."""
 SEVERITIES: Final = (0.85, 1.0)
 """Range that severities are drawn from: enough for the base policy to fail."""
 

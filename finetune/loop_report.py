@@ -93,7 +93,9 @@ def success_figure(result: DemoResult) -> Any:
     groups: list[tuple[str, Evaluation, Evaluation | None]] = []
     kept = next((loop.nominal_after for loop in result.loops if loop.nominal_after), None)
     groups.append(("nominal sim", result.nominal, kept))
-    groups += [(f"cell {n}\n{injected_words(p)}", p.before, p.after) for n, p in _named(result)]
+    for name, loop in _named(result):
+        what = injected_words(loop).replace(": ", ":\n")  # beside each other they would touch
+        groups.append((f"cell {name}\n{what}", loop.before, loop.after))
     with plt.rc_context(STYLE):
         drawn, axes = new_figure(7.6, 3.1)
         for x, (_, base, adapted) in enumerate(groups):

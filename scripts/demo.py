@@ -21,6 +21,8 @@ EXAMPLE: Final = """\
 gaploop demo --output_dir=outputs/demo
 gaploop demo --seed=7 --output_dir=outputs/demo7      # the same gaps and scenes again
 """
+SPENT: Final = "spent.json"
+"""In the demo's folder: how long it took, all runs of it together."""
 
 
 @dataclass
@@ -46,17 +48,16 @@ class DemoConfig:
 
 def run(config: DemoConfig) -> int:
     """Run the demo; return 0 where the policy got better, 1 where it did not."""
-    from gaploop.core.files import writable_folder
+    from gaploop.core.files import read_json, writable_folder
     from gaploop.finetune.demo import run_demo
     from gaploop.finetune.loop_report import write_report
 
     folder = writable_folder(config.output_dir)
     seed = _settle(config, folder)
     print(f"Sim-to-sim demo, seed {seed}, in {folder}", file=sys.stderr)
-    start_s = time.monotonic()
-    with _stages() as say:
+    with _timed(folder), _stages() as say:
         result = run_demo(folder, seed, base=config.policy.required(), quick=config.quick, say=say)
-    minutes = (time.monotonic() - start_s) / 60
+    minutes = float(read_json(folder / SPENT)["seconds"]) / 60
     report = write_report(result, folder, minutes)
     options.emit(config.json, result.to_json() | {"report": report, "minutes": minutes})
     if not config.json:
@@ -88,6 +89,19 @@ def _settle(config: DemoConfig, folder: Path) -> int:
     seed = secrets.randbelow(1000) if config.seed == -1 else config.seed
     write_json(path, {**wanted, "seed": seed})
     return seed
+
+
+@contextmanager
+def _timed(folder: Path) -> Iterator[None]:
+    """Add the time that this run takes to that of the demo's earlier ones, however it ends."""
+    from gaploop.core.files import read_json, write_json
+
+    path, start_s = folder / SPENT, time.monotonic()
+    before_s = float(read_json(path)["seconds"]) if path.exists() else 0.0
+    try:
+        yield
+    finally:
+        write_json(path, {"seconds": before_s + time.monotonic() - start_s})
 
 
 @contextmanager

@@ -2,17 +2,19 @@
 
 Of the failures that a dimension causes, n takes mend the share r(n) = a (1 - exp(-n / tau)): `a` is
 what can be mended at all, `tau` how many takes it needs. The posterior of (a, tau) lives on a grid,
-with a lump at a = 0 for "demonstrations don't mend this". It starts from `responses.json`: trials
-in the embedded cell, each counted with a fraction of its weight (a power prior: Ibrahim and Chen,
-Statistical Science 15, 2000). Every campaign's result, rollouts before and after, moves it on.
+with a lump at a = 0 for "demonstrations don't mend this". It starts from `responses.json`: what
+takes brought at sites of the embedded cell, and how much that differed between sites (predictive
+recursion: Newton, Sankhya A 64, 2002). Every campaign's result, rollouts before and after, moves
+it on.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +37,8 @@ TRAINING_CORRELATION: Final = 0.02
 Assumed; two training seeds of the embedded cell differed by about as much."""
 CLIP: Final = 1e-3
 """Rates are kept this far from 0 and 1, so that a single rollout refutes nothing for good."""
+BEFORE_ANY_SITE: Final = 2.0
+"""What is believed before any site was tried counts as much as this many sites. Assumed."""
 DRAWS: Final = 64
 """Of the other dimensions' curves, where one campaign mended several."""
 
@@ -51,7 +55,6 @@ class Trial:
         shares: dimension to its share of the failures before, 0 to 1.
         before: successes and rollouts before.
         after: successes and rollouts after.
-        weight: how much it counts, 0 to 1.
     """
 
     id: str
@@ -59,7 +62,6 @@ class Trial:
     shares: Mapping[GapDimension, float]
     before: tuple[int, int]
     after: tuple[int, int]
-    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -118,11 +120,11 @@ def _responses() -> dict[str, Any]:
 def recorded_before(dimension: GapDimension) -> tuple[float, float]:
     """Return how many demonstrations succeeded and failed under a dimension's gaps, down-weighted.
 
-    Down-weighted as trials are: a stand-in for the station's own count.
+    They are of another cell: a stand-in for the station's own count.
     """
-    value = _responses()
-    done, tried = value["recorded"][dimension.value]
-    return value["transfer"] * done, value["transfer"] * (tried - done)
+    value = _responses()["recorded"]
+    done, tried = value[dimension.value]
+    return value["weight"] * done, value["weight"] * (tried - done)
 
 
 def why_no_response(dimension: GapDimension, image_policy: bool = False) -> str:
@@ -139,19 +141,44 @@ def _no_response(dimension: GapDimension, image_policy: bool) -> tuple[float, st
     return float(chance), str(why)
 
 
-def measured_trials() -> tuple[Trial, ...]:
-    """Return the trials behind the prior, at the weight with which they count elsewhere."""
-    value = _responses()
-    return tuple(
-        Trial(
-            f"prior/{entry['id']}",
-            {GapDimension(entry["dimension"]): entry["takes"]},
-            {GapDimension(entry["dimension"]): 1.0},
-            tuple(entry["before"]),
-            tuple(entry["after"]),
-            value["transfer"],
-        )
-        for entry in value["trials"]
+def prior_entries() -> list[dict[str, Any]]:
+    """Return the trials behind the prior as `responses.json` holds them."""
+    return list(_responses()["trials"])
+
+
+def prior_curves(
+    entries: Iterable[Mapping[str, Any]], image_policy: bool = False
+) -> dict[GapDimension, Curve]:
+    """Return what is believed of the next cell before any campaign there.
+
+    Sites differ in what they respond to takes; the next one is drawn from where the sites tried
+    were drawn from. That is estimated site by site, each with its own curve.
+
+    Args:
+        entries: trials as `responses.json` holds them.
+        image_policy: the policy sees pictures. The trials are of one that sees tracked poses, and
+            tell nothing of light and clutter for another.
+    """
+    curves = {d: flat_curve(_no_response(d, image_policy)[0]) for d in GapDimension}
+    unlike = _responses()["no_response_of_image_policies"] if image_policy else ()
+    sites: dict[tuple[str, str], list[Trial]] = {}
+    for entry in sorted(entries, key=lambda entry: str(entry["id"])):
+        if entry["dimension"] not in unlike:
+            sites.setdefault((entry["dimension"], entry["site"]), []).append(_trial(entry))
+    seen = Counter[GapDimension]()
+    for (name, _), trials in sites.items():
+        d = GapDimension(name)
+        site = reduce(updated, trials, {d: curves[d]})[d]
+        seen[d] += 1
+        weight = 1.0 / (BEFORE_ANY_SITE + seen[d])
+        curves[d] = Curve((1.0 - weight) * curves[d].probability + weight * site.probability)
+    return curves
+
+
+def _trial(entry: Mapping[str, Any]) -> Trial:
+    d = GapDimension(entry["dimension"])
+    return Trial(
+        entry["id"], {d: entry["takes"]}, {d: 1.0}, tuple(entry["before"]), tuple(entry["after"])
     )
 
 
@@ -177,8 +204,8 @@ def learn(trials: Iterable[Trial] = (), *, image_policy: bool = False) -> dict[G
         trials: results of campaigns.
         image_policy: the policy sees pictures rather than tracked poses.
     """
-    curves = {d: flat_curve(_no_response(d, image_policy)[0]) for d in GapDimension}
-    every = {trial.id: trial for trial in (*measured_trials(), *trials)}
+    curves = prior_curves(prior_entries(), image_policy)
+    every = {trial.id: trial for trial in trials}
     for name in sorted(every):
         curves |= updated(curves, every[name])
     return curves
@@ -226,7 +253,7 @@ def _log_likelihood(rate: FloatArray, trial: Trial) -> FloatArray:
     as many as n / (1 + (n - 1) rho) would (Kish's design effect).
     """
     done, n = trial.after
-    weight = trial.weight / (1.0 + (n - 1) * TRAINING_CORRELATION)
+    weight = 1.0 / (1.0 + (n - 1) * TRAINING_CORRELATION)
     rate = np.clip(rate, CLIP, 1.0 - CLIP)
     return np.asarray(weight * (done * np.log(rate) + (n - done) * np.log1p(-rate)))
 

@@ -90,9 +90,11 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
         "identify",
         "Log fast and reversing motions, identify delay, play and gain, compensate them in the "
         "controller or service the drive; then evaluate again.",
-        "Record fast and reversing motions with full telemetry.",
+        "First service the drive, or identify delay, play and gain and compensate them. If the arm "
+        "has to stay as it is, record successful demonstrations on it, the object in every cell "
+        "of the grid.",
         ("joint positions, velocities and currents at control rate",),
-        (),
+        ("grid_cell",),
         "",
         "gaploop calibrate latency JOURNAL measures delay and play from takes that are there "
         "already.",

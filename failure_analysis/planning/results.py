@@ -115,7 +115,6 @@ def _trial_json(trial: Trial) -> dict[str, Any]:
         "shares": {d.value: share for d, share in trial.shares.items()},
         "before": list(trial.before),
         "after": list(trial.after),
-        "weight": trial.weight,
     }
 
 
@@ -148,5 +147,4 @@ def _trial(value: Mapping[str, Any], where: str) -> Trial:
         {dimension(d, where): float(s) for d, s in value["shares"].items()},
         before,
         after,
-        float(value["weight"]),
     )

@@ -22,6 +22,11 @@ WORTH: Final = 0.10
 COMPARED: Final = 50
 """Takes of `uniform` whose success `targeted` has to reach."""
 
+_HOURS: Final = "hours of "
+"""Before an arm's name: what it spent, averaged beside its success."""
+LOST: Final = 0.10
+"""Where `uniform` succeeds in this much more, `targeted` lost a site."""
+
 type Bits = Mapping[tuple[str, int], FloatArray]
 """(arm, budget) to success scene by scene, 0 or 1; ("before", 0) is the base."""
 BEFORE: Final = ("before", 0)
@@ -44,7 +49,7 @@ class Plans:
     Attributes:
         said: sites whose plan asked for no takes.
         right: of them, those where `uniform` gained less than `WORTH`.
-        missed: sites whose plan asked for takes although `uniform` gained less.
+        missed: sites whose plan asked for takes that brought less, as `uniform` did.
         sites: looked at.
     """
 
@@ -52,6 +57,25 @@ class Plans:
     right: int
     missed: int
     sites: int
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A site where `uniform` did better than `targeted` with the same budget, and why.
+
+    Attributes:
+        site: its name.
+        budget: takes.
+        gap: what was hidden.
+        behind: by how much `targeted` succeeds less, in 0 to 1.
+        why: "misnamed", "not collected" or "collected".
+    """
+
+    site: str
+    budget: int
+    gap: str
+    behind: float
+    why: str
 
 
 def by_gap(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -91,14 +115,37 @@ def gains(rows: Sequence[Row], one: tuple[str, int], other: tuple[str, int]) -> 
     return _estimate(sites, lambda rates: rates[one] - rates[other]) if sites else None
 
 
-def takes_saved(rows: Sequence[Row], compared: int = COMPARED) -> Estimate | None:
-    """Return `compared` over the takes at which `targeted` reaches what `uniform` does with them.
+def takes_saved(
+    rows: Sequence[Row], compared: int = COMPARED, arm: str = Arm.TARGETED.value
+) -> Estimate | None:
+    """Return `compared` over the takes at which `arm` reaches what `uniform` does with them.
 
     0 stands for "not reached". None where no site has both arms at that budget.
     """
-    wanted = {(Arm.UNIFORM.value, compared), (Arm.TARGETED.value, compared)}
+    wanted = {(Arm.UNIFORM.value, compared), (arm, compared)}
     sites = [site for site in sites_of(rows) if wanted <= site.keys()]
-    return _estimate(sites, lambda rates: _ratio(rates, compared)) if sites else None
+    if not sites:
+        return None
+    return _estimate(sites, lambda rates: compared / _takes_needed(rates, arm, compared))
+
+
+def hours_saved(rows: Sequence[Row], compared: int = COMPARED) -> Estimate | None:
+    """Return what `targeted` saves in hours of recording: attempts, and a set-up a dimension.
+
+    What it spends is interpolated over the takes; where it records nothing, it is the ratio of the
+    takes. 0 and None as in `takes_saved`.
+    """
+    spent: dict[str, dict[tuple[str, int], FloatArray]] = {}
+    for row in rows:
+        cell = (_HOURS + row.arm, row.budget)
+        spent.setdefault(row.site, {})[cell] = np.full(len(row.after), row.hours)
+    wanted = {(Arm.UNIFORM.value, compared), (Arm.TARGETED.value, compared)}
+    sites = [
+        {**site, **hours}
+        for site, hours in zip(sites_of(rows), spent.values(), strict=True)
+        if wanted <= site.keys()
+    ]
+    return _estimate(sites, lambda rates: _hours_ratio(rates, compared)) if sites else None
 
 
 def plans(rows: Sequence[Row], compared: int = COMPARED) -> Plans:
@@ -109,13 +156,33 @@ def plans(rows: Sequence[Row], compared: int = COMPARED) -> Plans:
         uniform = at.get((site, Arm.UNIFORM.value))
         if arm != Arm.TARGETED.value or uniform is None:
             continue
-        gain = float((_numbers(uniform.after) - _numbers(uniform.before)).mean())
+        gain, own = (float((_numbers(r.after) - _numbers(r.before)).mean()) for r in (uniform, row))
         silent = not row.planned
         sites += 1
         said += silent
         right += silent and gain < WORTH
-        missed += not silent and gain < WORTH
+        missed += not silent and gain < WORTH and own < WORTH
     return Plans(said, right, missed, sites)
+
+
+def losses(rows: Sequence[Row]) -> list[Loss]:
+    """Return where `targeted` lost to `uniform` by more than `LOST`, the worst first."""
+    uniform = {(r.site, r.budget): r for r in rows if r.arm == Arm.UNIFORM.value}
+    found = []
+    for row in rows:
+        other = uniform.get((row.site, row.budget))
+        if row.arm != Arm.TARGETED.value or other is None:
+            continue
+        behind = float((_numbers(other.after) - _numbers(row.after)).mean())
+        if behind > LOST:
+            found.append(Loss(row.site, row.budget, ", ".join(row.gaps), behind, _why_lost(row)))
+    return sorted(found, key=lambda loss: -loss.behind)
+
+
+def _why_lost(row: Row) -> str:
+    if row.found not in row.dimensions:
+        return "misnamed"
+    return "collected" if row.planned else "not collected"
 
 
 def attribution(rows: Sequence[Row]) -> Rate | None:
@@ -150,11 +217,23 @@ def reached(budgets: Sequence[int], rates: Sequence[float], before: float, level
     return float(takes[place - 1] * (takes[place] / takes[place - 1]) ** share)
 
 
-def _ratio(rates: Mapping[tuple[str, int], float], compared: int) -> float:
-    curve = sorted((n, r) for (arm, n), r in rates.items() if arm == Arm.TARGETED.value)
-    budgets, found = zip(*curve, strict=True)
+def _curve(rates: Mapping[tuple[str, int], float], name: str) -> tuple[list[int], list[float]]:
+    found = sorted((n, value) for (arm, n), value in rates.items() if arm == name)
+    return [n for n, _ in found], [value for _, value in found]
+
+
+def _takes_needed(rates: Mapping[tuple[str, int], float], arm: str, compared: int) -> float:
     level = rates[Arm.UNIFORM.value, compared]
-    return compared / reached(budgets, found, rates[BEFORE], level)
+    return reached(*_curve(rates, arm), rates[BEFORE], level)
+
+
+def _hours_ratio(rates: Mapping[tuple[str, int], float], compared: int) -> float:
+    needed = _takes_needed(rates, Arm.TARGETED.value, compared)
+    if math.isinf(needed):
+        return 0.0
+    budgets, spent = _curve(rates, _HOURS + Arm.TARGETED.value)
+    spent_h = float(np.interp(needed, [0, *budgets], [0.0, *spent]))
+    return rates[_HOURS + Arm.UNIFORM.value, compared] / spent_h if spent_h else compared / needed
 
 
 def _estimate(

@@ -1,26 +1,48 @@
-"""What the study teaches the planner: trials for its prior."""
+"""What the study teaches the planner: trials for its prior, and what they would have changed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
+from gaploop.core.vocabulary import GapDimension
+from gaploop.failure_analysis.planning.curves import prior_curves, prior_entries
+from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE
+from gaploop.finetune.proof.design import Arm
 from gaploop.finetune.proof.rows import Row
+
+STUDY: Final = "study/"
+"""What ids of the study's trials begin with."""
+REFUSED_AT_FIRST: Final = frozenset(
+    {
+        GapDimension.CONTACT_DYNAMICS,
+        GapDimension.ACTUATOR_RESPONSE,
+        GapDimension.VISUAL_DOMAIN,
+        GapDimension.SENSOR_NOISE,
+        GapDimension.ENVIRONMENTAL_COMPLEXITY,
+    }
+)
+"""For these the prior that the study began with (commit 8040ab8) allowed no takes."""
+TAUGHT: Final = "taught"
+"""Name of the arm that `taught` makes."""
 
 
 def trials(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the cells with takes for the one hidden dimension, as `responses.json` holds trials.
 
-    Arms that recorded the same takes count once, and sites with several gaps not at all: there it
-    can't be told what mended what.
+    Arms that recorded the same takes count once. Sites with several gaps don't count, since there
+    it can't be told what mended what, nor do those where the base never failed.
     """
     found: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: row.key):
-        if len(row.dimensions) == 1 and row.takes and set(row.planned) == set(row.dimensions):
+        told = len(row.dimensions) == 1 and "0" in row.before
+        if told and row.takes and set(row.planned) == set(row.dimensions):
             found.setdefault(
                 row.data,
                 {
-                    "id": f"study/{row.site}-{row.takes}",
+                    "id": f"{STUDY}{row.site}-{row.takes}",
+                    "site": f"{STUDY}{row.site}",
                     "dimension": row.dimensions[0],
                     "takes": row.takes,
                     "before": [row.before.count("1"), len(row.before)],
@@ -28,3 +50,35 @@ def trials(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 },
             )
     return list(found.values())
+
+
+def taught(rows: Sequence[Row]) -> list[Row]:
+    """Return what `targeted` would have got had its prior known the sites of all other seeds.
+
+    No policy is run for it: where the better prior records what the first one didn't, the `oracle`
+    has recorded just that; where it doesn't collect, the base's success stays. Sites with several
+    gaps have no such row, nor have those without an oracle.
+    """
+    kept = {row.key: row for row in rows if len(row.dimensions) == 1}
+    found = []
+    for row in kept.values():
+        oracle = kept.get(replace(row, arm=Arm.ORACLE.value).key)
+        if row.arm == Arm.TARGETED.value and oracle:
+            others = [other for other in rows if other.seed != row.seed]
+            found.append(replace(_decided(row, oracle, others), arm=TAUGHT))
+    return found
+
+
+def _decided(targeted: Row, oracle: Row, others: Sequence[Row]) -> Row:
+    """Return the row of what a plan would have recorded whose prior knows `others`."""
+    if targeted.found not in targeted.dimensions:
+        return targeted
+    dimension, lessons = GapDimension(targeted.found), trials(others)
+    if not any(entry["dimension"] == dimension.value for entry in lessons):
+        return targeted
+    known = [entry for entry in prior_entries() if not entry["id"].startswith(STUDY)]
+    if prior_curves([*known, *lessons])[dimension].responds < LEAST_RESPONSE:
+        return replace(
+            targeted, planned={}, takes=0, attempts=0, hours=0.0, after=targeted.before, data=""
+        )
+    return oracle if dimension in REFUSED_AT_FIRST and not targeted.planned else targeted

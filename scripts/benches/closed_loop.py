@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,18 +27,21 @@ PICTURE: Final = "closed_loop.png"
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Run the cells that have no row yet, or read rows from --data; return the figures."""
-    from gaploop.finetune.proof.lessons import trials
+    from gaploop.finetune.proof.figures import losses
+    from gaploop.finetune.proof.lessons import taught, trials
     from gaploop.finetune.proof.report import picture, summary
     from gaploop.finetune.proof.rows import load_rows
 
     rows = load_rows(config.data) if config.data else _run(config, folder)
-    write_atomically(folder / PICTURE, picture(rows))
+    shown = [*rows, *taught(rows)]
+    write_atomically(folder / PICTURE, picture(shown))
     return {
         "evidence": "sim-to-sim",
         "rows": len(rows),
         "rollouts": sorted({len(row.after) for row in rows}),
         "code": sorted({row.code for row in rows}),
-        "figures": summary(rows),
+        "figures": summary(shown),
+        "losses": [asdict(loss) for loss in losses(rows)],
         "trials": trials(rows),
         "picture": str(folder / PICTURE),
     }
@@ -97,8 +100,10 @@ def _code() -> str:
 
 def table(result: Mapping[str, Any]) -> str:
     """Return the figures as Markdown."""
+    from gaploop.finetune.proof.report import losses
     from gaploop.finetune.proof.report import table as figures
 
     rollouts = ", ".join(map(str, result["rollouts"]))
     head = f"Sim-to-sim, {result['rows']} cells, {rollouts} paired rollouts a policy."
-    return f"{head} Picture: {result['picture']}\n\n{figures(result['figures'])}"
+    head += f" Picture: {result['picture']}"
+    return "\n\n".join((head, figures(result["figures"]), losses(result["losses"])))

@@ -58,7 +58,7 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, A
 def test_a_plan_is_written_for_people_and_for_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = a_diagnosis(tmp_path / "d", {"object_property": 0.6, "actuator_response": 0.3})
+    folder = a_diagnosis(tmp_path / "d", {"object_property": 0.6, "visual_domain": 0.3})
     options = ["--budget.takes=20", "--cost.rate_per_hour=40", f"--output_dir={tmp_path / 'p'}"]
     assert main(["plan", str(folder), *options]) == 0
     said = capsys.readouterr().out

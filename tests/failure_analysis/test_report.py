@@ -10,11 +10,15 @@ import pytest
 from failure_analysis_makers import repeated, scene_picture, successes, take
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.plan import Plan
+from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.across.across import Across, across_trials
 from gaploop.failure_analysis.across.trials import Trials
 from gaploop.failure_analysis.attribution.scoring import cross_table, mode_table, read_truth
 from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, summarise
-from gaploop.failure_analysis.planning.plan import make_plan
+from gaploop.failure_analysis.planning.allocation import Budget
+from gaploop.failure_analysis.planning.curves import flat_curve, learn
+from gaploop.failure_analysis.planning.plan import Ask, plan_for
 from gaploop.failure_analysis.reference import choose_reference
 from gaploop.failure_analysis.report.across_page import across_page
 from gaploop.failure_analysis.report.figures import count_grid, share_bars
@@ -30,6 +34,12 @@ def diagnosis() -> Diagnosis:
         for k in range(3)
     ]
     return diagnose([*successes(), *bad], source="a cell")
+
+
+def instead_of_takes(diagnosis: Diagnosis) -> Plan:
+    """A plan by somebody who believes that demonstrations don't mend drives."""
+    curves = learn() | {GapDimension.ACTUATOR_RESPONSE: flat_curve(0.9)}
+    return plan_for(diagnosis, Ask(Budget(takes=30), curves)).plan
 
 
 def test_a_report_holds_everything_in_one_file(diagnosis: Diagnosis) -> None:
@@ -61,7 +71,7 @@ def test_figures_are_png_files(tmp_path: Path) -> None:
 
 
 def test_a_plan_is_shown_with_what_to_do_instead(diagnosis: Diagnosis) -> None:
-    html = page("Plan", [plan_section(make_plan(diagnosis, 30))])
+    html = page("Plan", [plan_section(instead_of_takes(diagnosis))])
     assert "Don&#39;t collect" in html or "Don't collect" in html
     assert "identify" in html
 
@@ -104,7 +114,7 @@ def across(level: str = "dim") -> Across:
 
 
 def test_the_first_section_answers_where_why_how_sure_and_what_to_do(diagnosis: Diagnosis) -> None:
-    html = diagnosis_report(diagnosis, {}, across(), make_plan(diagnosis, 30))
+    html = diagnosis_report(diagnosis, {}, across(), instead_of_takes(diagnosis))
     minute = html.split("<section>")[1]
     for question in ("Success", "Where", "Why", "How sure", "What to do"):
         assert f"<dt>{question}</dt>" in minute

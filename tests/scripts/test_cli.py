@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import draccus
@@ -352,6 +353,22 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     assert said.out == ""
     (line,) = said.err.splitlines()
     return line
+
+
+def test_a_demo_that_was_stopped_tells_the_time_of_all_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A demo that took eleven minutes and was run once more said "0.7 min"."""
+    from gaploop.scripts import demo
+
+    now_s = iter([0.0, 300.0, 1000.0, 1012.0])
+    clock = SimpleNamespace(monotonic=lambda: next(now_s))
+    monkeypatch.setattr("gaploop.scripts.demo.time", clock)
+    with pytest.raises(KeyboardInterrupt), demo._timed(tmp_path):
+        raise KeyboardInterrupt
+    with demo._timed(tmp_path):
+        pass
+    assert json.loads((tmp_path / demo.SPENT).read_text()) == {"seconds": 312.0}
 
 
 def test_a_demo_is_not_continued_with_other_settings(

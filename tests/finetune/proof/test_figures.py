@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +14,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from made_rows import row
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.failure_analysis.planning.curves import prior_entries
 from gaploop.finetune.proof import figures
 from gaploop.finetune.proof.figures import reached
-from gaploop.finetune.proof.lessons import trials
-from gaploop.finetune.proof.report import picture, summary, table
+from gaploop.finetune.proof.lessons import STUDY, TAUGHT, taught, trials
+from gaploop.finetune.proof.report import losses, picture, summary, table
 from gaploop.finetune.proof.rows import Row, load_rows, save_rows
 
 
@@ -58,6 +59,46 @@ def test_not_reached_is_reported_as_zero_and_not_left_out() -> None:
     assert saved.value == 0.0
     assert saved.sites == 3
     assert figures.takes_saved([r for r in rows if r.arm == "targeted"]) is None
+
+
+def test_hours_are_saved_where_takes_are_and_set_ups_count() -> None:
+    """Ten times fewer takes at a set-up each are not ten times fewer hours."""
+    rows = a_study({5: 0.8, 20: 0.9, 50: 0.9}, {50: 0.8})
+    dear = [replace(r, hours=r.hours + 0.1) if r.arm == "targeted" else r for r in rows]
+    saved, cost = figures.takes_saved(rows), figures.hours_saved(rows)
+    assert saved
+    assert cost
+    assert cost.value == pytest.approx(saved.value)
+    cost = figures.hours_saved(dear)
+    assert cost
+    assert cost.value == pytest.approx(1.0 / 0.2)
+
+
+def test_nothing_recorded_costs_no_hours_and_that_is_no_division_by_nothing() -> None:
+    rows = [
+        row("targeted", 50, 0.1, planned={}, takes=0, attempts=0, hours=0.0),
+        row("uniform", 50, 0.1),
+    ]
+    cost = figures.hours_saved(rows)
+    assert cost
+    assert cost.value == 50.0
+
+
+def test_where_targeting_lost_is_listed_with_its_reason_the_worst_first() -> None:
+    rows = [
+        *a_study({20: 0.5}, {20: 0.55}, sites=1),
+        row("targeted", 20, 0.1, 1, planned={}, takes=0), row("uniform", 20, 0.4, 1),
+        row("targeted", 20, 0.2, 2, found="visual_domain"), row("uniform", 20, 0.9, 2),
+        row("targeted", 20, 0.2, 3), row("uniform", 20, 0.4, 3),
+    ]  # fmt: skip
+    found = figures.losses(rows)
+    assert [loss.why for loss in found] == ["misnamed", "not collected", "collected"]
+    assert found[0].behind == pytest.approx(0.7)
+    said = losses([asdict(loss) for loss in found])
+    assert (
+        "| pick_place-spatial_geometry-2 | 20 | spatial_geometry.camera_pose | 70 points |" in said
+    )
+    assert losses([]) == ""
 
 
 def test_differences_are_paired_scene_by_scene() -> None:
@@ -125,7 +166,67 @@ def test_the_planner_learns_once_from_takes_that_two_arms_shared_and_not_from_un
         row("oracle", 20, 0.8, data="a"),
         row("uniform", 20, 0.3, data="b", planned={"spatial_geometry": 3, "sensor_noise": 17}),
         row("targeted", 20, 0.1, 1, planned={}, takes=0, data=""),
+        row("oracle", 20, 1.0, 2, before="1" * 100, data="c"),
     ]
     (one,) = trials(rows)
     assert one["dimension"] == "spatial_geometry"
     assert (one["takes"], one["before"], one["after"]) == (20, [10, 100], [80, 100])
+
+
+def test_the_planners_prior_holds_what_the_published_rows_taught() -> None:
+    """`docs/data` is what anybody can read; the planner must not know of other trials."""
+    rows = load_rows(Path(__file__).parents[3] / "docs" / "data" / "closed_loop.parquet")
+    known = [entry for entry in prior_entries() if entry["id"].startswith(STUDY)]
+    assert known == trials(rows)
+
+
+def test_takes_that_closed_the_gap_were_not_idle_because_uniform_ones_were() -> None:
+    found = figures.plans([row("targeted", 50, 0.9), row("uniform", 50, 0.1)])
+    assert (found.said, found.missed, found.sites) == (0, 0, 1)
+
+
+def test_a_figure_over_fewer_sites_says_so() -> None:
+    rows = [*a_study({20: 0.9}, {20: 0.2}), row("targeted", 5, 0.7, 0)]
+    line = table(summary(rows)).splitlines()[4]
+    assert "70% [61%, 79%] (1)" in line
+    assert line.count("(") == 1
+
+
+def of(dimension: str, arm: str, after: float, seed: int, **given: object) -> Row:
+    planned = given.pop("planned", {dimension: 20})
+    return row(
+        arm, 20, after, seed, gap=dimension, gaps={f"{dimension}.some": 0.9}, found=dimension,
+        planned=planned, data=f"{arm}{seed}", **given,
+    )  # fmt: skip
+
+
+def test_a_prior_taught_by_other_seeds_records_what_the_first_one_wrongly_left() -> None:
+    """The prior's trials said that takes don't mend contact; the study's oracle says otherwise."""
+    rows = [
+        made
+        for seed in range(4)
+        for made in (
+            of("contact_dynamics", "targeted", 0.1, seed, planned={}, takes=0),
+            of("contact_dynamics", "oracle", 0.8, seed),
+            of("contact_dynamics", "uniform", 0.4, seed, planned={"sensor_noise": 20}),
+        )
+    ]
+    found = taught(rows)
+    assert [r.arm for r in found] == [TAUGHT] * 4
+    assert all(r.after == rows[1].after for r in found)
+    assert taught(rows[:3])[0].after == rows[0].before, "its own seed must not teach it"
+
+
+def test_a_prior_taught_that_takes_are_idle_leaves_them_and_a_wrong_name_stays_wrong() -> None:
+    idle = [
+        made
+        for seed in range(8)
+        for made in (
+            of("human_behavior", "targeted", 0.1, seed),
+            of("human_behavior", "oracle", 0.1, seed),
+        )
+    ]
+    assert all(r.takes == 0 and r.after == r.before for r in taught(idle))
+    misnamed = replace(idle[0], found="visual_domain", planned={"spatial_geometry": 20})
+    (kept, *_) = taught([misnamed, *idle[1:]])
+    assert kept.planned == misnamed.planned

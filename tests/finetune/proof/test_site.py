@@ -11,12 +11,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from made_rows import row
 
+import gaploop
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.core.vocabulary import GapDimension
 from gaploop.finetune.closed_loop import Start, start_for
 from gaploop.finetune.proof.design import Arm, Part, draw_site
 from gaploop.finetune.proof.site import SiteJob, run_site
+from gaploop.scripts.benches.closed_loop import _code
 
 SPATIAL = GapDimension.SPATIAL_GEOMETRY.value
 
@@ -27,6 +29,23 @@ def test_cells_that_have_a_row_are_not_run_again(tmp_path: Path) -> None:
     write_json(tmp_path / "row_uniform_5.json", kept.to_json())
     nothing = Start(str(tmp_path / "no_such_policy"), tmp_path / "no_such_takes")
     assert run_site(SiteJob(site, part, nothing, tmp_path, "c")) == [kept]
+
+
+def test_the_hash_of_the_program_covers_what_a_checkout_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folders of a checkout are links: the first rows carried a hash of `__init__.py` alone."""
+    (tmp_path / "finetune").mkdir()
+    module = tmp_path / "finetune" / "arms.py"
+    module.write_text("a = 1\n")
+    package = tmp_path / "gaploop"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "finetune").symlink_to(tmp_path / "finetune")
+    monkeypatch.setattr(gaploop, "__file__", str(package / "__init__.py"))
+    before = _code()
+    module.write_text("a = 2\n")
+    assert _code() != before
 
 
 def test_a_cell_with_other_rollouts_is_refused_and_not_taken_for_a_result(tmp_path: Path) -> None:
