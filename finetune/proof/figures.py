@@ -21,6 +21,8 @@ WORTH: Final = 0.10
 """Uniform collection that gains less wasn't worth recording: "don't collect" was right."""
 COMPARED: Final = 50
 """Takes of `uniform` whose success `targeted` has to reach."""
+TENTH: Final = COMPARED // 10
+"""Takes of `targeted` that are compared with those."""
 
 _HOURS: Final = "hours of "
 """Before an arm's name: what it spent, averaged beside its success."""

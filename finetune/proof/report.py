@@ -1,4 +1,4 @@
-"""The study's figures as text and as a picture."""
+"""The study's figures as plain values and as text."""
 
 from __future__ import annotations
 
@@ -6,24 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from gaploop.failure_analysis.report.figures import ACCENT, SOFT, STYLE, new_figure
-from gaploop.failure_analysis.report.page import figure_png
 from gaploop.finetune.proof import figures
-from gaploop.finetune.proof.design import Arm
-from gaploop.finetune.proof.figures import BEFORE, Estimate
+from gaploop.finetune.proof.design import FREE, Arm
+from gaploop.finetune.proof.figures import BEFORE, COMPARED, TENTH
 from gaploop.finetune.proof.lessons import TAUGHT
 from gaploop.finetune.proof.rows import Row
 
-COLOURS: Final = {
-    Arm.TARGETED.value: ACCENT,
-    Arm.UNIFORM.value: "#c8553d",
-    Arm.ORACLE.value: "#7a8b99",
-    Arm.ON_SITE.value: "#8a6fb3",
-    TAUGHT: "#3a9d6e",
-}
-COLUMNS: Final = 3
-SPREAD: Final = 1.12
-"""Arms of a budget are drawn this far apart, as a factor."""
+ARMS: Final = (
+    Arm.TARGETED.value, TAUGHT, Arm.UNIFORM.value, Arm.ON_SITE.value, Arm.ORACLE.value,
+    *(arm.value for arm in FREE),
+)  # fmt: skip
+"""Columns of arms."""
 WHY_LOST: Final = {
     "misnamed": "for a dimension that has no gap there",
     "not collected": "none: the plan said that they don't help",
@@ -40,19 +33,22 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _group(rows: Sequence[Row]) -> dict[str, Any]:
-    saved, named = figures.takes_saved(rows), figures.attribution(rows)
-    hours, taught = figures.hours_saved(rows), figures.takes_saved(rows, arm=TAUGHT)
+    named, targeted, uniform = figures.attribution(rows), Arm.TARGETED.value, Arm.UNIFORM.value
     budgets = sorted({row.budget for row in rows if row.budget})
-    paired = {
-        n: figures.gains(rows, (Arm.TARGETED.value, n), (Arm.UNIFORM.value, n)) for n in budgets
+    paired = {n: figures.gains(rows, (targeted, n), (uniform, n)) for n in budgets}
+    compared = {
+        "takes_saved": figures.takes_saved(rows),
+        "hours_saved": figures.hours_saved(rows),
+        "takes_saved_taught": figures.takes_saved(rows, arm=TAUGHT),
+        "targeted_tenth_minus_uniform": figures.gains(rows, (targeted, TENTH), (uniform, COMPARED)),
+        "taught_tenth_minus_uniform": figures.gains(rows, (TAUGHT, TENTH), (uniform, COMPARED)),
     }
     return {
         "sites": len({row.site for row in rows}),
+        "budgets": budgets,
         "success": {_cell(cell): asdict(e) for cell, e in figures.success(rows).items()},
         "targeted_minus_uniform": {n: asdict(e) for n, e in paired.items() if e},
-        "takes_saved": asdict(saved) if saved else None,
-        "hours_saved": asdict(hours) if hours else None,
-        "takes_saved_taught": asdict(taught) if taught else None,
+        **{name: asdict(e) if e else None for name, e in compared.items()},
         "dont_collect": asdict(figures.plans(rows)),
         "attribution": asdict(named) if named else None,
         "hours": {_cell(cell): h for cell, h in figures.hours(rows).items()},
@@ -66,46 +62,63 @@ def _cell(cell: tuple[str, int]) -> str:
 
 def table(found: Mapping[str, Any]) -> str:
     """Return the figures as Markdown."""
-    return "\n\n".join((_success(found), _cost(found), _plans(found)))
+    return "\n\n".join((_success(found), _saved(found)))
 
 
 def _success(found: Mapping[str, Any]) -> str:
-    cells = list(dict.fromkeys(c for group in found.values() for c in group["success"]))
-    cells = [c for c in cells if c != BEFORE[0]]
+    cells = {cell for group in found.values() for cell in group["success"]}
+    arms = [arm for arm in ARMS if any(cell.partition(" ")[0] == arm for cell in cells)]
     lines = [
         "Success at the site, mean over sites with 95 % intervals; in brackets, over how many, "
-        "where not all have run.",
+        "where not all have run. Hours of recording are means.",
         "",
-        f"| gap | sites | before | {' | '.join(cells)} | attributed |",
-        f"|---|---|---|{'---|' * len(cells)}---|",
+        f"| gap | takes | before | {' | '.join(arms)} | targeted - uniform [points] "
+        "| hours targeted | hours uniform |",
+        f"|---|---|---|{'---|' * len(arms)}---|---|---|",
     ]
     for name, group in found.items():
-        rates = [_rate(group["success"].get(cell), group["sites"]) for cell in cells]
-        lines.append(
-            f"| {name} | {group['sites']} | {_rate(group['success'][BEFORE[0]], group['sites'])} | "
-            f"{' | '.join(rates)} | {_named(group)} |"
-        )
+        free = 0 if any(arm in group["success"] for arm in FREE) else None
+        lines += [
+            _at_budget(name, group, arms, n) for n in (*group["budgets"], free) if n is not None
+        ]
     return "\n".join(lines)
 
 
-def _cost(found: Mapping[str, Any]) -> str:
-    cells = list(dict.fromkeys(c for group in found.values() for c in group["hours"]))
+def _at_budget(name: str, group: Mapping[str, Any], arms: Sequence[str], n: int) -> str:
+    sites, rates = group["sites"], group["success"]
+    gain = group["targeted_minus_uniform"].get(n)
+    hours = [group["hours"].get(_cell((arm.value, n))) for arm in (Arm.TARGETED, Arm.UNIFORM)]
+    cells = [
+        name, str(n or "none"), _rate(rates[BEFORE[0]], sites),
+        *(_rate(rates.get(_cell((arm, n))), sites) for arm in arms),
+        _points(gain, sites), *("" if h is None else f"{h:.2f}" for h in hours),
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _saved(found: Mapping[str, Any]) -> str:
     lines = [
-        "Hours of recording, mean over sites; saved: what uniform collection spends on 50 takes, "
-        "over what targeted collection needs to succeed as often (0: it doesn't). Taught: targeted "
-        "collection by a prior that knows the sites of the other seeds.",
+        f"Takes and hours saved: what uniform collection spends on {COMPARED} takes, over what "
+        "targeted collection needs to succeed as often (0: it doesn't). Where uniform collection "
+        f"gains nothing, no takes reach it, too, which counts as {COMPARED}; so beside it, what "
+        f"{TENTH} takes bring against its {COMPARED}. Taught: targeted collection by a prior that "
+        "knows the sites of the other seeds.",
         "",
-        f"| gap | {' | '.join(cells)} | takes saved | hours saved | takes saved, taught |",
-        f"|---|{'---|' * len(cells)}---|---|---|",
+        "| gap | gap named | takes saved | hours saved | takes saved, taught "
+        f"| targeted {TENTH} - uniform {COMPARED} [points] | taught {TENTH} - uniform {COMPARED} "
+        '| "don\'t collect": plans | rightly | takes for nothing |',
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, group in found.items():
-        hours = [
-            f"{h:.2f}" if (h := group["hours"].get(cell)) is not None else "" for cell in cells
-        ]
-        lines.append(
-            f"| {name} | {' | '.join(hours)} | {_times(group, 'takes_saved')} | "
-            f"{_times(group, 'hours_saved')} | {_times(group, 'takes_saved_taught')} |"
-        )
+        plan, sites = group["dont_collect"], group["sites"]
+        times = (group[n] for n in ("takes_saved", "hours_saved", "takes_saved_taught"))
+        gains = (group[f"{arm}_tenth_minus_uniform"] for arm in (Arm.TARGETED.value, TAUGHT))
+        cells = [
+            name, _named(group), *(_times(one, sites) for one in times),
+            *(_points(one, sites) for one in gains),
+            f"{plan['said']} of {plan['sites']}", str(plan["right"]), str(plan["missed"]),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -115,11 +128,17 @@ def _rate(one: Mapping[str, Any] | None, sites: int) -> str:
     return f"{one['value']:.0%} [{one['low']:.0%}, {one['high']:.0%}]{_fewer(one, sites)}"
 
 
-def _times(group: Mapping[str, Any], name: str) -> str:
-    one = group[name]
+def _times(one: Mapping[str, Any] | None, sites: int) -> str:
     if one is None:
         return ""
-    return f"{one['value']:.1f}x [{one['low']:.1f}, {one['high']:.1f}]{_fewer(one, group['sites'])}"
+    return f"{one['value']:.1f}x [{one['low']:.1f}, {one['high']:.1f}]{_fewer(one, sites)}"
+
+
+def _points(one: Mapping[str, Any] | None, sites: int) -> str:
+    if one is None:
+        return ""
+    value, low, high = (100 * one[name] for name in ("value", "low", "high"))
+    return f"{value:+.0f} [{low:+.0f}, {high:+.0f}]{_fewer(one, sites)}"
 
 
 def _fewer(one: Mapping[str, Any], sites: int) -> str:
@@ -130,16 +149,6 @@ def _fewer(one: Mapping[str, Any], sites: int) -> str:
 def _named(group: Mapping[str, Any]) -> str:
     rate = group["attribution"]
     return f"{rate['successes']} of {rate['trials']}" if rate else ""
-
-
-def _plans(found: Mapping[str, Any]) -> str:
-    return "\n".join(
-        f'- {name}: {plan["said"]} of {plan["sites"]} plans said "don\'t collect", '
-        f"{plan['right']} rightly; {plan['missed']} asked for takes that mended nothing, as "
-        "uniform ones did."
-        for name, group in found.items()
-        if (plan := group["dont_collect"])["sites"]
-    )
 
 
 def losses(found: Sequence[Mapping[str, Any]]) -> str:
@@ -156,67 +165,3 @@ def losses(found: Sequence[Mapping[str, Any]]) -> str:
         for loss in found
     ]
     return "\n".join(lines) if found else ""
-
-
-def picture(rows: Sequence[Row]) -> bytes:
-    """Return success against takes, a panel for each gap, as a PNG.
-
-    Means are drawn where all sites of a gap have run: a line over other sites at each budget would
-    show their differences, not what takes bring.
-    """
-    import matplotlib as mpl
-
-    groups = figures.by_gap(rows)
-    lines = -(-len(groups) // COLUMNS)
-    with mpl.rc_context(STYLE):
-        figure, axes = new_figure(3.1 * COLUMNS, 2.5 * lines + 0.6)
-        axes.remove()
-        grid = figure.subplots(lines, COLUMNS, sharex=True, sharey=True, squeeze=False)
-        for place, axis in enumerate(grid.flat):
-            axis.set_visible(place < len(groups))
-        for axis, (name, found) in zip(grid.flat, groups.items(), strict=False):
-            _panel(axis, name, found)
-        budgets = sorted({row.budget for row in rows if row.budget}) or [1]
-        axis.set_xscale("log")  # of all panels: they share it
-        axis.set_xlim(min(budgets) / 1.7, max(budgets) * 1.7)
-        axis.set_xticks(budgets, [str(n) for n in budgets])
-        axis.minorticks_off()
-        named = [axis.get_legend_handles_labels() for axis in grid.flat]
-        handles = {label: handle for each in named for handle, label in zip(*each, strict=True)}
-        figure.legend(handles.values(), handles, frameon=False, ncols=len(handles), fontsize=8,
-                      loc="outside upper center")  # fmt: skip
-        figure.supxlabel("takes recorded for the site", fontsize=9)
-        figure.supylabel("success: mean with 95 % interval, and each site", fontsize=9)
-        return figure_png(figure)
-
-
-def _panel(axis: Any, name: str, rows: Sequence[Row]) -> None:
-    rates = figures.success(rows)
-    before = rates[BEFORE]
-    axis.axhspan(before.low, before.high, color="#e6eaee", lw=0)
-    for shift, (arm, colour) in enumerate(COLOURS.items()):
-        found = {n: e for (a, n), e in rates.items() if a == arm and e.sites == before.sites}
-        if found:
-            _line(axis, arm, colour, found, SPREAD ** (shift - 1.5))
-        _points(axis, colour, [r for r in rows if r.arm == arm], SPREAD ** (shift - 1.5))
-    axis.axhline(before.value, color=SOFT, lw=0.8, ls=":", label="before")
-    axis.set_ylim(-0.03, 1.03)
-    axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    task, _, gap = name.partition(" ")
-    where = "" if task == "pick_place" else f"{task}: "
-    axis.set_title(where + gap.replace("_", " "), loc="left", fontsize=9, color=SOFT)
-
-
-def _line(axis: Any, arm: str, colour: str, found: Mapping[int, Estimate], shift: float) -> None:
-    takes = [n * shift for n in found]
-    values = [e.value for e in found.values()]
-    spans = [[e.value - e.low for e in found.values()], [e.high - e.value for e in found.values()]]
-    axis.errorbar(
-        takes, values, yerr=spans, color=colour, marker="o", ms=4, lw=1.4, label=arm, capsize=2
-    )
-
-
-def _points(axis: Any, colour: str, rows: Sequence[Row], shift: float) -> None:
-    takes = [row.budget * shift * 1.04 for row in rows]
-    rates = [row.after.count("1") / len(row.after) for row in rows]
-    axis.scatter(takes, rates, s=9, color=colour, alpha=0.4, lw=0)

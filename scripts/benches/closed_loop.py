@@ -22,28 +22,33 @@ if TYPE_CHECKING:
     from gaploop.scripts.bench import BenchConfig
 
 ROWS: Final = "closed_loop.parquet"
-PICTURE: Final = "closed_loop.png"
+SUCCESS: Final = "closed_loop.png"
+SAVED: Final = "closed_loop_saved.png"
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Run the cells that have no row yet, or read rows from --data; return the figures."""
     from gaploop.finetune.proof.figures import losses
     from gaploop.finetune.proof.lessons import taught, trials
-    from gaploop.finetune.proof.report import picture, summary
+    from gaploop.finetune.proof.pictures import saved_picture, success_picture
+    from gaploop.finetune.proof.report import summary
     from gaploop.finetune.proof.rows import load_rows
 
     rows = load_rows(config.data) if config.data else _run(config, folder)
     shown = [*rows, *taught(rows)]
-    write_atomically(folder / PICTURE, picture(shown))
+    found = summary(shown)
+    pictures = {SUCCESS: success_picture(shown), SAVED: saved_picture(found)}
+    for name, drawn in pictures.items():
+        write_atomically(folder / name, drawn)
     return {
         "evidence": "sim-to-sim",
         "rows": len(rows),
         "rollouts": sorted({len(row.after) for row in rows}),
         "code": sorted({row.code for row in rows}),
-        "figures": summary(shown),
+        "figures": found,
         "losses": [asdict(loss) for loss in losses(rows)],
         "trials": trials(rows),
-        "picture": str(folder / PICTURE),
+        "pictures": [str(folder / name) for name in pictures],
     }
 
 
@@ -105,5 +110,5 @@ def table(result: Mapping[str, Any]) -> str:
 
     rollouts = ", ".join(map(str, result["rollouts"]))
     head = f"Sim-to-sim, {result['rows']} cells, {rollouts} paired rollouts a policy."
-    head += f" Picture: {result['picture']}"
+    head += f" Pictures: {', '.join(result['pictures'])}"
     return "\n\n".join((head, figures(result["figures"]), losses(result["losses"])))

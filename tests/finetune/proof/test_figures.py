@@ -18,7 +18,8 @@ from gaploop.failure_analysis.planning.curves import prior_entries
 from gaploop.finetune.proof import figures
 from gaploop.finetune.proof.figures import reached
 from gaploop.finetune.proof.lessons import STUDY, TAUGHT, taught, trials
-from gaploop.finetune.proof.report import losses, picture, summary, table
+from gaploop.finetune.proof.pictures import saved_picture, success_picture
+from gaploop.finetune.proof.report import losses, summary, table
 from gaploop.finetune.proof.rows import Row, load_rows, save_rows
 
 
@@ -148,14 +149,21 @@ def test_a_file_that_holds_no_results_is_refused_in_one_line(tmp_path: Path) -> 
             load_rows(tmp_path / name)
 
 
-def test_the_table_and_the_picture_hold_every_gap() -> None:
+def test_the_tables_hold_every_gap_and_the_pictures_are_drawn() -> None:
     rows = a_study({5: 0.8, 50: 0.9}, {5: 0.2, 50: 0.8})
     rows += [replace(r, gap="object_property") for r in rows]
     said = table(summary(rows))
-    assert "| pick_place object_property | 3 |" in said
-    assert "| pick_place all | 6 |" in said
-    assert "10.0x" in said
-    assert picture(rows).startswith(b"\x89PNG")
+    success, saved = said.split("Takes and hours saved")
+    for name in ("spatial_geometry", "object_property", "all"):
+        assert [f"| pick_place {name} | {n} |" in success for n in (5, 20, 50)] == [
+            True,
+            False,
+            True,
+        ]
+        assert f"| pick_place {name} | 3 of 3 | 10.0x" in saved or name == "all"
+    assert "| pick_place all | 6 of 6 | 10.0x" in saved
+    for picture in (success_picture(rows), saved_picture(summary(rows))):
+        assert picture.startswith(b"\x89PNG")
 
 
 def test_the_planner_learns_once_from_takes_that_two_arms_shared_and_not_from_uniform_ones() -> (
