@@ -28,7 +28,12 @@ def takes_of(arm: Arm, site: Site, budget: int, plan: Plan | None) -> Takes:
         return planned(plan)
     if arm is Arm.ORACLE:
         return evenly(budget, site.dimensions, site.seed)
-    return evenly(budget, STAGED, site.seed)
+    uniform = evenly(budget, STAGED, site.seed)
+    if arm is Arm.HIDDEN_PART:
+        return {d: n for d, n in uniform.items() if d in site.dimensions}
+    if arm is Arm.OTHER_PART:
+        return {d: n for d, n in uniform.items() if d not in site.dimensions}
+    return uniform
 
 
 def planned(plan: Plan) -> Takes:

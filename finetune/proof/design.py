@@ -49,6 +49,8 @@ class Arm(StrEnum):
     TARGETED = "targeted"
     UNIFORM = "uniform"
     ORACLE = "oracle"
+    HIDDEN_PART = "hidden_part"
+    OTHER_PART = "other_part"
     ON_SITE = "on_site"
     RANDOMISATION = "randomisation"
     REMEDY = "remedy"

@@ -13,8 +13,8 @@ from gaploop.finetune.proof.lessons import TAUGHT
 from gaploop.finetune.proof.rows import Row
 
 ARMS: Final = (
-    Arm.TARGETED.value, TAUGHT, Arm.UNIFORM.value, Arm.ON_SITE.value, Arm.ORACLE.value,
-    *(arm.value for arm in FREE),
+    Arm.TARGETED.value, TAUGHT, Arm.UNIFORM.value, Arm.HIDDEN_PART.value, Arm.OTHER_PART.value,
+    Arm.ON_SITE.value, Arm.ORACLE.value, *(arm.value for arm in FREE),
 )  # fmt: skip
 """Columns of arms."""
 WHY_LOST: Final = {

@@ -95,6 +95,18 @@ def test_uniform_takes_differ_by_at_most_one_between_dimensions_and_spend_the_bu
     assert max(counts) - min(counts) <= 1
 
 
+def test_uniform_takes_fall_into_those_for_what_is_hidden_and_the_others() -> None:
+    """So that where uniform collection does well, it can be told which of its takes did it."""
+    site = draw_site("pick_place", "contact_dynamics", 2)
+    hidden, other, uniform = (
+        dict(takes_of(arm, site, 20, None))
+        for arm in (Arm.HIDDEN_PART, Arm.OTHER_PART, Arm.UNIFORM)
+    )
+    assert set(hidden) == {D.CONTACT_DYNAMICS}
+    assert not set(hidden) & set(other)
+    assert hidden | other == uniform
+
+
 def test_the_oracle_spends_everything_on_what_is_hidden_whatever_the_planner_believes() -> None:
     spatial = draw_site("pick_place", "spatial_geometry", 0)
     assert takes_of(Arm.ORACLE, spatial, 20, None) == {D.SPATIAL_GEOMETRY: 20}
