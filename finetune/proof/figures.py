@@ -23,11 +23,10 @@ COMPARED: Final = 50
 """Takes of `uniform` whose success `targeted` has to reach."""
 TENTH: Final = COMPARED // 10
 """Takes of `targeted` that are compared with those."""
-
-_HOURS: Final = "hours of "
-"""Before an arm's name: what it spent, averaged beside its success."""
 LOST: Final = 0.10
 """Where `uniform` succeeds in this much more, `targeted` lost a site."""
+_HOURS: Final = "hours of "
+"""Before an arm's name: what it spent, averaged beside its success."""
 
 type Bits = Mapping[tuple[str, int], FloatArray]
 """(arm, budget) to success scene by scene, 0 or 1; ("before", 0) is the base."""

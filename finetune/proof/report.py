@@ -77,10 +77,8 @@ def _success(found: Mapping[str, Any]) -> str:
         f"|---|---|---|{'---|' * len(arms)}---|---|---|",
     ]
     for name, group in found.items():
-        free = 0 if any(arm in group["success"] for arm in FREE) else None
-        lines += [
-            _at_budget(name, group, arms, n) for n in (*group["budgets"], free) if n is not None
-        ]
+        free = [0] if any(arm in group["success"] for arm in FREE) else []
+        lines += [_at_budget(name, group, arms, n) for n in group["budgets"] + free]
     return "\n".join(lines)
 
 
