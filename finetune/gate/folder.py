@@ -37,6 +37,8 @@ class Tried:
         duration_s: how long it took [s].
         reason: why it ended.
         repeats: tries before it that the operator said didn't count.
+        before: what the operator said by now of the attempt before, "y", "n" or "safety"; "" where
+            what was said then stands.
     """
 
     stage: str
@@ -46,6 +48,7 @@ class Tried:
     duration_s: float = 0.0
     reason: str = ""
     repeats: int = 0
+    before: str = ""
     at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
 
@@ -140,10 +143,12 @@ class GateFolder:
 
 
 def outcomes(done: Sequence[tuple[order.Attempt, Tried]], tasks: int) -> Outcomes:
-    """Return the complete rounds of a stage, told apart by the key."""
+    """Return the complete rounds of a stage, told apart by the key, as the operator says by now."""
     rounds = len(done) // (2 * tasks)
     arrays = np.zeros((2, rounds, tasks, 2), dtype=bool)
-    for attempt, tried in done[: 2 * tasks * rounds]:
+    later = [*(tried.before for _, tried in done[1:]), ""]
+    for (attempt, tried), said in list(zip(done, later, strict=False))[: 2 * tasks * rounds]:
         place = attempt.round, attempt.task, order.SIDES.index(attempt.side)
-        arrays[(0, *place)], arrays[(1, *place)] = tried.success, tried.safety
+        success, safety = (said == "y", said == "safety") if said else (tried.success, tried.safety)
+        arrays[(0, *place)], arrays[(1, *place)] = success, safety
     return Outcomes(arrays[0], arrays[1])

@@ -52,6 +52,7 @@ class StageResult:
         difference: candidate minus baseline, with an interval that holds at all rounds together.
         tracks: the evidence.
         repeats: side to tries that the operator said didn't count.
+        taken_back: side to answers that the operator took back and gave anew.
     """
 
     stage: str
@@ -62,6 +63,7 @@ class StageResult:
     difference: tuple[float, float, float] | None = None
     tracks: tuple[Track, ...] = ()
     repeats: dict[str, int] = field(default_factory=dict)
+    taken_back: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return what `gate.json` holds."""

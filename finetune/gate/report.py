@@ -175,9 +175,13 @@ def _stage(stage: StageResult, picture: bytes) -> Section:
         for track in stage.tracks
     ]
     blocks.append(table(head, shown, numbers=(2, 3, 4)))
-    if any(stage.repeats.values()):
-        told = ", ".join(f"{side} {count}" for side, count in stage.repeats.items())
-        blocks.append(text(f"Tries that the operator said didn't count: {told}."))
+    for what, counts in (
+        ("Tries that the operator said didn't count", stage.repeats),
+        ("Answers that the operator took back and gave anew", stage.taken_back),
+    ):
+        if any(counts.values()):
+            told = ", ".join(f"{side} {count}" for side, count in counts.items())
+            blocks.append(text(f"{what}: {told}."))
     return section(TITLES[stage.stage], lead, blocks)
 
 

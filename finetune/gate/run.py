@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -228,7 +228,8 @@ def _contested(
             result = judge(outcomes(done, count))
             say(stage, result.pairs)
             if result.answer is not Answer.OPEN:
-                return replace(result, repeats=_repeats(done))
+                repeats, taken_back = _second_thoughts(done)
+                return replace(result, repeats=repeats, taken_back=taken_back)
             if attempt is None:
                 from gaploop.finetune.gate.cell_attempts import CellAttempts  # here: torch
 
@@ -239,9 +240,16 @@ def _contested(
                 folder.add(done[-1][1])
 
 
-def _repeats(done: Sequence[tuple[order.Attempt, Tried]]) -> dict[str, int]:
-    """Return how many tries of each policy didn't count."""
-    return {s: sum(t.repeats for turn, t in done if turn.side == s) for s in order.SIDES}
+def _second_thoughts(
+    done: Sequence[tuple[order.Attempt, Tried]],
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return how many tries of each policy didn't count, and how many answers were taken back."""
+    repeats, taken_back = dict.fromkeys(order.SIDES, 0), dict.fromkeys(order.SIDES, 0)
+    for turn, tried in done:
+        repeats[turn.side] += tried.repeats
+    for (turn, _), (_, later) in pairwise(done):
+        taken_back[turn.side] += bool(later.before)
+    return repeats, taken_back
 
 
 def _fleet(gate: Gate, folder: GateFolder, stages: Sequence[StageResult]) -> dict[str, Any]:

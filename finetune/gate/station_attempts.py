@@ -38,6 +38,8 @@ ANSWERS: Final = {
     "again": "it didn't count; the same attempt once more",
     "safety": "it failed and was unsafe: a safety stop, a collision, a person in the way",
 }
+UNDO: Final = "undo"
+"""Answer to any question: what was said of the attempt before was wrong."""
 
 type Ask = Callable[[str], str]
 
@@ -46,7 +48,8 @@ class StationAttempts:
     """Leads an operator through attempts.
 
     Before each one the link `now/policy` points to the policy whose turn it is, and the command,
-    if any, is run with it. Neither the question nor the folder names the policy.
+    if any, is run with it. Neither the question nor the folder names the policy. An answer can be
+    taken back until the next one is given.
 
     Args:
         folder: the gate's.
@@ -67,6 +70,7 @@ class StationAttempts:
     ) -> None:  # fmt: skip
         self._folder, self._policies, self._tasks = folder, dict(policies), tuple(tasks)
         self._command, self._ask, self._start_s = command, ask, start_s
+        self._said_later = ""
         self._checks = [check_of(task) for task in tasks]
         self._resets = [_reset_of(task) for task in tasks]
         for task, check in zip(tasks, self._checks, strict=True):
@@ -96,8 +100,8 @@ class StationAttempts:
             answer = self._judged(attempt, task, out, trouble)
             if answer != "again":
                 won, unsafe = answer == "y", answer == "safety"
-                reason = ANSWERS[answer]
-                return Tried(stage, attempt.number, won, unsafe, lasted_s, reason, repeats)
+                reason, later, self._said_later = ANSWERS[answer], self._said_later, ""
+                return Tried(stage, attempt.number, won, unsafe, lasted_s, reason, repeats, later)
         raise AssertionError("counting doesn't end")
 
     def _free(self, name: str) -> Path:
@@ -116,13 +120,13 @@ class StationAttempts:
         if told:
             half = "first" if attempt.number % 2 == 0 else "second"
             pair = f"Scene {attempt.number // 2 + 1}, {half} of two: both must begin alike."
-            self._ask(f"{place} {told} {pair} Press Enter when it is ready.")
+            self._asked(attempt, f"{place} {told} {pair} Press Enter when it is ready.")
 
     def _run(self, task: SuiteTask, attempt: Attempt, policy: Path, out: Path) -> str:
         """Run the command, if any; return what went wrong, or ""."""
         if not self._command:
             if task.success_check != "operator":
-                self._ask(f"Let the policy in {policy} run, then press Enter.")
+                self._asked(attempt, f"Let the policy in {policy} run, then press Enter.")
             return ""
         values = {
             "policy": str(policy),
@@ -153,11 +157,25 @@ class StationAttempts:
                 return "y" if check(Evidence(task.instruction, folder=out)) else "n"
             except CheckError as error:  # the robot has driven: a person may save the attempt
                 trouble = str(error)
-        question = f"{trouble} Did it succeed? {', '.join(ANSWERS)}:".strip()
-        while (answer := self._ask(question).strip().lower()) not in ANSWERS:
-            meant = "; ".join(f"{key} = {says}" for key, says in ANSWERS.items())
-            question = f"Please answer one of these. {meant}:"
+        undo = f" ({UNDO}: the answer before)" if attempt.number else ""
+        question = f"{trouble} Did it succeed? {', '.join(ANSWERS)}{undo}:".strip()
+        return _one_of(ANSWERS, question, lambda words: self._asked(attempt, words))
+
+    def _asked(self, attempt: Attempt, question: str) -> str:
+        """Ask, as often as the operator takes back what was said of the attempt before."""
+        note = ""
+        while (answer := self._ask(f"{note} {question}".strip()).strip().lower()) == UNDO:
+            note = self._take_back(attempt.number)
         return answer
+
+    def _take_back(self, number: int) -> str:
+        """Hear what the attempt before really was; return what to tell the operator."""
+        if not number:
+            return "There is no attempt before this one."
+        known = {answer: says for answer, says in ANSWERS.items() if answer != "again"}
+        question = f"Attempt {number}, did it succeed? {', '.join(known)}:"
+        self._said_later = _one_of(known, question, self._ask)
+        return f"Attempt {number}: {known[self._said_later]}."
 
     def _point_to(self, policy: Path) -> Path:
         link = self._folder / NOW / "policy"
@@ -194,6 +212,13 @@ def _finished(words: Sequence[str], log: BinaryIO, limit_s: float) -> int | None
                 program.wait(GRACE_S)
                 break
             end()
+
+
+def _one_of(known: Mapping[str, str], question: str, ask: Ask) -> str:
+    while (answer := ask(question).strip().lower()) not in known:
+        meant = "; ".join(f"{key} = {says}" for key, says in known.items())
+        question = f"Please answer one of these. {meant}:"
+    return answer
 
 
 def _reset_of(task: SuiteTask) -> tuple[str, Callable[[int], object] | None]:

@@ -87,6 +87,26 @@ def test_a_gate_that_was_interrupted_ends_as_if_it_had_not_been(tmp_path: Path, 
     assert after[:until] == kept
 
 
+def test_slips_that_were_taken_back_change_nothing_but_their_count(tmp_path: Path) -> None:
+    """Also when read from the disk: what the attempt before was is kept with the next one."""
+    honest, meant = made((0.5, 0.5), (0.9, 0.9)), [""]
+
+    def slips(stage: str, turn: order.Attempt) -> Tried:
+        said = honest(stage, turn)
+        if turn.number % 7 == 0:
+            meant.append("y" if said.success else "n")
+            return replace(said, success=not said.success)
+        return replace(said, before=meant[-1] if turn.number % 7 == 1 else "")
+
+    (clean,) = decide(tmp_path / "clean", honest).stages
+    result = decide(tmp_path / "slips", slips)
+    (stage,) = result.stages
+    assert sum(stage.taken_back.values()) == len(range(0, 2 * stage.pairs, 7))
+    assert replace(stage, taken_back=clean.taken_back) == clean
+    assert not any(clean.taken_back.values())
+    assert decide(tmp_path / "slips", made((0.5,), (0.5,), until=0)).to_json() == result.to_json()
+
+
 def test_deciding_again_makes_no_attempt(tmp_path: Path) -> None:
     """Nobody gets another verdict by trying once more."""
     first = decide(tmp_path / "g", made((0.5, 0.5), (0.95, 0.95)))

@@ -18,6 +18,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import SuiteTask
 from gaploop.finetune.gate import order
 from gaploop.finetune.gate.checks import CheckError, Evidence, check_of
+from gaploop.finetune.gate.folder import outcomes
 from gaploop.finetune.gate.station_attempts import StationAttempts
 
 TASK = SuiteTask("reach", timeout_s=0.2)
@@ -93,6 +94,30 @@ def test_a_try_that_did_not_count_leaves_nothing_to_judge(tmp_path: Path) -> Non
     assert station("hardware", FIRST).repeats == 2
     held = sorted(path.name for path in (tmp_path / "gate" / "attempts").iterdir())
     assert held == ["hardware_00000", "hardware_00000_2", "hardware_00000_3"]
+
+
+def test_an_answer_can_be_taken_back_at_the_next_question(tmp_path: Path) -> None:
+    """Three hundred answers by hand: a slip of the finger stood for ever, and counted."""
+    for name in ("gate", *order.SIDES):
+        (tmp_path / name).mkdir()
+    answers = iter(["undo", "", "y", "undo", "again", "n", "", "undo", "safety", "y"])
+    asked: list[str] = []
+
+    def ask(question: str) -> str:
+        asked.append(question)
+        return next(answers)
+
+    policies = {side: tmp_path / side for side in order.SIDES}
+    station = StationAttempts(tmp_path / "gate", policies, [TASK], "", ask)
+    turns = [turn for turn, _ in zip(order.attempts(1, "hardware", 1), range(2), strict=False)]
+    done = [(turn, station("hardware", turn)) for turn in turns]
+    assert "no attempt before" in asked[1]
+    assert asked[4] == "Attempt 1, did it succeed? y, n, safety:"
+    assert asked[6].startswith("Attempt 1: it failed. Attempt 2, reach.")
+    assert [tried.before for _, tried in done] == ["", "safety"]
+    found, sides = outcomes(done, 1), [order.SIDES.index(turn.side) for turn in turns]
+    assert [bool(found.success[0, 0, side]) for side in sides] == [False, True]
+    assert [bool(found.safety[0, 0, side]) for side in sides] == [True, False]
 
 
 def test_gaps_are_not_silently_left_out_on_a_station(tmp_path: Path) -> None:
