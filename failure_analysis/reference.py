@@ -30,15 +30,17 @@ from gaploop.failure_analysis.modes.foreign_sets import (
 from gaploop.failure_analysis.signals.registry import Measured, measure, registry
 from gaploop.failure_analysis.views.pictures import Background, background_of
 from gaploop.failure_analysis.views.view import View
+from gaploop.sim.tasks import INSTRUCTIONS
 
 SCHEMA: Final = "gaploop.reference.v1"
-SHIPPED: Final = "reference_so101_cell.json"
-SHIPPED_FOR: Final = "so101_sim"
-"""`robot_type` of the embedded cell.
+SHIPPED: Final = "reference_so101_cell_{task}.json"
+"""What is usual in the embedded cell, task by task.
 
 Rebuilt by `gaploop bench reference`; for another station, `gaploop diagnose DIR
 --save_reference=FILE` on takes that went well.
 """
+SHIPPED_FOR: Final = "so101_sim"
+"""`robot_type` of the embedded cell."""
 
 
 @dataclass(frozen=True)
@@ -164,10 +166,16 @@ def load_reference(path: Path) -> Reference:
     return _from_json(read_json(path), str(path))
 
 
-def shipped_reference() -> Reference | None:
-    """Return the embedded cell's reference, if this build has one."""
-    path = Path(str(files("gaploop.failure_analysis").joinpath(SHIPPED)))
-    return load_reference(path) if path.exists() else None
+def shipped_reference(task: str = "pick_place") -> Reference:
+    """Return the embedded cell's reference for one of its tasks."""
+    name = SHIPPED.format(task=task)
+    return load_reference(Path(str(files("gaploop.failure_analysis").joinpath(name))))
+
+
+def _cell_task(take: Take) -> str:
+    """Return the embedded cell's task; takes told in other words are taken for pick_place."""
+    known = {words: task for task, words in INSTRUCTIONS.items()}
+    return known.get(take.info.task, "pick_place")
 
 
 def _from_json(value: Any, where: str) -> Reference:
@@ -196,11 +204,15 @@ def _from_json(value: Any, where: str) -> Reference:
 def choose_reference(takes: Sequence[Take], given: Reference | None = None) -> Reference:
     """Return the best reference for `takes`: given, shipped, their own successes, or limits.
 
+    One task's reference would make everything about another's takes look odd, so takes of several
+    of the embedded cell's tasks have no shipped one.
+
     Whichever it is, force windows are set against their own set, which needs no labels.
     """
     chosen = given
-    if chosen is None and takes and all(t.info.robot_type == SHIPPED_FOR for t in takes):
-        chosen = shipped_reference()
+    if chosen is None and {take.info.robot_type for take in takes} == {SHIPPED_FOR}:
+        tasks = {_cell_task(take) for take in takes}
+        chosen = shipped_reference(tasks.pop()) if len(tasks) == 1 else None
     if chosen is None:
         chosen = build_reference(takes, "the data's own successful takes")
     if chosen is None:

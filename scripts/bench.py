@@ -118,7 +118,7 @@ class BenchConfig:
     quick: bool = False
     """closed_loop, finetune: few steps and rollouts, one seed: whether it runs, no figures."""
     tasks: list[str] = field(default_factory=list)
-    """closed_loop: which tasks; pick_place unless given."""
+    """closed_loop, reference: which tasks; pick_place unless given."""
     gaps: list[str] = field(default_factory=list)
     """closed_loop: which gaps; the six single dimensions unless given."""
     budgets: list[int] = field(default_factory=list)

@@ -157,12 +157,12 @@ def _with_less(take: Take) -> dict[str, Take]:
 
 def _call(take: Take) -> tuple[str, str]:
     from gaploop.failure_analysis.modes.rules import failure_mode
-    from gaploop.failure_analysis.reference import Reference, shipped_reference
+    from gaploop.failure_analysis.reference import shipped_reference
     from gaploop.failure_analysis.signals.registry import measure as signals
     from gaploop.failure_analysis.views.view import View
 
-    view, usual = View(take, images=False), shipped_reference()
-    call = failure_mode(view, signals(view), usual or Reference("none", 0, {}))
+    view = View(take, images=False)
+    call = failure_mode(view, signals(view), shipped_reference())
     return call.mode.value if call.mode else "", call.phase.value if call.phase else ""
 
 

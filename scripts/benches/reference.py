@@ -1,6 +1,7 @@
 """What is usual in the nominal cell: the reference that diagnosis ships with (simulation only).
 
-Copy the file it writes to failure_analysis/reference_so101_cell.json.
+Of the task in --tasks, with a base of that task as --policy.path. Copy the file that it writes to
+failure_analysis/.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ if TYPE_CHECKING:
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
-    """Record nominal takes and write `reference_so101_cell.json` to `folder`."""
+    """Record nominal takes and write `reference_so101_cell_<task>.json` to `folder`."""
     from gaploop.core.errors import GaploopError
     from gaploop.failure_analysis.reference import SHIPPED
     from gaploop.finetune.closed_loop import TargetCell
     from gaploop.finetune.nominal_reference import SCENES, TAKES, record_reference
 
     count, first = config.n or TAKES, SCENES + config.seed * 1000
-    nominal, path = TargetCell({}, 0), folder / SHIPPED
+    task = config.tasks[0] if config.tasks else "pick_place"
+    nominal, path = TargetCell({}, 0, task), folder / SHIPPED.format(task=task)
     with options.progress("Recording", total=2 * count) as advance:
         try:
             built = record_reference(config.policy.required(), path, nominal, count, first, advance)

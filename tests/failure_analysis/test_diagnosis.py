@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,14 @@ from gaploop.failure_analysis.diagnosis import (
     suggested_labels,
 )
 from gaploop.failure_analysis.reference import (
+    SHIPPED_FOR,
     build_reference,
     choose_reference,
     load_reference,
     save_reference,
     shipped_reference,
 )
+from gaploop.sim.tasks import INSTRUCTIONS, TASKS
 
 FAULTS: dict[str, dict[str, float]] = {
     "actuator_response": {"lag_s": 0.3},
@@ -172,11 +175,27 @@ def test_the_reference_is_chosen_best_first() -> None:
     assert choose_reference(list(successes(8)), given).name == "given"
 
 
-def test_the_shipped_reference_covers_every_source_of_the_cell() -> None:
-    shipped = shipped_reference()
-    assert shipped is not None
+@pytest.mark.parametrize("task", TASKS)
+def test_the_shipped_reference_covers_every_source_of_the_cell(task: str) -> None:
+    shipped = shipped_reference(task)
     assert shipped.takes >= 20
     assert {"lag_s", "jitter_rad", "brightness", "camera_shift_px", "hand_share"} <= set(
         shipped.signals
     )
     assert shipped.background is not None
+
+
+def test_each_task_of_the_cell_is_held_against_its_own_reference() -> None:
+    """Beside pick_place's disc the cube of stack_cube looked like a table that had been moved."""
+
+    def told(words: str) -> Take:
+        made = next(iter(successes(1)))
+        return replace(made, info=replace(made.info, robot_type=SHIPPED_FOR, task=words))
+
+    takes = {task: told(words) for task, words in INSTRUCTIONS.items()}
+    for task, one in takes.items():
+        assert choose_reference([one]).signals == shipped_reference(task).signals
+    areas = [shipped_reference(task).signals["object_area_ratio"].mean for task in TASKS[::2]]
+    assert areas[1] > 3 * areas[0]
+    assert choose_reference([told("Tidy up")]).signals == shipped_reference("pick_place").signals
+    assert choose_reference(list(takes.values())).takes == 0
