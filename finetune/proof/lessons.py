@@ -9,6 +9,7 @@ from typing import Any, Final
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.planning.curves import prior_curves, prior_entries
 from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE
+from gaploop.finetune.proof import figures
 from gaploop.finetune.proof.design import Arm
 from gaploop.finetune.proof.rows import Row
 
@@ -26,17 +27,22 @@ REFUSED_AT_FIRST: Final = frozenset(
 """For these the prior that the study began with (commit 8040ab8) allowed no takes."""
 TAUGHT: Final = "taught"
 """Name of the arm that `taught` makes."""
+UNTAUGHT: Final = "pick_place"
+"""Its sites were planned by the prior that the study began with; later ones by one that knows them."""
+TELLING: Final = 10
+"""Failures in 100 rollouts below which there is too little to mend to tell what takes mend."""
 
 
 def trials(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the cells with takes for the one hidden dimension, as `responses.json` holds trials.
 
     Arms that recorded the same takes count once. Sites with several gaps don't count, since there
-    it can't be told what mended what, nor do those where the base never failed.
+    it can't be told what mended what, nor do those where the base hardly failed.
     """
     found: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: row.key):
-        told = len(row.dimensions) == 1 and "0" in row.before
+        failed = row.before.count("0") / len(row.before)
+        told = len(row.dimensions) == 1 and failed >= TELLING / 100
         if told and row.takes and set(row.planned) == set(row.dimensions):
             found.setdefault(
                 row.data,
@@ -53,18 +59,19 @@ def trials(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def taught(rows: Sequence[Row]) -> list[Row]:
-    """Return what `targeted` would have got had its prior known the sites of all other seeds.
+    """Return what `targeted` would have got had its prior known the task's other seeds.
 
     No policy is run for it: where the better prior records what the first one didn't, the `oracle`
     has recorded just that; where it doesn't collect, the base's success stays. Sites with several
-    gaps have no such row, nor have those without an oracle.
+    gaps have no such row, nor have those without an oracle, nor those of later tasks, whose prior
+    was taught.
     """
-    kept = {row.key: row for row in rows if len(row.dimensions) == 1}
+    kept = {r.key: r for r in rows if len(r.dimensions) == 1 and figures.setting(r) == UNTAUGHT}
     found = []
     for row in kept.values():
         oracle = kept.get(replace(row, arm=Arm.ORACLE.value).key)
         if row.arm == Arm.TARGETED.value and oracle:
-            others = [other for other in rows if other.seed != row.seed]
+            others = [other for other in kept.values() if other.seed != row.seed]
             found.append(replace(_decided(row, oracle, others), arm=TAUGHT))
     return found
 

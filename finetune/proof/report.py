@@ -19,7 +19,7 @@ ARMS: Final = (
 """Columns of arms."""
 WHY_LOST: Final = {
     "misnamed": "for a dimension that has no gap there",
-    "not collected": "none: the plan said that they don't help",
+    "not collected": "none: the plan asked for none",
     "collected": "for what was hidden, and helped less",
 }
 

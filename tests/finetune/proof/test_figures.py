@@ -169,7 +169,7 @@ def test_the_planner_learns_once_from_takes_that_two_arms_shared_and_not_from_un
         row("oracle", 20, 0.8, data="a"),
         row("uniform", 20, 0.3, data="b", planned={"spatial_geometry": 3, "sensor_noise": 17}),
         row("targeted", 20, 0.1, 1, planned={}, takes=0, data=""),
-        row("oracle", 20, 1.0, 2, before="1" * 100, data="c"),
+        row("oracle", 20, 1.0, 2, before="1" * 91 + "0" * 9, data="c"),
     ]
     (one,) = trials(rows)
     assert one["dimension"] == "spatial_geometry"
@@ -218,6 +218,9 @@ def test_a_prior_taught_by_other_seeds_records_what_the_first_one_wrongly_left()
     assert [r.arm for r in found] == [TAUGHT] * 4
     assert all(r.after == rows[1].after for r in found)
     assert taught(rows[:3])[0].after == rows[0].before, "its own seed must not teach it"
+    later = [replace(r, task="stack_cube") for r in rows]
+    assert taught(later) == [], "their prior knew"
+    assert taught([*rows[:3], *later])[0].after == rows[0].before
 
 
 def test_a_prior_taught_that_takes_are_idle_leaves_them_and_a_wrong_name_stays_wrong() -> None:
