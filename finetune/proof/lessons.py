@@ -28,7 +28,7 @@ REFUSED_AT_FIRST: Final = frozenset(
 TAUGHT: Final = "taught"
 """Name of the arm that `taught` makes."""
 UNTAUGHT: Final = "pick_place"
-"""Its sites were planned by the prior that the study began with; later ones by one that knows them."""
+"""The prior that the study began with planned its sites; those after it, one that knew them."""
 TELLING: Final = 10
 """Failures in 100 rollouts below which there is too little to mend to tell what takes mend."""
 

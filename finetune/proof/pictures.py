@@ -24,7 +24,7 @@ COLUMNS: Final = 3
 SPREAD: Final = 1.12
 """Arms of a budget are drawn this far apart, as a factor."""
 SAVED: Final = (
-    (f"takes saved: {COMPARED} uniform ones over\nthose that succeed as often",
+    ("takes saved: uniform ones (how many) over\nthose that succeed as often",
      {Arm.TARGETED.value: "takes_saved", TAUGHT: "takes_saved_taught"}, 1.0),
     (f"success with {TENTH} takes\nminus uniform with {COMPARED} [points]",
      {Arm.TARGETED.value: "targeted_tenth_minus_uniform", TAUGHT: "taught_tenth_minus_uniform"},
@@ -112,7 +112,8 @@ def saved_picture(found: Mapping[str, Any]) -> bytes:
             axis.axvline(0.0, color=SOFT, lw=0.8, ls=":")
             axis.set_title(title, loc="left", fontsize=9, color=SOFT)
             axis.tick_params(labelsize=8)
-        grid[0].set_yticks(range(len(found)), [name.replace("_", " ") for name in found])
+        named = [f"{name} ({group['compared']})" for name, group in found.items()]
+        grid[0].set_yticks(range(len(found)), [name.replace("_", " ") for name in named])
         grid[0].invert_yaxis()
         handles, labels = grid[0].get_legend_handles_labels()
         figure.legend(handles, labels, frameon=False, ncols=2, fontsize=8,

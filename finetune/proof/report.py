@@ -36,20 +36,22 @@ def _group(rows: Sequence[Row]) -> dict[str, Any]:
     named, targeted, uniform = figures.attribution(rows), Arm.TARGETED.value, Arm.UNIFORM.value
     budgets = sorted({row.budget for row in rows if row.budget})
     paired = {n: figures.gains(rows, (targeted, n), (uniform, n)) for n in budgets}
+    most = max((n for n in budgets if n <= COMPARED), default=COMPARED)
     compared = {
-        "takes_saved": figures.takes_saved(rows),
-        "hours_saved": figures.hours_saved(rows),
-        "takes_saved_taught": figures.takes_saved(rows, arm=TAUGHT),
+        "takes_saved": figures.takes_saved(rows, most),
+        "hours_saved": figures.hours_saved(rows, most),
+        "takes_saved_taught": figures.takes_saved(rows, most, TAUGHT),
         "targeted_tenth_minus_uniform": figures.gains(rows, (targeted, TENTH), (uniform, COMPARED)),
         "taught_tenth_minus_uniform": figures.gains(rows, (TAUGHT, TENTH), (uniform, COMPARED)),
     }
     return {
         "sites": len({row.site for row in rows}),
         "budgets": budgets,
+        "compared": most,
         "success": {_cell(cell): asdict(e) for cell, e in figures.success(rows).items()},
         "targeted_minus_uniform": {n: asdict(e) for n, e in paired.items() if e},
         **{name: asdict(e) if e else None for name, e in compared.items()},
-        "dont_collect": asdict(figures.plans(rows)),
+        "dont_collect": asdict(figures.plans(rows, most)),
         "attribution": asdict(named) if named else None,
         "hours": {_cell(cell): h for cell, h in figures.hours(rows).items()},
     }
@@ -96,23 +98,23 @@ def _at_budget(name: str, group: Mapping[str, Any], arms: Sequence[str], n: int)
 
 def _saved(found: Mapping[str, Any]) -> str:
     lines = [
-        f"Takes and hours saved: what uniform collection spends on {COMPARED} takes, over what "
-        "targeted collection needs to succeed as often (0: it doesn't). Where uniform collection "
-        f"gains nothing, no takes reach it, too, which counts as {COMPARED}; so beside it, what "
+        "Takes and hours saved: what uniform collection spends on its takes, over what targeted "
+        "collection needs to succeed as often (0: it doesn't). Where uniform collection gains "
+        "nothing, no takes reach it, too, which counts as all of them; so beside it, what "
         f"{TENTH} takes bring against its {COMPARED}. Taught: targeted collection by a prior that "
         "knows the sites of the other seeds.",
         "",
-        "| gap | gap named | takes saved | hours saved | takes saved, taught "
+        "| gap | gap named | uniform takes | takes saved | hours saved | takes saved, taught "
         f"| targeted {TENTH} - uniform {COMPARED} [points] | taught {TENTH} - uniform {COMPARED} "
         '| "don\'t collect": plans | rightly | takes for nothing |',
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, group in found.items():
         plan, sites = group["dont_collect"], group["sites"]
         times = (group[n] for n in ("takes_saved", "hours_saved", "takes_saved_taught"))
         gains = (group[f"{arm}_tenth_minus_uniform"] for arm in (Arm.TARGETED.value, TAUGHT))
         cells = [
-            name, _named(group), *(_times(one, sites) for one in times),
+            name, _named(group), str(group["compared"]), *(_times(one, sites) for one in times),
             *(_points(one, sites) for one in gains),
             f"{plan['said']} of {plan['sites']}", str(plan["right"]), str(plan["missed"]),
         ]  # fmt: skip

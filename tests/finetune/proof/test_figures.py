@@ -156,7 +156,7 @@ def test_the_tables_hold_every_gap_and_the_pictures_are_drawn() -> None:
     success, saved = said.split("Takes and hours saved")
     for name, sites in {"spatial_geometry": 3, "object_property": 3, "all": 6}.items():
         assert [n for n in (5, 20, 50) if f"| pick_place {name} | {n} |" in success] == [5, 50]
-        assert f"| pick_place {name} | {sites} of {sites} | 10.0x" in saved
+        assert f"| pick_place {name} | {sites} of {sites} | 50 | 10.0x" in saved
     for picture in (success_picture(rows), saved_picture(summary(rows))):
         assert picture.startswith(b"\x89PNG")
 
@@ -186,6 +186,14 @@ def test_the_planners_prior_holds_what_the_published_rows_taught() -> None:
 def test_takes_that_closed_the_gap_were_not_idle_because_uniform_ones_were() -> None:
     found = figures.plans([row("targeted", 50, 0.9), row("uniform", 50, 0.1)])
     assert (found.said, found.missed, found.sites) == (0, 0, 1)
+
+
+def test_a_task_with_one_budget_is_compared_at_that() -> None:
+    """Its curve is a line from one take that does nothing: steeper ones save more than it says."""
+    found = summary([r for r in a_study({20: 0.9}, {20: 0.1}) if r.budget == 20])
+    assert {group["compared"] for group in found.values()} == {20}
+    assert all(group["takes_saved"]["value"] > 10 for group in found.values())
+    assert all(group["targeted_tenth_minus_uniform"] is None for group in found.values())
 
 
 def test_a_figure_over_fewer_sites_says_so() -> None:
