@@ -41,8 +41,7 @@ def trials(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: row.key):
-        failed = row.before.count("0") / len(row.before)
-        told = len(row.dimensions) == 1 and failed >= TELLING / 100
+        told = len(row.dimensions) == 1 and is_telling(row)
         if told and row.takes and set(row.planned) == set(row.dimensions):
             found.setdefault(
                 row.data,
@@ -56,6 +55,11 @@ def trials(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 },
             )
     return list(found.values())
+
+
+def is_telling(row: Row) -> bool:
+    """Return whether the base fails often enough for takes to mend something."""
+    return row.before.count("0") / len(row.before) >= TELLING / 100
 
 
 def taught(rows: Sequence[Row]) -> list[Row]:

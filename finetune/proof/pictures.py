@@ -49,8 +49,10 @@ def success_picture(rows: Sequence[Row]) -> bytes:
         grid = figure.subplots(lines, COLUMNS, sharex=True, sharey=True, squeeze=False)
         for place, axis in enumerate(grid.flat):
             axis.set_visible(place < len(groups))
+        several = len({figures.setting(row) for row in rows}) > 1
         for axis, (name, found) in zip(grid.flat, groups.items(), strict=False):
-            _panel(axis, name, found)
+            task, _, gap = name.partition(" ")
+            _panel(axis, f"{task}: {gap}" if several else gap, found)
         budgets = sorted({row.budget for row in rows if row.budget}) or [1]
         axis.set_xscale("log")  # of all panels: they share it
         axis.set_xlim(min(budgets) / 1.7, max(budgets) * 1.7)
@@ -77,9 +79,7 @@ def _panel(axis: Any, name: str, rows: Sequence[Row]) -> None:
     axis.axhline(before.value, color=SOFT, lw=0.8, ls=":", label="before")
     axis.set_ylim(-0.03, 1.03)
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    task, _, gap = name.partition(" ")
-    where = "" if task == "pick_place" else f"{task}: "
-    axis.set_title(where + gap.replace("_", " "), loc="left", fontsize=9, color=SOFT)
+    axis.set_title(name.replace("_", " "), loc="left", fontsize=9, color=SOFT)
 
 
 def _line(axis: Any, arm: str, colour: str, found: Mapping[int, Estimate], shift: float) -> None:

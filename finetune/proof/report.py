@@ -9,7 +9,7 @@ from typing import Any, Final
 from gaploop.finetune.proof import figures
 from gaploop.finetune.proof.design import FREE, Arm
 from gaploop.finetune.proof.figures import BEFORE, COMPARED, TENTH
-from gaploop.finetune.proof.lessons import TAUGHT
+from gaploop.finetune.proof.lessons import TAUGHT, is_telling
 from gaploop.finetune.proof.rows import Row
 
 ARMS: Final = (
@@ -28,7 +28,11 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """Return all figures as plain values, by task and gap and over the gaps of each task."""
     groups = figures.by_gap(rows)
     for task in dict.fromkeys(figures.setting(row) for row in rows):
-        groups[f"{task} all"] = [row for row in rows if figures.setting(row) == task]
+        groups[f"{task} all"] = here = [row for row in rows if figures.setting(row) == task]
+        mendable = {row.site for row in here if is_telling(row)}
+        if 0 < len(mendable) < len({row.site for row in here}):
+            groups[f"{task}, the base fails"] = [r for r in here if r.site in mendable]
+            groups[f"{task}, it hardly fails"] = [r for r in here if r.site not in mendable]
     return {name: _group(found) for name, found in groups.items()}
 
 

@@ -196,6 +196,19 @@ def test_a_task_with_one_budget_is_compared_at_that() -> None:
     assert all(group["targeted_tenth_minus_uniform"] is None for group in found.values())
 
 
+def test_sites_with_nothing_to_mend_are_told_apart() -> None:
+    """At them no plan can gain anything, and uniform collection can do harm."""
+    whole = [
+        replace(r, seed=r.seed + 10, before="1" * 95 + "0" * 5)
+        for r in a_study({20: 0.9}, {20: 0.7})
+    ]
+    found = summary([*a_study({20: 0.9}, {20: 0.2}), *whole])
+    fails, hardly = found["pick_place, the base fails"], found["pick_place, it hardly fails"]
+    assert fails["sites"] + hardly["sites"] == found["pick_place all"]["sites"]
+    assert hardly["success"]["before"]["value"] == pytest.approx(0.95)
+    assert not any(", " in name for name in summary(whole))
+
+
 def test_a_figure_over_fewer_sites_says_so() -> None:
     rows = [*a_study({20: 0.9}, {20: 0.2}), row("targeted", 5, 0.7, 0)]
     line = table(summary(rows)).splitlines()[4]
