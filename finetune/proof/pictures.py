@@ -1,4 +1,4 @@
-"""The study as pictures: success against takes, and what targeting saves."""
+"""The study as pictures: what each arm came to, what takes bring, and what targeting saves."""
 
 from __future__ import annotations
 
@@ -9,39 +9,130 @@ from gaploop.failure_analysis.report.figures import ACCENT, SOFT, STYLE, new_fig
 from gaploop.failure_analysis.report.page import figure_png
 from gaploop.finetune.proof import figures
 from gaploop.finetune.proof.design import Arm
-from gaploop.finetune.proof.figures import BEFORE, COMPARED, TENTH, Estimate
+from gaploop.finetune.proof.figures import BEFORE, Estimate
 from gaploop.finetune.proof.lessons import TAUGHT
 from gaploop.finetune.proof.rows import Row
 
+BASE: Final = "before"
 COLOURS: Final = {
-    Arm.TARGETED.value: ACCENT,
+    BASE: "#1c2430",
     Arm.UNIFORM.value: "#c8553d",
-    Arm.ORACLE.value: "#7a8b99",
     Arm.ON_SITE.value: "#8a6fb3",
+    Arm.TARGETED.value: ACCENT,
     TAUGHT: "#3a9d6e",
+    Arm.ORACLE.value: "#7a8b99",
 }
+"""Arms that are drawn, in the order in which they are."""
 COLUMNS: Final = 3
 SPREAD: Final = 1.12
 """Arms of a budget are drawn this far apart, as a factor."""
-SAVED: Final = (
-    ("takes saved: uniform ones (how many) over\nthose that succeed as often",
-     {Arm.TARGETED.value: "takes_saved", TAUGHT: "takes_saved_taught"}, 1.0),
-    (f"success with {TENTH} takes\nminus uniform with {COMPARED} [points]",
-     {Arm.TARGETED.value: "targeted_tenth_minus_uniform", TAUGHT: "taught_tenth_minus_uniform"},
-     100.0),
-)  # fmt: skip
-"""Panels of `saved_picture`: title, figure by arm, and what it is multiplied with."""
+ARMS_APART: Final = 0.13
+"""So far apart are arms drawn in a gap's line, of which it is 1 high."""
+SAVED: Final = {Arm.TARGETED.value: "takes_saved", TAUGHT: "takes_saved_taught"}
 
 
 def success_picture(rows: Sequence[Row]) -> bytes:
-    """Return success against takes, a panel for each gap, as a PNG.
+    """Return what each arm came to at the budget that most sites have run, as a PNG.
+
+    A panel for each task and robot arm, a line for each gap.
+    """
+    budget = most_run(rows)
+    groups = {name: figures.success(found) for name, found in figures.by_gap(rows).items()}
+    known = {
+        arm: {name: rates.get((arm, budget)) for name, rates in groups.items()} for arm in COLOURS
+    }
+    known[BASE] = {name: rates[BEFORE] for name, rates in groups.items()}
+    shown = {
+        arm: {name: _percent(e) for name, e in found.items() if e} for arm, found in known.items()
+    }
+    return _panels(list(groups), shown, f"success at the site with {budget} takes [%]")
+
+
+def saved_picture(found: Mapping[str, Any]) -> bytes:
+    """Return what targeting saves by a `report.summary`, as a PNG; panels and lines as above."""
+    names = [name for name in found if "," not in name]  # no parts of a task's sites
+    shown = {
+        arm: {n: Estimate(**found[n][figure]) for n in names if found[n][figure]}
+        for arm, figure in SAVED.items()
+    }
+    title = "takes saved: uniform ones (how many) over targeted ones that succeed as often"
+    most = {name.partition(" ")[0]: f" ({found[name]['compared']})" for name in names}
+    return _panels(names, shown, title, most)
+
+
+def most_run(rows: Sequence[Row]) -> int:
+    """Return the budget at which most sites have run, the largest of several."""
+    sites = {(row.budget, row.site) for row in rows if row.budget}
+    budgets = [budget for budget, _ in sites]
+    return max(budgets, key=lambda n: (budgets.count(n), n), default=0)
+
+
+def _percent(one: Estimate) -> Estimate:
+    return Estimate(100 * one.value, 100 * one.low, 100 * one.high, one.sites)
+
+
+def _panels(
+    names: Sequence[str],
+    shown: Mapping[str, Mapping[str, Estimate]],
+    title: str,
+    notes: Mapping[str, str] | None = None,
+) -> bytes:
+    """Return a panel for each setting of "setting gap", a line for each gap, arms below another."""
+    import matplotlib as mpl
+
+    settings, gaps = (list(dict.fromkeys(name.partition(" ")[i] for name in names)) for i in (0, 2))
+    drawn = [arm for arm in COLOURS if shown.get(arm)]
+    with mpl.rc_context(STYLE):
+        figure, axes = new_figure(2.0 + 1.9 * len(settings), 1.1 + 0.62 * len(gaps))
+        axes.remove()
+        axes = figure.subplots(1, len(settings), sharey=True, squeeze=False).flat
+        for axis, setting in zip(axes, settings, strict=True):
+            for place, arm in enumerate(drawn):
+                here = {
+                    line: shown[arm][f"{setting} {gap}"]
+                    for line, gap in enumerate(gaps)
+                    if f"{setting} {gap}" in shown[arm]
+                }
+                _spans(axis, arm, here, ARMS_APART * (place - (len(drawn) - 1) / 2))
+            _lines(axis, _words(setting) + (notes or {}).get(setting, ""), gaps)
+        _legend(figure)
+        figure.supxlabel(title, fontsize=9)
+        return figure_png(figure)
+
+
+def _lines(axis: Any, title: str, gaps: Sequence[str]) -> None:
+    for edge in range(1, len(gaps)):
+        axis.axhline(edge - 0.5, color="#e6eaee", lw=0.8, zorder=0)
+    axis.set_yticks(range(len(gaps)), [gap.replace("_", " ") for gap in gaps])
+    axis.set_ylim(len(gaps) - 0.5, -0.5)
+    axis.set_title(title, loc="left", fontsize=9, color=SOFT)
+    axis.tick_params(labelsize=8, left=False)
+
+
+def _spans(axis: Any, arm: str, here: Mapping[int, Estimate], shift: float) -> None:
+    values = [e.value for e in here.values()]
+    spans = [[e.value - e.low for e in here.values()], [e.high - e.value for e in here.values()]]
+    axis.errorbar(
+        values, [line + shift for line in here], xerr=spans, color=COLOURS[arm],
+        marker="|" if arm == BASE else "o", ms=7 if arm == BASE else 4, lw=0,
+        elinewidth=1.2, label=arm,
+    )  # fmt: skip
+
+
+def curves_picture(rows: Sequence[Row]) -> bytes | None:
+    """Return success against takes, a panel for each gap, as a PNG; None without several budgets.
 
     Means are drawn where all sites of a gap have run: a line over other sites at each budget would
     show their differences, not what takes bring.
     """
     import matplotlib as mpl
 
-    groups = figures.by_gap(rows)
+    groups = {
+        name: found for name, found in figures.by_gap(rows).items()
+        if len({row.budget for row in found if row.budget}) > 1
+    }  # fmt: skip
+    if not groups:
+        return None
     lines = -(-len(groups) // COLUMNS)
     with mpl.rc_context(STYLE):
         figure, axes = new_figure(3.1 * COLUMNS, 2.5 * lines + 0.6)
@@ -49,19 +140,14 @@ def success_picture(rows: Sequence[Row]) -> bytes:
         grid = figure.subplots(lines, COLUMNS, sharex=True, sharey=True, squeeze=False)
         for place, axis in enumerate(grid.flat):
             axis.set_visible(place < len(groups))
-        several = len({figures.setting(row) for row in rows}) > 1
         for axis, (name, found) in zip(grid.flat, groups.items(), strict=False):
-            task, _, gap = name.partition(" ")
-            _panel(axis, f"{task}: {gap}" if several else gap, found)
-        budgets = sorted({row.budget for row in rows if row.budget}) or [1]
+            _panel(axis, _words(name.replace(" ", ":")), found)
+        budgets = sorted({row.budget for found in groups.values() for row in found if row.budget})
         axis.set_xscale("log")  # of all panels: they share it
         axis.set_xlim(min(budgets) / 1.7, max(budgets) * 1.7)
         axis.set_xticks(budgets, [str(n) for n in budgets])
         axis.minorticks_off()
-        named = [axis.get_legend_handles_labels() for axis in grid.flat]
-        handles = {label: handle for each in named for handle, label in zip(*each, strict=True)}
-        figure.legend(handles.values(), handles, frameon=False, ncols=len(handles), fontsize=8,
-                      loc="outside upper center")  # fmt: skip
+        _legend(figure)
         figure.supxlabel("takes recorded for the site", fontsize=9)
         figure.supylabel("success: mean with 95 % interval, and each site", fontsize=9)
         return figure_png(figure)
@@ -72,14 +158,14 @@ def _panel(axis: Any, name: str, rows: Sequence[Row]) -> None:
     before = rates[BEFORE]
     axis.axhspan(before.low, before.high, color="#e6eaee", lw=0)
     for shift, (arm, colour) in enumerate(COLOURS.items()):
-        found = {n: e for (a, n), e in rates.items() if a == arm and e.sites == before.sites}
+        found = {n: e for (a, n), e in rates.items() if a == arm and n and e.sites == before.sites}
         if found:
-            _line(axis, arm, colour, found, SPREAD ** (shift - 1.5))
-        _dots(axis, colour, [r for r in rows if r.arm == arm], SPREAD ** (shift - 1.5))
-    axis.axhline(before.value, color=SOFT, lw=0.8, ls=":", label="before")
+            _line(axis, arm, colour, found, SPREAD ** (shift - 2.5))
+        _dots(axis, colour, [r for r in rows if r.arm == arm], SPREAD ** (shift - 2.5))
+    axis.axhline(before.value, color=SOFT, lw=0.8, ls=":", label=BASE)
     axis.set_ylim(-0.03, 1.03)
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axis.set_title(name.replace("_", " "), loc="left", fontsize=9, color=SOFT)
+    axis.set_title(name, loc="left", fontsize=9, color=SOFT)
 
 
 def _line(axis: Any, arm: str, colour: str, found: Mapping[int, Estimate], shift: float) -> None:
@@ -97,37 +183,13 @@ def _dots(axis: Any, colour: str, rows: Sequence[Row], shift: float) -> None:
     axis.scatter(takes, rates, s=9, color=colour, alpha=0.4, lw=0)
 
 
-def saved_picture(found: Mapping[str, Any]) -> bytes:
-    """Return what targeting saves, a line for each gap of a `report.summary`, as a PNG."""
-    import matplotlib as mpl
-
-    with mpl.rc_context(STYLE):
-        figure, axes = new_figure(8.6, 0.34 * len(found) + 1.3)
-        axes.remove()
-        grid = figure.subplots(1, len(SAVED), sharey=True)
-        for axis, (title, names, factor) in zip(grid, SAVED, strict=True):
-            for shift, (arm, name) in enumerate(names.items()):
-                known = {i: group[name] for i, group in enumerate(found.values()) if group[name]}
-                _spans(axis, arm, known, factor, 0.16 - 0.32 * shift)
-            axis.axvline(0.0, color=SOFT, lw=0.8, ls=":")
-            axis.set_title(title, loc="left", fontsize=9, color=SOFT)
-            axis.tick_params(labelsize=8)
-        named = [f"{name} ({group['compared']})" for name, group in found.items()]
-        grid[0].set_yticks(range(len(found)), [name.replace("_", " ") for name in named])
-        grid[0].invert_yaxis()
-        handles, labels = grid[0].get_legend_handles_labels()
-        figure.legend(handles, labels, frameon=False, ncols=2, fontsize=8,
-                      loc="outside upper center")  # fmt: skip
-        return figure_png(figure)
+def _legend(figure: Any) -> None:
+    named = [axis.get_legend_handles_labels() for axis in figure.axes]
+    handles = {label: handle for each in named for handle, label in zip(*each, strict=True)}
+    order = [label for label in COLOURS if label in handles]
+    figure.legend([handles[label] for label in order], order, frameon=False, ncols=len(order),
+                  fontsize=8, loc="outside upper center")  # fmt: skip
 
 
-def _spans(
-    axis: Any, arm: str, known: Mapping[int, Mapping[str, float]], factor: float, shift: float
-) -> None:
-    values = [factor * one["value"] for one in known.values()]
-    low = [factor * (one["value"] - one["low"]) for one in known.values()]
-    high = [factor * (one["high"] - one["value"]) for one in known.values()]
-    axis.errorbar(
-        values, [line - shift for line in known], xerr=[low, high], color=COLOURS[arm],
-        marker="o", ms=4, lw=0, elinewidth=1.4, capsize=2, label=arm,
-    )  # fmt: skip
+def _words(name: str) -> str:
+    return name.replace(":", ": ").replace("_", " ")

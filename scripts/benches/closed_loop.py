@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ROWS: Final = "closed_loop.parquet"
 SUCCESS: Final = "closed_loop.png"
+CURVES: Final = "closed_loop_takes.png"
 SAVED: Final = "closed_loop_saved.png"
 
 
@@ -30,14 +31,19 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Run the cells that have no row yet, or read rows from --data; return the figures."""
     from gaploop.finetune.proof.figures import losses
     from gaploop.finetune.proof.lessons import taught, trials
-    from gaploop.finetune.proof.pictures import saved_picture, success_picture
+    from gaploop.finetune.proof.pictures import curves_picture, saved_picture, success_picture
     from gaploop.finetune.proof.report import summary
     from gaploop.finetune.proof.rows import load_rows
 
     rows = load_rows(config.data) if config.data else _run(config, folder)
     shown = [*rows, *taught(rows)]
     found = summary(shown)
-    pictures = {SUCCESS: success_picture(shown), SAVED: saved_picture(found)}
+    drawings = {
+        SUCCESS: success_picture(shown),
+        CURVES: curves_picture(shown),
+        SAVED: saved_picture(found),
+    }
+    pictures = {name: drawn for name, drawn in drawings.items() if drawn}
     for name, drawn in pictures.items():
         write_atomically(folder / name, drawn)
     return {

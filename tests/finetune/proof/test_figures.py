@@ -18,7 +18,7 @@ from gaploop.failure_analysis.planning.curves import prior_entries
 from gaploop.finetune.proof import figures
 from gaploop.finetune.proof.figures import reached
 from gaploop.finetune.proof.lessons import STUDY, TAUGHT, taught, trials
-from gaploop.finetune.proof.pictures import saved_picture, success_picture
+from gaploop.finetune.proof.pictures import curves_picture, most_run, saved_picture, success_picture
 from gaploop.finetune.proof.report import losses, summary, table
 from gaploop.finetune.proof.rows import Row, load_rows, save_rows
 
@@ -157,8 +157,22 @@ def test_the_tables_hold_every_gap_and_the_pictures_are_drawn() -> None:
     for name, sites in {"spatial_geometry": 3, "object_property": 3, "all": 6}.items():
         assert [n for n in (5, 20, 50) if f"| pick_place {name} | {n} |" in success] == [5, 50]
         assert f"| pick_place {name} | {sites} of {sites} | 50 | 10.0x" in saved
-    for picture in (success_picture(rows), saved_picture(summary(rows))):
+    for picture in (success_picture(rows), curves_picture(rows), saved_picture(summary(rows))):
+        assert picture is not None
         assert picture.startswith(b"\x89PNG")
+
+
+def test_with_one_budget_there_is_no_curve_to_draw() -> None:
+    rows = [r for r in a_study({5: 0.8, 20: 0.9}, {5: 0.2, 20: 0.8}) if r.budget == 20]
+    assert curves_picture(rows) is None
+    assert success_picture(rows).startswith(b"\x89PNG")
+
+
+def test_arms_are_shown_side_by_side_at_the_budget_that_most_sites_have_run() -> None:
+    rows = a_study({5: 0.8, 50: 0.9}, {5: 0.2, 50: 0.8})
+    assert most_run(rows) == 50  # of two that as many have run, the larger
+    assert most_run([*rows, *(replace(r, task="stack_cube") for r in rows if r.budget == 5)]) == 5
+    assert most_run([]) == 0
 
 
 def test_the_planner_learns_once_from_takes_that_two_arms_shared_and_not_from_uniform_ones() -> (
