@@ -69,7 +69,7 @@ class Loss:
         budget: takes.
         gap: what was hidden.
         behind: by how much `targeted` succeeds less, in 0 to 1.
-        why: "misnamed", "not collected" or "collected".
+        why: what its takes were for: a key of `report.WHY_LOST`.
     """
 
     site: str
@@ -181,9 +181,12 @@ def losses(rows: Sequence[Row]) -> list[Loss]:
 
 
 def _why_lost(row: Row) -> str:
-    if row.found not in row.dimensions:
-        return "misnamed"
-    return "collected" if row.planned else "not collected"
+    named = row.found in row.dimensions
+    if not row.planned:
+        return "not collected" if named else "not named"
+    if set(row.planned) & set(row.dimensions):
+        return "collected"
+    return "elsewhere" if named else "misnamed"
 
 
 def attribution(rows: Sequence[Row]) -> Rate | None:

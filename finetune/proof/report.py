@@ -19,6 +19,8 @@ ARMS: Final = (
 """Columns of arms."""
 WHY_LOST: Final = {
     "misnamed": "for a dimension that has no gap there",
+    "not named": "none: what was hidden wasn't named",
+    "elsewhere": "for a lesser suspect: what was named wasn't worth takes",
     "not collected": "none: the plan asked for none",
     "collected": "for what was hidden, and helped less",
 }

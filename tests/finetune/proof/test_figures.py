@@ -89,11 +89,15 @@ def test_where_targeting_lost_is_listed_with_its_reason_the_worst_first() -> Non
     rows = [
         *a_study({20: 0.5}, {20: 0.55}, sites=1),
         row("targeted", 20, 0.1, 1, planned={}, takes=0), row("uniform", 20, 0.4, 1),
-        row("targeted", 20, 0.2, 2, found="visual_domain"), row("uniform", 20, 0.9, 2),
+        row("targeted", 20, 0.2, 2, found="visual_domain", planned={"visual_domain": 20}),
+        row("uniform", 20, 0.9, 2),
         row("targeted", 20, 0.2, 3), row("uniform", 20, 0.4, 3),
+        row("targeted", 20, 0.1, 4, planned={"actuator_response": 20}), row("uniform", 20, 0.25, 4),
+        row("targeted", 20, 0.1, 5, planned={}, found=""), row("uniform", 20, 0.22, 5),
     ]  # fmt: skip
     found = figures.losses(rows)
-    assert [loss.why for loss in found] == ["misnamed", "not collected", "collected"]
+    why = [loss.why for loss in found]
+    assert why == ["misnamed", "not collected", "collected", "elsewhere", "not named"]
     assert found[0].behind == pytest.approx(0.7)
     said = losses([asdict(loss) for loss in found])
     assert (
