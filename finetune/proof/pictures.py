@@ -85,7 +85,8 @@ def _panels(
     with mpl.rc_context(STYLE):
         figure, axes = new_figure(2.0 + 1.9 * len(settings), 1.1 + 0.62 * len(gaps))
         axes.remove()
-        axes = figure.subplots(1, len(settings), sharey=True, squeeze=False).flat
+        same = notes is None  # panels of one quantity
+        axes = figure.subplots(1, len(settings), sharex=same, sharey=True, squeeze=False).flat
         for axis, setting in zip(axes, settings, strict=True):
             for place, arm in enumerate(drawn):
                 here = {
