@@ -34,7 +34,8 @@ SAVED: Final = {Arm.TARGETED.value: "takes_saved", TAUGHT: "takes_saved_taught"}
 def success_picture(rows: Sequence[Row]) -> bytes:
     """Return what each arm came to at the budget that most sites have run, as a PNG.
 
-    A panel for each task and robot arm, a line for each gap.
+    A panel for each task and robot arm, a line for each gap; arms that not all of its sites have
+    run are left out.
     """
     budget = most_run(rows)
     groups = {name: figures.success(found) for name, found in figures.by_gap(rows).items()}
@@ -43,7 +44,8 @@ def success_picture(rows: Sequence[Row]) -> bytes:
     }
     known[BASE] = {name: rates[BEFORE] for name, rates in groups.items()}
     shown = {
-        arm: {name: _percent(e) for name, e in found.items() if e} for arm, found in known.items()
+        arm: {n: _percent(e) for n, e in found.items() if e and e.sites == groups[n][BEFORE].sites}
+        for arm, found in known.items()
     }
     return _panels(list(groups), shown, f"success at the site with {budget} takes [%]")
 

@@ -17,6 +17,11 @@ ARMS: Final = (
     Arm.ON_SITE.value, Arm.ORACLE.value, *(arm.value for arm in FREE),
 )  # fmt: skip
 """Columns of arms."""
+PAIRED: Final = (
+    (Arm.TARGETED.value, Arm.UNIFORM.value), (Arm.ON_SITE.value, Arm.UNIFORM.value),
+    (Arm.TARGETED.value, Arm.ON_SITE.value), (TAUGHT, Arm.ON_SITE.value),
+)  # fmt: skip
+"""Arms whose difference is taken over the sites that both have run."""
 WHY_LOST: Final = {
     "misnamed": "for a dimension that has no gap there",
     "not named": "none: what was hidden wasn't named",
@@ -41,7 +46,10 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 def _group(rows: Sequence[Row]) -> dict[str, Any]:
     named, targeted, uniform = figures.attribution(rows), Arm.TARGETED.value, Arm.UNIFORM.value
     budgets = sorted({row.budget for row in rows if row.budget})
-    paired = {n: figures.gains(rows, (targeted, n), (uniform, n)) for n in budgets}
+    paired = {
+        f"{one}_minus_{other}": {n: figures.gains(rows, (one, n), (other, n)) for n in budgets}
+        for one, other in PAIRED
+    }
     most = max((n for n in budgets if n <= COMPARED), default=COMPARED)
     compared = {
         "takes_saved": figures.takes_saved(rows, most),
@@ -55,7 +63,7 @@ def _group(rows: Sequence[Row]) -> dict[str, Any]:
         "budgets": budgets,
         "compared": most,
         "success": {_cell(cell): asdict(e) for cell, e in figures.success(rows).items()},
-        "targeted_minus_uniform": {n: asdict(e) for n, e in paired.items() if e},
+        **{name: {n: asdict(e) for n, e in by.items() if e} for name, by in paired.items()},
         **{name: asdict(e) if e else None for name, e in compared.items()},
         "dont_collect": asdict(figures.plans(rows, most)),
         "attribution": asdict(named) if named else None,
@@ -76,28 +84,36 @@ def table(found: Mapping[str, Any]) -> str:
 def _success(found: Mapping[str, Any]) -> str:
     cells = {cell for group in found.values() for cell in group["success"]}
     arms = [arm for arm in ARMS if any(cell.partition(" ")[0] == arm for cell in cells)]
+    pairs = [f"{one}_minus_{other}" for one, other in PAIRED if {one, other} <= set(arms)]
     lines = [
         "Success at the site, mean over sites with 95 % intervals; in brackets, over how many, "
         "where not all have run. Hours of recording are means.",
         "",
-        f"| gap | takes | before | {' | '.join(arms)} | targeted - uniform [points] "
+        f"| gap | takes | before | {' | '.join(arms)} | {' | '.join(map(_difference, pairs))} "
         "| hours targeted | hours uniform |",
-        f"|---|---|---|{'---|' * len(arms)}---|---|---|",
+        f"|---|---|---|{'---|' * (len(arms) + len(pairs))}---|---|",
     ]
     for name, group in found.items():
         free = [0] if any(arm in group["success"] for arm in FREE) else []
-        lines += [_at_budget(name, group, arms, n) for n in group["budgets"] + free]
+        lines += [_at_budget(name, group, arms, pairs, n) for n in group["budgets"] + free]
     return "\n".join(lines)
 
 
-def _at_budget(name: str, group: Mapping[str, Any], arms: Sequence[str], n: int) -> str:
+def _difference(pair: str) -> str:
+    one, other = pair.replace("_", " ").split(" minus ")
+    return f"{one} - {other} [points]"
+
+
+def _at_budget(
+    name: str, group: Mapping[str, Any], arms: Sequence[str], pairs: Sequence[str], n: int
+) -> str:
     sites, rates = group["sites"], group["success"]
-    gain = group["targeted_minus_uniform"].get(n)
     hours = [group["hours"].get(_cell((arm.value, n))) for arm in (Arm.TARGETED, Arm.UNIFORM)]
     cells = [
         name, str(n or "none"), _rate(rates[BEFORE[0]], sites),
         *(_rate(rates.get(_cell((arm, n))), sites) for arm in arms),
-        _points(gain, sites), *("" if h is None else f"{h:.2f}" for h in hours),
+        *(_points(group[pair].get(n), sites) for pair in pairs),
+        *("" if h is None else f"{h:.2f}" for h in hours),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 

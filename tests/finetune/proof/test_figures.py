@@ -166,6 +166,17 @@ def test_the_tables_hold_every_gap_and_the_pictures_are_drawn() -> None:
         assert picture.startswith(b"\x89PNG")
 
 
+def test_an_arm_that_few_sites_have_run_is_set_beside_the_others_at_those_alone() -> None:
+    """The first sites are easy: beside the mean of all of them it would seem better than it is."""
+    easy, hard = a_study({20: 0.9}, {20: 0.2}, sites=2), a_study({20: 0.3}, {20: 0.2}, sites=4)
+    rows = [*easy, *(r for r in hard if r.seed >= 2), row("on_site", 20, 0.8, 0)]
+    found = summary([r for r in rows if r.budget == 20])["pick_place all"]
+    assert found["targeted_minus_uniform"][20]["value"] == pytest.approx(0.4)
+    gain = found["targeted_minus_on_site"][20]
+    assert (gain["sites"], gain["value"]) == (1, pytest.approx(0.1))
+    assert "+10 [" in table(summary(rows))
+
+
 def test_with_one_budget_there_is_no_curve_to_draw() -> None:
     rows = [r for r in a_study({5: 0.8, 20: 0.9}, {5: 0.2, 20: 0.8}) if r.budget == 20]
     assert curves_picture(rows) is None
