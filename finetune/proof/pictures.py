@@ -164,7 +164,7 @@ def _panel(axis: Any, name: str, rows: Sequence[Row]) -> None:
         found = {n: e for (a, n), e in rates.items() if a == arm and n and e.sites == before.sites}
         if found:
             _line(axis, arm, colour, found, SPREAD ** (shift - 2.5))
-        _dots(axis, colour, [r for r in rows if r.arm == arm], SPREAD ** (shift - 2.5))
+            _dots(axis, colour, [r for r in rows if r.arm == arm], SPREAD ** (shift - 2.5))
     axis.axhline(before.value, color=SOFT, lw=0.8, ls=":", label=BASE)
     axis.set_ylim(-0.03, 1.03)
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
