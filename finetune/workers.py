@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
+from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from gaploop.core.errors import GaploopError, UnusableInputError
@@ -21,7 +22,8 @@ from gaploop.core.errors import GaploopError, UnusableInputError
 LOCAL: Final = "local"
 """Address of a Ray cluster that is started here, for as long as it is needed."""
 
-_pools: dict[int, ProcessPoolExecutor] = {}
+_pools: dict[int, tuple[ProcessPoolExecutor, Connection]] = {}
+"""By size: the pool, and what its workers hang on; they end when it is closed."""
 
 
 def run_jobs[J, R](
@@ -48,7 +50,7 @@ def run_jobs[J, R](
         return
     futures: list[Future[R]] = []
     try:
-        pool = _pool(workers)
+        pool, _ = _pool(workers)
         futures += [pool.submit(work, job) for job in jobs]
         for future in as_completed(futures):
             yield future.result()
@@ -57,33 +59,43 @@ def run_jobs[J, R](
         raise GaploopError(
             "A worker process died, perhaps for want of memory. Try again with --workers=1."
         ) from None
+    except (KeyboardInterrupt, SystemExit):
+        _dismiss(workers)
+        raise
     finally:
         for future in futures:
             future.cancel()
 
 
-def _pool(workers: int) -> ProcessPoolExecutor:
+def _dismiss(workers: int) -> None:
+    """End a pool's workers at once: else the program would wait for jobs of many minutes."""
+    if workers in _pools:
+        _pools.pop(workers)[1].close()
+
+
+def _pool(workers: int) -> tuple[ProcessPoolExecutor, Connection]:
     """Return the pool of that size, started if need be with one thread per process.
 
     Two threads on a shared core were 4 to 11 times slower than one.
     """
     if workers not in _pools:
         context = multiprocessing.get_context("spawn")
-        _pools[workers] = ProcessPoolExecutor(workers, context, _begin)
+        held, leash = context.Pipe(duplex=False)
+        _pools[workers] = ProcessPoolExecutor(workers, context, _begin, (held,)), leash
     return _pools[workers]
 
 
-def _begin() -> None:
+def _begin(held: Connection) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # read by torch, which is not imported yet
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches them, too: who waits decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(held,), daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    """Wait until the process that asked for the work is gone, however it ended, and go as well."""
+def _end_with_parent(held: Connection) -> None:
+    """Wait until who asked for the work wants no more or is gone, however it ended, and go too."""
     parent = multiprocessing.parent_process()
     if parent is not None:
-        connection.wait([parent.sentinel])
+        connection.wait([parent.sentinel, held])
         os._exit(1)
 
 

@@ -9,9 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 WITHIN_S = 60.0
 PARENT = """
-import sys, pathlib
+import pathlib, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it
 sys.path.insert(0, sys.argv[1])
 import test_workers
 from gaploop.finetune.workers import run_jobs
@@ -35,8 +38,12 @@ def is_running(pid: int) -> bool:
     return not status.exists() or status.read_text().split()[2] != "Z"
 
 
-def test_workers_end_with_a_program_that_is_killed(tmp_path: Path) -> None:
-    """A killed benchmark once left two workers behind that rolled out for another half hour."""
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_a_program_that_is_stopped(tmp_path: Path, how: signal.Signals) -> None:
+    """A killed benchmark once left two workers behind that rolled out for another half hour.
+
+    One that was interrupted waited for them, instead: minutes for a site of the study.
+    """
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     parent = subprocess.Popen([sys.executable, script, Path(__file__).parent, tmp_path])
@@ -46,8 +53,11 @@ def test_workers_end_with_a_program_that_is_killed(tmp_path: Path) -> None:
             assert time.monotonic() < until_s
             time.sleep(0.02)
     finally:
-        parent.send_signal(signal.SIGKILL)
-        parent.wait()
+        parent.send_signal(how)
+        try:
+            parent.wait(WITHIN_S)
+        finally:
+            parent.kill()
     while any(map(is_running, pids)):
         assert time.monotonic() < until_s
         time.sleep(0.02)
