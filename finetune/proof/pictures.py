@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from gaploop.failure_analysis.report.figures import ACCENT, SOFT, STYLE, new_figure
+from gaploop.failure_analysis.report.figures import ACCENT, INK, SOFT, STYLE, new_figure, words
 from gaploop.failure_analysis.report.page import figure_png
 from gaploop.finetune.proof import figures
 from gaploop.finetune.proof.design import Arm
@@ -13,9 +13,9 @@ from gaploop.finetune.proof.figures import BEFORE, Estimate
 from gaploop.finetune.proof.lessons import TAUGHT
 from gaploop.finetune.proof.rows import Row
 
-BASE: Final = "before"
+BASE: Final = BEFORE[0]
 COLOURS: Final = {
-    BASE: "#1c2430",
+    BASE: INK,
     Arm.UNIFORM.value: "#c8553d",
     Arm.ON_SITE.value: "#8a6fb3",
     Arm.TARGETED.value: ACCENT,
@@ -23,6 +23,7 @@ COLOURS: Final = {
     Arm.ORACLE.value: "#7a8b99",
 }
 """Arms that are drawn, in the order in which they are."""
+PALEST: Final = "#e6eaee"
 COLUMNS: Final = 3
 SPREAD: Final = 1.12
 """Arms of a budget are drawn this far apart, as a factor."""
@@ -39,14 +40,12 @@ def success_picture(rows: Sequence[Row]) -> bytes:
     """
     budget = most_run(rows)
     groups = {name: figures.success(found) for name, found in figures.by_gap(rows).items()}
-    known = {
-        arm: {name: rates.get((arm, budget)) for name, rates in groups.items()} for arm in COLOURS
-    }
-    known[BASE] = {name: rates[BEFORE] for name, rates in groups.items()}
-    shown = {
-        arm: {n: _percent(e) for n, e in found.items() if e and e.sites == groups[n][BEFORE].sites}
-        for arm, found in known.items()
-    }
+    shown: dict[str, dict[str, Estimate]] = {arm: {} for arm in COLOURS}
+    for name, rates in groups.items():
+        for arm, here in shown.items():
+            one = rates.get(BEFORE if arm == BASE else (arm, budget))
+            if one and one.sites == rates[BEFORE].sites:
+                here[name] = _percent(one)
     return _panels(list(groups), shown, f"success at the site with {budget} takes [%]")
 
 
@@ -105,16 +104,15 @@ def _panels(
 
 def _lines(axis: Any, title: str, gaps: Sequence[str]) -> None:
     for edge in range(1, len(gaps)):
-        axis.axhline(edge - 0.5, color="#e6eaee", lw=0.8, zorder=0)
-    axis.set_yticks(range(len(gaps)), [gap.replace("_", " ") for gap in gaps])
+        axis.axhline(edge - 0.5, color=PALEST, lw=0.8, zorder=0)
+    axis.set_yticks(range(len(gaps)), [words(gap) for gap in gaps])
     axis.set_ylim(len(gaps) - 0.5, -0.5)
     axis.set_title(title, loc="left", fontsize=9, color=SOFT)
     axis.tick_params(labelsize=8, left=False)
 
 
 def _spans(axis: Any, arm: str, here: Mapping[int, Estimate], shift: float) -> None:
-    values = [e.value for e in here.values()]
-    spans = [[e.value - e.low for e in here.values()], [e.high - e.value for e in here.values()]]
+    values, spans = _spread(here.values())
     axis.errorbar(
         values, [line + shift for line in here], xerr=spans, color=COLOURS[arm],
         marker="|" if arm == BASE else "o", ms=7 if arm == BASE else 4, lw=0,
@@ -159,12 +157,13 @@ def curves_picture(rows: Sequence[Row]) -> bytes | None:
 def _panel(axis: Any, name: str, rows: Sequence[Row]) -> None:
     rates = figures.success(rows)
     before = rates[BEFORE]
-    axis.axhspan(before.low, before.high, color="#e6eaee", lw=0)
-    for shift, (arm, colour) in enumerate(COLOURS.items()):
+    axis.axhspan(before.low, before.high, color=PALEST, lw=0)
+    for place, (arm, colour) in enumerate(COLOURS.items()):
+        shift = SPREAD ** (place - (len(COLOURS) - 1) / 2)
         found = {n: e for (a, n), e in rates.items() if a == arm and n and e.sites == before.sites}
         if found:
-            _line(axis, arm, colour, found, SPREAD ** (shift - 2.5))
-            _dots(axis, colour, [r for r in rows if r.arm == arm], SPREAD ** (shift - 2.5))
+            _line(axis, arm, colour, found, shift)
+            _dots(axis, colour, [r for r in rows if r.arm == arm], shift)
     axis.axhline(before.value, color=SOFT, lw=0.8, ls=":", label=BASE)
     axis.set_ylim(-0.03, 1.03)
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
@@ -173,8 +172,7 @@ def _panel(axis: Any, name: str, rows: Sequence[Row]) -> None:
 
 def _line(axis: Any, arm: str, colour: str, found: Mapping[int, Estimate], shift: float) -> None:
     takes = [n * shift for n in found]
-    values = [e.value for e in found.values()]
-    spans = [[e.value - e.low for e in found.values()], [e.high - e.value for e in found.values()]]
+    values, spans = _spread(found.values())
     axis.errorbar(
         takes, values, yerr=spans, color=colour, marker="o", ms=4, lw=1.4, label=arm, capsize=2
     )
@@ -186,6 +184,13 @@ def _dots(axis: Any, colour: str, rows: Sequence[Row], shift: float) -> None:
     axis.scatter(takes, rates, s=9, color=colour, alpha=0.4, lw=0)
 
 
+def _spread(found: Iterable[Estimate]) -> tuple[list[float], list[list[float]]]:
+    """Return the values, and how far their intervals reach below and above."""
+    known = list(found)
+    below, above = [e.value - e.low for e in known], [e.high - e.value for e in known]
+    return [e.value for e in known], [below, above]
+
+
 def _legend(figure: Any) -> None:
     named = [axis.get_legend_handles_labels() for axis in figure.axes]
     handles = {label: handle for each in named for handle, label in zip(*each, strict=True)}
@@ -195,4 +200,4 @@ def _legend(figure: Any) -> None:
 
 
 def _words(name: str) -> str:
-    return name.replace(":", ": ").replace("_", " ")
+    return words(name.replace(":", ": "))

@@ -17,7 +17,8 @@ ARMS: Final = (
     Arm.ON_SITE.value, Arm.ORACLE.value, *(arm.value for arm in FREE),
 )  # fmt: skip
 """Columns of arms."""
-PAIRED: Final = (
+type Pair = tuple[str, str]
+PAIRED: Final[tuple[Pair, ...]] = (
     (Arm.TARGETED.value, Arm.UNIFORM.value), (Arm.ON_SITE.value, Arm.UNIFORM.value),
     (Arm.TARGETED.value, Arm.ON_SITE.value), (TAUGHT, Arm.ON_SITE.value),
 )  # fmt: skip
@@ -47,8 +48,8 @@ def _group(rows: Sequence[Row]) -> dict[str, Any]:
     named, targeted, uniform = figures.attribution(rows), Arm.TARGETED.value, Arm.UNIFORM.value
     budgets = sorted({row.budget for row in rows if row.budget})
     paired = {
-        f"{one}_minus_{other}": {n: figures.gains(rows, (one, n), (other, n)) for n in budgets}
-        for one, other in PAIRED
+        _minus(pair): {n: figures.gains(rows, (pair[0], n), (pair[1], n)) for n in budgets}
+        for pair in PAIRED
     }
     most = max((n for n in budgets if n <= COMPARED), default=COMPARED)
     compared = {
@@ -84,12 +85,13 @@ def table(found: Mapping[str, Any]) -> str:
 def _success(found: Mapping[str, Any]) -> str:
     cells = {cell for group in found.values() for cell in group["success"]}
     arms = [arm for arm in ARMS if any(cell.partition(" ")[0] == arm for cell in cells)]
-    pairs = [f"{one}_minus_{other}" for one, other in PAIRED if {one, other} <= set(arms)]
+    pairs = [pair for pair in PAIRED if set(pair) <= set(arms)]
+    differences = " | ".join(f"{' - '.join(pair)} [points]" for pair in pairs)
     lines = [
         "Success at the site, mean over sites with 95 % intervals; in brackets, over how many, "
         "where not all have run. Hours of recording are means.",
         "",
-        f"| gap | takes | before | {' | '.join(arms)} | {' | '.join(map(_difference, pairs))} "
+        f"| gap | takes | before | {' | '.join(arms)} | {differences} "
         "| hours targeted | hours uniform |",
         f"|---|---|---|{'---|' * (len(arms) + len(pairs))}---|---|",
     ]
@@ -99,20 +101,19 @@ def _success(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _difference(pair: str) -> str:
-    one, other = pair.replace("_", " ").split(" minus ")
-    return f"{one} - {other} [points]"
+def _minus(pair: Pair) -> str:
+    return "_minus_".join(pair)
 
 
 def _at_budget(
-    name: str, group: Mapping[str, Any], arms: Sequence[str], pairs: Sequence[str], n: int
+    name: str, group: Mapping[str, Any], arms: Sequence[str], pairs: Sequence[Pair], n: int
 ) -> str:
     sites, rates = group["sites"], group["success"]
     hours = [group["hours"].get(_cell((arm.value, n))) for arm in (Arm.TARGETED, Arm.UNIFORM)]
     cells = [
         name, str(n or "none"), _rate(rates[BEFORE[0]], sites),
         *(_rate(rates.get(_cell((arm, n))), sites) for arm in arms),
-        *(_points(group[pair].get(n), sites) for pair in pairs),
+        *(_points(group[_minus(pair)].get(n), sites) for pair in pairs),
         *("" if h is None else f"{h:.2f}" for h in hours),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
