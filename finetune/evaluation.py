@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from gaploop.core import statistics
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 
 SCHEMA: Final = "gaploop.evaluation.v1"
-CONFIDENCE: Final = 0.95
 NOMINAL: Final = "nominal"
 
 
@@ -137,7 +137,7 @@ class Evaluation:
         )
 
 
-def wilson(successes: int, trials: int, confidence: float = CONFIDENCE) -> Rate:
+def wilson(successes: int, trials: int, confidence: float = statistics.CONFIDENCE) -> Rate:
     """Return a success rate with its Wilson score interval.
 
     Raises:
@@ -145,10 +145,8 @@ def wilson(successes: int, trials: int, confidence: float = CONFIDENCE) -> Rate:
     """
     if trials < 1 or not 0 <= successes <= trials:
         raise UnusableInputError(f"{successes} successes in {trials} trials: need at least one.")
-    from scipy.stats import binomtest  # here: workers that only roll out need no statistics
-
-    interval = binomtest(successes, trials).proportion_ci(confidence, method="wilson")
-    return Rate(successes, trials, successes / trials, (float(interval.low), float(interval.high)))
+    estimate = statistics.rate(successes, trials, confidence)
+    return Rate(successes, trials, estimate.value, (estimate.low, estimate.high))
 
 
 def summarise(

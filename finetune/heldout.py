@@ -15,14 +15,13 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray
+from gaploop.core.statistics import bootstrap_mean
 from gaploop.finetune.batches import check_signature
 from gaploop.finetune.data import load_source
 from gaploop.finetune.lerobot_learner import episode_errors
 from gaploop.finetune.lerobot_policy import load_policy
 
 SCHEMA: Final = "gaploop.action_error.v1"
-RESAMPLES: Final = 2000
 
 
 @dataclass(frozen=True)
@@ -80,20 +79,13 @@ def action_error(
     check_signature(signature, policy.bundle.signature, str(root), f"policy {policy_path}")
     per_episode = np.stack([episode_errors(policy, e).mean(axis=0) for e in source.episodes])
     means = per_episode.mean(axis=1)
+    error = bootstrap_mean(means, seed)
     actions = np.concatenate([e.action for e in source.episodes])
     return ActionError(
-        value=float(means.mean()),
-        interval=_bootstrap(means, seed),
+        value=error.value,
+        interval=(error.low, error.high),
         by_joint=dict(zip(signature.action_names, per_episode.mean(axis=0).tolist(), strict=True)),
         by_episode={e.index: float(m) for e, m in zip(source.episodes, means, strict=True)},
         constant=float(np.abs(actions - np.median(actions, axis=0)).mean()),
         units=signature.units,
     )
-
-
-def _bootstrap(means: FloatArray, seed: int) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of a mean (Efron 1979)."""
-    rng = np.random.default_rng(seed)
-    draws = rng.integers(0, len(means), size=(RESAMPLES, len(means)))
-    low, high = np.percentile(means[draws].mean(axis=1), [2.5, 97.5])
-    return float(low), float(high)

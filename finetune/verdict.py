@@ -8,17 +8,15 @@ Statistics in Medicine 17:2635-2650), which keeps its coverage at small n and ra
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from scipy.stats import binomtest
-
+from gaploop.core import statistics
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
-from gaploop.finetune.evaluation import Evaluation, Rollout, evidence, wilson
+from gaploop.finetune.evaluation import Evaluation, Rollout, evidence
 
 SCHEMA: Final = "gaploop.verdict.v1"
 ALPHA: Final = 0.05
@@ -144,41 +142,15 @@ def paired_difference(
     lost = sum(old[k] and not new[k] for k in old)
     gained = sum(new[k] and not old[k] for k in old)
     neither = len(old) - both - lost - gained
-    p = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+    difference = statistics.paired_difference(both, gained, lost, neither, confidence)
     return Difference(
-        value=(gained - lost) / len(old),
-        interval=newcombe_interval(both, gained, lost, neither, confidence),
-        p=p,
+        value=difference.value,
+        interval=(difference.low, difference.high),
+        p=statistics.mcnemar_p(gained, lost),
         pairs=len(old),
         gained=gained,
         lost=lost,
     )
-
-
-def newcombe_interval(
-    both: int, gained: int, lost: int, neither: int, confidence: float = 0.95
-) -> tuple[float, float]:
-    """Return the interval of (gained - lost) / n by Newcombe's (1998) method 10."""
-    n = both + gained + lost + neither
-    new, old = wilson(both + gained, n, confidence), wilson(both + lost, n, confidence)
-    value = (gained - lost) / n
-    phi = _correlation(both, gained, lost, neither)
-    new_down, new_up = new.rate - new.interval[0], new.interval[1] - new.rate
-    old_down, old_up = old.rate - old.interval[0], old.interval[1] - old.rate
-    below = math.sqrt(max(0.0, new_down**2 - 2 * phi * new_down * old_up + old_up**2))
-    above = math.sqrt(max(0.0, new_up**2 - 2 * phi * new_up * old_down + old_down**2))
-    return max(-1.0, value - below), min(1.0, value + above)
-
-
-def _correlation(both: int, gained: int, lost: int, neither: int) -> float:
-    """Return phi with Newcombe's continuity correction, 0 where a margin is empty."""
-    margins = (both + gained) * (both + lost) * (neither + gained) * (neither + lost)
-    if margins == 0:
-        return 0.0
-    product = float(both * neither - gained * lost)
-    if product > 0:
-        product = max(0.0, product - (both + gained + lost + neither) / 2)
-    return product / math.sqrt(margins)
 
 
 def _answer(

@@ -145,7 +145,7 @@ def _write(
 
 def _lines(result: Evaluation, against: Sequence[Drop]) -> list[str]:
     """Return what people read: each setting, what it costs, what went wrong."""
-    from gaploop.failure_analysis.across.intervals import points
+    from gaploop.core.statistics import points
     from gaploop.finetune.evaluating.shown import order, words
 
     drop = {d.condition: d for d in against}

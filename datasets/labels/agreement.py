@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gaploop.core import labels
 from gaploop.core.labels import LabelEvent
+from gaploop.core.statistics import rate
 
 FIELDS: Final = ("outcome", "failure_mode", "phase", "dimensions")
 NOTHING: Final = "none"
@@ -94,9 +95,10 @@ def _compare(name: str, authors: tuple[str, ...], words: Sequence[dict[str, str]
     pairs = len(authors) * (len(authors) - 1)
     raw = float((counts * (counts - 1)).sum() / pairs / len(common))
     kappa = _kappa(codes, counts)
-    raw_interval = _wilson(raw, len(common))
-    interval = _carried(raw_interval, raw, kappa, codes)
-    return Agreement(name, authors, method, len(common), raw, raw_interval, kappa, interval)
+    interval = rate(raw * len(common), len(common))
+    raw_interval = (interval.low, interval.high)
+    carried = _carried(raw_interval, raw, kappa, codes)
+    return Agreement(name, authors, method, len(common), raw, raw_interval, kappa, carried)
 
 
 def _carried(
@@ -127,10 +129,3 @@ def _chance(codes: NDArray[np.intp]) -> float:
     """Return how often labellers who always agreed would have agreed by chance."""
     share = np.bincount(codes[:, 0]) / len(codes)
     return float((share**2).sum())
-
-
-def _wilson(share: float, count: int) -> tuple[float, float]:
-    from statsmodels.stats.proportion import proportion_confint
-
-    low, high = proportion_confint(share * count, count, method="wilson")
-    return float(low), float(high)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gaploop.core.statistics import Estimate
 from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.across.factors import Effect, FactorTable, factor_table
-from gaploop.failure_analysis.across.intervals import Estimate
 from gaploop.failure_analysis.across.matched import Matched, matched
 from gaploop.failure_analysis.across.trends import Change, Version, change, versions
 from gaploop.failure_analysis.across.trials import (

@@ -26,9 +26,9 @@ from typing import Final
 import numpy as np
 from scipy import stats
 
+from gaploop.core.statistics import CONFIDENCE, Estimate, holm, rate
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.across.design import Design, make_design
-from gaploop.failure_analysis.across.intervals import CONFIDENCE, Estimate, rate
 from gaploop.failure_analysis.across.model import Fit, difference_of_rates, fit_logistic
 from gaploop.failure_analysis.across.trials import Trials, gathered
 
@@ -130,7 +130,7 @@ def factor_table(
     fit = fit_logistic(design.matrix, design.successes, design.trials)
     left_out = _left_out(design, fit)
     effects = [_effect(design, fit, left_out, pair, confidence) for pair in sorted(design.columns)]
-    adjusted = _holm([e.p for e in effects])
+    adjusted = holm([e.p for e in effects])
     final = [Effect(**{**vars(e), "p_family": p}) for e, p in zip(effects, adjusted, strict=True)]
     total = int(design.successes.sum()), int(design.trials.sum())
     references_at = {
@@ -234,13 +234,3 @@ def _clusters_with(design: Design, factor: str, level: str) -> int:
 def _count(design: Design, factor: str, level: str) -> tuple[int, int]:
     mine = design.is_at(factor, level)
     return int(design.successes[mine].sum()), int(design.trials[mine].sum())
-
-
-def _holm(values: Sequence[float]) -> list[float]:
-    """Return p values that allow for all of them (Holm 1979, Scand J Stat 6:65)."""
-    order = sorted(range(len(values)), key=lambda k: values[k])
-    adjusted, least = [0.0] * len(values), 0.0
-    for rank, k in enumerate(order):
-        least = max(least, min(1.0, (len(values) - rank) * values[k]))
-        adjusted[k] = least
-    return adjusted

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.failure_analysis.across.intervals import Cell, Estimate, over_groups, weighted_sum
+from gaploop.core.statistics import Cell, Estimate, over_groups, weighted_sum
 from gaploop.failure_analysis.across.trials import Trials
 
 TASK: Final = "task"

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gaploop.failure_analysis.across.intervals import (
+from gaploop.core.statistics import (
     CONFIDENCE,
     Cell,
     Estimate,

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.statistics import CONFIDENCE, Cell, Estimate, rate, weighted_sum
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.across.intervals import CONFIDENCE, Cell, Estimate, rate, weighted_sum
 from gaploop.failure_analysis.across.matched import Matched, matched
 from gaploop.failure_analysis.across.trials import Trials
 

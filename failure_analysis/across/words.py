@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
+from gaploop.core.statistics import percent, points
 from gaploop.failure_analysis.across.across import Across
 from gaploop.failure_analysis.across.factors import Effect, FactorTable
-from gaploop.failure_analysis.across.intervals import percent, points
 from gaploop.failure_analysis.across.matched import Matched
 from gaploop.failure_analysis.across.trends import Change
 from gaploop.failure_analysis.across.unexplained import Group

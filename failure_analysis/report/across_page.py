@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
+from gaploop.core.statistics import Estimate, percent, points
 from gaploop.core.types import Image
 from gaploop.failure_analysis.across.across import Across
 from gaploop.failure_analysis.across.factors import Effect, FactorTable
-from gaploop.failure_analysis.across.intervals import Estimate, percent, points
 from gaploop.failure_analysis.across.trends import FALSE_ALARM, Version
 from gaploop.failure_analysis.across.unexplained import Group
 from gaploop.failure_analysis.across.words import (
@@ -206,7 +206,7 @@ def share_estimate(share: float, takes: int) -> Estimate:
     From the mean posterior: what is unsure about single takes and about how many there are both
     make it wider, as far as the posterior is calibrated.
     """
-    from gaploop.failure_analysis.across.intervals import rate
+    from gaploop.core.statistics import rate
 
     return rate(share * takes, takes) if takes else Estimate(share, 0.0, 1.0)
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.failure_analysis.across.intervals import Estimate, points
+from gaploop.core.statistics import Estimate, points
 from gaploop.failure_analysis.report.page import FONTS
 
 INK: Final = "#1c2430"

@@ -12,10 +12,10 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from gaploop.core.plan import Plan
+from gaploop.core.statistics import percent
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import DIMENSIONS, GapDimension, Phase
 from gaploop.failure_analysis.across.across import Across
-from gaploop.failure_analysis.across.intervals import percent
 from gaploop.failure_analysis.diagnosis import NO_MODE, Diagnosis, TakeDiagnosis
 from gaploop.failure_analysis.report.across_page import (
     across_pngs,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.files import write_atomically
-from gaploop.failure_analysis.across.intervals import Estimate
+from gaploop.core.statistics import Estimate
 from gaploop.failure_analysis.report.figures import (
     ACCENT,
     SOFT,

@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gaploop.failure_analysis.across.intervals import (
+from gaploop.core.statistics import (
     Cell,
     Estimate,
+    holm,
+    mcnemar_p,
     paired_difference,
     weighted_sum,
 )
@@ -65,16 +67,12 @@ def drops(evaluation: Evaluation) -> tuple[Drop, ...]:
         return ()
     compare = _paired if evaluation.paired else _unpaired
     found = [compare(name, base, group) for name, group in groups.items()]
-    from statsmodels.stats.multitest import multipletests  # here: it takes a second to import
-
-    adjusted = multipletests([d.p for d in found], method="holm")[1]
-    told = [replace(d, p_family=float(p)) for d, p in zip(found, adjusted, strict=True)]
+    adjusted = holm([d.p for d in found])
+    told = [replace(d, p_family=p) for d, p in zip(found, adjusted, strict=True)]
     return tuple(sorted(told, key=lambda d: (d.difference.value, d.condition)))
 
 
 def _paired(name: str, base: Sequence[Rollout], other: Sequence[Rollout]) -> Drop:
-    from scipy.stats import binomtest
-
     before, after = _by_seed(base), _by_seed(other)
     seeds = before.keys() & after.keys()
     if not seeds:
@@ -83,8 +81,7 @@ def _paired(name: str, base: Sequence[Rollout], other: Sequence[Rollout]) -> Dro
     lost = sum(before[s] and not after[s] for s in seeds)
     gained = sum(after[s] and not before[s] for s in seeds)
     difference = paired_difference(both, gained, lost, len(seeds) - both - lost - gained)
-    p = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
-    return Drop(name, difference, p, len(seeds), lost, gained)
+    return Drop(name, difference, mcnemar_p(gained, lost), len(seeds), lost, gained)
 
 
 def _unpaired(name: str, base: Sequence[Rollout], other: Sequence[Rollout]) -> Drop:

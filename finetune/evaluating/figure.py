@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.failure_analysis.across.intervals import points
+from gaploop.core.statistics import points
 from gaploop.failure_analysis.report.figures import ACCENT, PALE, SOFT, STYLE, VERDICT, new_figure
 from gaploop.failure_analysis.report.page import figure_png
 from gaploop.finetune.evaluating.drops import Drop

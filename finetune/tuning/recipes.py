@@ -15,6 +15,7 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, writable_folder, write_json
+from gaploop.core.statistics import bootstrap_mean
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.adapt import adapt, base_of, is_tracked, open_work, tuned
 from gaploop.finetune.ranks import Ranks
@@ -27,7 +28,6 @@ from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
 SCHEMA: Final = "gaploop.recipes.v1"
 SHARE: Final = 0.2
 """Real takes that are held out where nobody says which."""
-RESAMPLES: Final = 2000
 REAL_ONLY, SIM_ONLY, MIXED = "real only", "sim only", "mixed"
 
 type Say = Callable[[str], None]
@@ -186,10 +186,8 @@ def _judged(
     name: str, share: float | None, steps: int, errors: Mapping[str, float], policy: str
 ) -> Arm:
     values = np.array([errors[k] for k in sorted(errors)])
-    rng = np.random.default_rng(0)
-    drawn = values[rng.integers(0, len(values), (RESAMPLES, len(values)))].mean(axis=1)
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return Arm(name, share, steps, float(values.mean()), (float(low), float(high)), policy)
+    error = bootstrap_mean(values, seed=0)
+    return Arm(name, share, steps, error.value, (error.low, error.high), policy)
 
 
 def table(arms: Sequence[Arm]) -> str:

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 from scipy.special import expit
 
+from gaploop.core.statistics import rate
 from gaploop.failure_analysis.across.factors import factor_table
-from gaploop.failure_analysis.across.intervals import rate
 from gaploop.failure_analysis.across.matched import matched
 from gaploop.failure_analysis.across.trends import change
 from gaploop.failure_analysis.across.trials import Trials

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.evaluation import Evaluation, Rollout, summarise, wilson
-from gaploop.finetune.verdict import Answer, compare, newcombe_interval
+from gaploop.finetune.verdict import Answer, compare
 
 OUTCOMES = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=120)
 FLIPPED = {
@@ -39,11 +39,6 @@ def test_swapping_before_and_after_flips_the_verdict(pairs: list[tuple[bool, boo
 def test_the_interval_holds_the_difference(pairs: list[tuple[bool, bool]]) -> None:
     change = compare(*(evaluation([p[i] for p in pairs]) for i in (0, 1))).difference
     assert -1 <= change.interval[0] <= change.value <= change.interval[1] <= 1
-
-
-def test_the_interval_is_newcombes() -> None:
-    """Method 10 of Newcombe 1998, table III: 36, 12, 2, 0 → 0.2000 [0.0569, 0.3404]."""
-    assert newcombe_interval(36, 12, 2, 0) == pytest.approx((0.0569, 0.3404), abs=6e-5)
 
 
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))

@@ -1,10 +1,12 @@
-"""Intervals of success rates and of their differences that hold for small counts, too.
+"""The project's statistics: intervals of rates, differences and means, and tests, for small counts.
 
-One rule throughout: a rate has a Wilson interval; a rate standardised over strata has a Wilson
+A rate has a Wilson interval; a rate standardised over strata has a Wilson
 interval at its effective number of trials (as for proportions in surveys: Franco, Little, Louis and
 Slud 2019); and a weighted sum of independent rates has the square-and-add interval of Newcombe
 (1998, method 10) and Zou and Donner (2008), which for two rates is Newcombe's. None of them
-collapses to a point where a cell holds no success or no failure.
+collapses to a point where a cell holds no success or no failure. Pairs are tested by the exact
+McNemar test, several at once by Holm's method. statsmodels and scipy are imported where they are
+used: together they take two seconds, which `--help` doesn't have.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
-from scipy.stats import norm
+import numpy as np
+from numpy.typing import NDArray
 
 CONFIDENCE: Final = 0.95
 
@@ -52,11 +54,6 @@ class Cell:
     weight: float = 1.0
 
 
-@cache
-def _normal_quantile(share: float) -> float:
-    return float(norm.ppf(share))
-
-
 def rate(successes: float, trials: float, confidence: float = CONFIDENCE) -> Estimate:
     """Return a success rate with its Wilson score interval (Wilson 1927).
 
@@ -65,13 +62,12 @@ def rate(successes: float, trials: float, confidence: float = CONFIDENCE) -> Est
         trials: of how many, more than 0; an effective number will do.
         confidence: of the interval, two-sided.
     """
-    z2 = _normal_quantile(0.5 + confidence / 2) ** 2
+    from statsmodels.stats.proportion import proportion_confint
+
+    low, high = proportion_confint(successes, trials, 1 - confidence, method="wilson")
     value = successes / trials
-    middle = (value + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = math.sqrt(value * (1 - value) / trials + z2 / (4 * trials**2)) * math.sqrt(z2)
-    half /= 1 + z2 / trials
     # Rounding must not push a limit past the estimate itself, which is exact at 0 and at 1.
-    return Estimate(value, max(0.0, min(middle - half, value)), min(1.0, max(middle + half, value)))
+    return Estimate(value, min(float(low), value), max(float(high), value))
 
 
 def standardised(cells: Sequence[Cell], confidence: float = CONFIDENCE) -> Estimate:
@@ -136,7 +132,39 @@ def paired_difference(
     value = (first - second) / n
     down = half(one.value - one.low, two.high - two.value)
     up = half(one.high - one.value, two.value - two.low)
-    return Estimate(value, value - down, value + up)
+    return Estimate(value, max(-1.0, value - down), min(1.0, value + up))
+
+
+def mcnemar_p(first: int, second: int) -> float:
+    """Return the two-sided p of the exact McNemar test: a binomial test on the discordant pairs.
+
+    Args:
+        first: pairs in which only the first went well.
+        second: pairs in which only the second did.
+    """
+    from scipy.stats import binomtest
+
+    return float(binomtest(first, first + second).pvalue) if first + second else 1.0
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p values that allow for all of them (Holm 1979, Scand J Stat 6:65)."""
+    from statsmodels.stats.multitest import multipletests
+
+    return [float(p) for p in multipletests(p_values, method="holm")[1]] if p_values else []
+
+
+def bootstrap_mean(values: NDArray[np.float64], seed: int, resamples: int = 2000) -> Estimate:
+    """Return a mean with its 95 % percentile bootstrap interval (Efron 1979).
+
+    Args:
+        values: one a unit that is drawn whole, such as a take; shape (n,).
+        seed: of the draws.
+        resamples: how many.
+    """
+    draws = np.random.default_rng(seed).integers(0, len(values), size=(resamples, len(values)))
+    low, high = np.percentile(values[draws].mean(axis=1), [2.5, 97.5])
+    return Estimate(float(values.mean()), float(low), float(high))
 
 
 def over_groups(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
