@@ -42,6 +42,18 @@ HELPERS: Final = ("cli", "options")
 USAGE: Final = "gaploop <command> [DIR] [--option=value ...]"
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells do
 TERMINATED: Final = 143  # 128 + SIGTERM
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "start here": ("demo", "record", "diagnose", "plan", "finetune", "evaluate"),
+    "drive": ("teleoperate", "rollout", "doctor", "calibrate", "emulate"),
+    "takes and datasets": (
+        *("publish", "check", "repair", "label", "review", "edit", "merge", "harmonise"),
+        *("import", "export", "survey", "consent"),
+    ),
+    "find out why": ("factors", "reference"),
+    "adapt": ("pretrain", "train", "mix", "latency"),
+    "deploy": ("gate", "preflight", "push"),
+}
+"""Commands by job, as `gaploop --help` lists them; those in no group come last."""
 _WIDTH: Final = 96
 _DISCOVER: Final = "discover_packages_path"  # LeRobot's option that imports a package of devices
 
@@ -168,11 +180,15 @@ def _discover(arguments: list[str]) -> list[str]:
 
 def _overview() -> str:
     """Return what `gaploop --help` prints."""
-    lines = ["Find out why a robot policy fails, record what mends it, fine-tune, prove it.", ""]
-    lines += [f"usage: {USAGE}", "", "commands:"]
+    lines = ["Find out why a robot policy fails, record what fixes it, fine-tune, prove it.", ""]
+    lines += [f"usage: {USAGE}"]
     known = {name: _summary(path) for name, path in commands().items()}
     width = max(map(len, known), default=0) + 2
-    lines += [f"  {name:<{width}}{summary}" for name, summary in known.items()]
+    rest = known.keys() - {name for names in GROUPS.values() for name in names}
+    for group, names in (*GROUPS.items(), ("more", sorted(rest))):
+        there = [name for name in names if name in known]
+        lines += ["", f"{group}:"] if there else []
+        lines += [f"  {name:<{width}}{known[name]}" for name in there]
     lines += ["", "Options and an example: gaploop <command> --help"]
     lines += ["Exit codes: 0 done, 1 the answer is no, 2 unusable input, 3 inconclusive"]
     return "\n".join(lines)

@@ -379,3 +379,9 @@ def test_a_demo_is_not_continued_with_other_settings(
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     assert cli.main(["demo", f"--output_dir={tmp_path}"]) == 2
     assert "other settings (seed 3, quick True" in capsys.readouterr().err
+
+
+def test_the_overview_lists_each_command_once_by_job() -> None:
+    listed = [line.split()[0] for line in cli._overview().splitlines() if line.startswith("  ")]
+    assert sorted(listed) == sorted(cli.commands())
+    assert listed[:6] == list(cli.GROUPS["start here"])
