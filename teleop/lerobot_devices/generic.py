@@ -263,11 +263,11 @@ class GenericLeader:
         now_s = self._clock.now_s()
         try:
             action = self.device.get_action()
+            values = np.array([_number(action.get(key)) for key in self._keys])
         except LEROBOT_FAULTS as error:
             self._failed += 1
             log.debug("%s: %s", self.device.name, first_line(error))
             return self._last
-        values = np.array([_number(action.get(key)) for key in self._keys])
         self._last = LeaderSample(now_s, self._from_units(values))
         return self._last
 
@@ -282,7 +282,7 @@ class GenericLeader:
 def _number(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (ArithmeticError, TypeError, ValueError):
         return math.nan
 
 
