@@ -31,7 +31,7 @@ TO_DO: Final[dict[SafetyReason, str]] = {
     SafetyReason.OVER_TEMPERATURE: "let it cool for some minutes",
     SafetyReason.ESTOP: "make sure that nobody is in the arm's way",
     SafetyReason.LOST_SERVO: "check that servo's cable and the power supply",
-    SafetyReason.NOT_FOLLOWING: "see what holds the joint, and whether its servo has power and torque",
+    SafetyReason.NOT_FOLLOWING: "see what holds the joint; check its servo's cable and power",
 }
 """What to do after a trip before it is cleared."""
 GONE: Final = SafetyReason.LOST_SERVO | SafetyReason.STALE_LEADER

@@ -49,7 +49,7 @@ MOST_JUMP_RAD: Final = 1.5
 (`HAND_RAD_S`; wrists and triggers stay below [rad, rad/s]), or in any case than `MOST_JUMP_RAD`, is
 a jump. At the velocity limit a smaller one is over in an instant."""
 JUMP_HOLD_S: Final = 0.2
-"""The arm holds until the leader has stayed for this long where it jumped to [s]: most jumps are one
+"""The arm holds until the leader has stayed for so long where it jumped to [s]: most jumps are one
 bad reading."""
 _ON_TIME: Final = 1e-6
 """A turn that is early or late by less than this part of a period is on time: rounding."""

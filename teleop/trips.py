@@ -16,13 +16,13 @@ WAY_RAD: Final = 0.03
 """A joint that comes this much nearer to its goal within `following_s` is under way [rad]."""
 IDLE_A: Final = 0.06
 IDLE_PCT: Final = 6.0
-"""A motor that draws less doesn't try: one that is held 0.15 rad from its goal draws half an ampere
-at the least gain in use (STS3215 with P 4; the XL servos' gains give more), one without torque draws
-what its electronics take [A; % of stall where only load is reported]."""
+"""A motor that draws less doesn't try: held 0.15 rad from its goal, one draws half an ampere at the
+least gain in use (STS3215 with P 4; the XL servos' gains give more); without torque it draws what
+its electronics take [A; % of stall where only load is reported]."""
 FAR_RAD: Final = 1.0
 FAR_S: Final = 1.0
 """A joint this far from its goal [rad] that comes no nearer for this long [s] trips whatever its
-motor draws: nobody pushes on for so long through 57° on purpose. A gripper does, on what it holds."""
+motor draws: nobody pushes through 57° for so long on purpose. A gripper does, on what it holds."""
 
 
 class TripWatch:
