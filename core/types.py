@@ -24,7 +24,7 @@ NO_REPLY: Final = 1 << 15
 one heard and its other readings are NaN. A servo's own status register has 8 bits, below it."""
 
 REBOOTED: Final = 1 << 14
-"""Bit of `FollowerState.status`: the servo doesn't hold though it should. It lost power for a while,
+"""Bit of `FollowerState.status`: the servo doesn't hold though it should. It lost power for a time,
 or something else took its torque or its settings. The bit stays until `torque_on` has written them
 again."""
 

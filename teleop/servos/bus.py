@@ -42,8 +42,8 @@ _WATCHED: Final = {
     reg.Protocol.FEETECH: (reg.Register(33, 23),),
     reg.Protocol.DYNAMIXEL: (_TORQUE, _TORQUE, reg.Register(11, 1), _TORQUE, reg.Register(100, 4)),
 }
-"""Spans asked for in turn: mode, torque, limits; and on a Feetech servo, whose torque comes back with
-the next goal, what else it forgets."""
+"""Spans asked for in turn: mode, torque, limits; and on a Feetech servo, whose torque comes back
+with the next goal, what else it forgets."""
 _AS_WAS: Final = ("Operating_Mode", "Acceleration", "Goal_Velocity", "Lock")
 _NO_LESS: Final = ("Torque_Limit", "Goal_PWM", "Goal_Current")
 """What a servo that holds keeps as it was, and what it may cut, but not by half."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 
 import pytest
 from fake_servos import FakeServos
@@ -44,6 +43,7 @@ class Wire(SerialPort):
         return count
 
     def read(self, most: int = 4096) -> bytes:
+        del most
         data, self.here = self.here, b""
         return data
 
@@ -76,10 +76,9 @@ def drive[T](line: Line, script: Script[T]) -> T:
 
 
 @pytest.fixture(autouse=True)
-def no_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine must not let what is owed lapse in the middle of a test."""
     monkeypatch.setattr(exchange, "LATE_S", 1e9)
-    yield
 
 
 def a_bus(protocol: Protocol, servos: FakeServos, plan: list[tuple[bool, int]]) -> ServoBus:
