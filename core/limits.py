@@ -34,6 +34,10 @@ class SafetyLimits:
         stall_s: how long [s].
         torque_off_s: after a trip the arm holds this long, then torque goes off [s].
         lost_servo_s: a servo that is silent for longer than this trips [s].
+        following_rad: a joint further than this from where it was sent should be under way: one
+            that makes no way and draws no current for `following_s` trips [rad]. A joint's
+            ordinary lag in fast motion is more than this, but then it moves.
+        following_s: how long [s].
     """
 
     velocity_rad_s: float = 3.0
@@ -46,6 +50,8 @@ class SafetyLimits:
     stall_s: float = 0.5
     torque_off_s: float = 0.1
     lost_servo_s: float = 0.1
+    following_rad: float = 0.15
+    following_s: float = 0.3
 
 
 _LIMIT_RANGES: Final[dict[str, tuple[float, float]]] = {
@@ -59,6 +65,8 @@ _LIMIT_RANGES: Final[dict[str, tuple[float, float]]] = {
     "stall_s": (0.02, 10.0),
     "torque_off_s": (0.0, 60.0),
     "lost_servo_s": (0.01, 2.0),
+    "following_rad": (0.05, 1.0),
+    "following_s": (0.1, 10.0),
 }
 
 

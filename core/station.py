@@ -123,8 +123,11 @@ SIM_STATION: Final = Station(
         "human": ("none", "reach_in", "nudge", "take"),
     },
     # Nothing can be hurt in simulation: a trip is held long enough to be seen in the record, an
-    # arm far from its leader needn't creep, and the box holds all that the arm can reach.
-    safety=SafetyLimits(torque_off_s=5.0, align_velocity_rad_s=3.0, stall_current_a=2.5),
+    # arm far from its leader needn't creep, and the box holds all that the arm can reach. A joint
+    # that misses its goals for a while is one of the gaps that can be injected.
+    safety=SafetyLimits(
+        torque_off_s=5.0, align_velocity_rad_s=3.0, stall_current_a=2.5, following_s=10.0
+    ),
     workspace=Workspace((-0.6, 0.6), (-0.6, 0.6), (-0.6, 0.8)),
 )
 """The embedded cell; `--station=FILE` names another."""

@@ -24,8 +24,9 @@ NO_REPLY: Final = 1 << 15
 one heard and its other readings are NaN. A servo's own status register has 8 bits, below it."""
 
 REBOOTED: Final = 1 << 14
-"""Bit of `FollowerState.status`: the servo lost power for a moment and came back limp, its settings
-gone. It stays set until `torque_on` has written them again."""
+"""Bit of `FollowerState.status`: the servo doesn't hold though it should. It lost power for a time,
+or something else took its torque or its settings. The bit stays until `torque_on` has written them
+again."""
 
 
 class SafetyReason(IntFlag):
@@ -46,6 +47,10 @@ class SafetyReason(IntFlag):
     """A latched trip holds the arm until the operator clears it."""
     LOST_SERVO = 2048
     """A servo hasn't answered for too long."""
+    LEADER_JUMP = 4096
+    """The leader jumped further than a hand can move it: the arm holds, then aligns slowly."""
+    NOT_FOLLOWING = 8192
+    """A joint doesn't go where it is sent."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM for commands that end a piece of work in good order first."""
+"""Ctrl-C, SIGTERM and their like, for commands that end a piece of work in good order first."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
+from gaploop.teleop.stopping import STOP_SIGNALS
+
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[list[int]]:
-    """Yield a list that SIGINT or SIGTERM adds itself to; a second one interrupts at once."""
+    """Yield a list that a stop signal adds itself to; a second one interrupts at once."""
     stopped: list[int] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -19,7 +21,7 @@ def stoppable() -> Iterator[list[int]]:
         stopped.append(number)
 
     try:
-        before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
+        before = {s: signal.signal(s, stop) for s in STOP_SIGNALS}
     except ValueError:  # not the main thread: whoever called us minds the signals
         yield stopped
         return

@@ -29,6 +29,7 @@ OFF_DEG: Final = 5.0
 TRIPS_SHOWN: Final = 3
 CHANGED: Final = (
     SafetyReason.NON_FINITE,
+    SafetyReason.LEADER_JUMP,
     SafetyReason.JOINT_LIMIT,
     SafetyReason.WORKSPACE,
     SafetyReason.VELOCITY,

@@ -41,7 +41,6 @@ HELPERS: Final = ("cli", "options")
 
 USAGE: Final = "gaploop <command> [DIR] [--option=value ...]"
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells do
-TERMINATED: Final = 143  # 128 + SIGTERM
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "start here": ("demo", "record", "diagnose", "plan", "finetune", "evaluate"),
     "drive": ("teleoperate", "rollout", "doctor", "calibrate", "emulate"),
@@ -54,6 +53,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "deploy": ("gate", "preflight", "push"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""
+_TERMINATING: Final = ("SIGTERM", "SIGHUP", "SIGQUIT")
 _WIDTH: Final = 96
 _DISCOVER: Final = "discover_packages_path"  # LeRobot's option that imports a package of devices
 
@@ -68,11 +68,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def guard(command: str, work: Callable[[], int]) -> int:
     """Return the exit code of `work`; what a user can mend is said in one line on stderr."""
     try:
-        with _terminable():
-            return work()
+        with _terminable() as came:
+            code = work()
+        return 128 + came[0] if came else code
     except GaploopError as error:
         _say(str(error), command)
         return error.exit_code
+    except Terminated as ended:
+        raise SystemExit(128 + ended.number) from None
     except KeyboardInterrupt:
         _say("interrupted.", command)
         return INTERRUPTED
@@ -133,7 +136,15 @@ def _run(command: str, module: ModuleType, config_class: type, arguments: list[s
     for name, rest in passed_on.items():
         setattr(config, name, rest)
     with stdout_is_json() if getattr(config, "json", False) else contextlib.nullcontext():
-        return int(module.run(config) or 0)
+        try:
+            return int(module.run(config) or 0)
+        except SystemExit as stop:
+            if stop.code:
+                raise
+            raise GaploopError(
+                "The code of a device, a policy or another plug-in ended the program (sys.exit). "
+                "Take that out of it."
+            ) from stop
 
 
 def _parted(arguments: list[str], name: str) -> tuple[list[str], dict[str, list[str]]]:
@@ -266,22 +277,43 @@ def _say(message: str, command: str) -> None:
     print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
 
 
+class Terminated(KeyboardInterrupt):
+    """A signal asks for the program's end; no plug-in's SystemExit."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"signal {number}")
+        self.number = number
+
+
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that whoever holds a device or a file lets it go."""
+def _terminable() -> Iterator[list[int]]:
+    """Turn SIGTERM and its like into an exception, so that who holds a device or a file lets go.
 
-    def stop(_signal: int, _frame: FrameType | None) -> NoReturn:
-        raise SystemExit(TERMINATED)
+    One that is ignored, as SIGHUP under nohup, stays so.
 
+    Yields:
+        The numbers of the signals that came.
+    """
+    came: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> NoReturn:
+        came.append(number)
+        raise Terminated(number)
+
+    before = {}
     try:
-        before = signal.signal(signal.SIGTERM, stop)
+        for name in _TERMINATING:
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, stop)
     except ValueError:  # not the main thread: whoever called us minds the signals
-        yield
+        yield came
         return
     try:
-        yield
+        yield came
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

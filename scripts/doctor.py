@@ -82,6 +82,7 @@ def _look(config: DoctorConfig) -> Iterator[Finding]:
     found = [ports.Port(str(path)) for path in config.port] or ports.find()
     if not found:
         yield ports.none_found()
+    folder = config.calibration_dir or calibrations.folder()
     talk_to = []
     for port in found:
         findings = ports.look(port)
@@ -89,10 +90,10 @@ def _look(config: DoctorConfig) -> Iterator[Finding]:
         if not ports.unusable(findings) and (config.port or port.is_servo_adapter):
             talk_to.append(port.path)
     for path in talk_to:
-        yield from servos.look(path)
+        yield from servos.look(path, folder)
     if config.cameras:
         yield from cameras.look()
-    yield from calibrations.look(config.calibration_dir or calibrations.folder())
+    yield from calibrations.look(folder)
     yield from calibrations.look_at_station(calibration_path(config.station, config.calibration))
 
 

@@ -62,6 +62,10 @@ class EmulateConfig:
     servos: dict[str, Any] = field(default_factory=dict)
     """Changes to servos, such as '{"gripper": {"id": 5}, "elbow_flex": null}': an id, a model,
     registers; null takes one away."""
+    calibration_fault: dict[str, str] = field(default_factory=dict)
+    """What is wrong with a motor's calibration: straddles (the encoder's end), saturated (homing
+    offset) or differs (motor and file), such as '{"elbow_flex": "straddles"}'; implies
+    --calibrated."""
     calibrated: bool = False
     """The servos hold offsets and ranges already, as lerobot-calibrate leaves them."""
     calibration: Path | None = None
@@ -121,7 +125,9 @@ def _plan(config: EmulateConfig) -> ArmPlan:
     if config.cameras and config.plant != "mujoco":
         raise UnusableInputError("--cameras needs a scene to show. Add --plant=mujoco.")
     plan = arm_plan(config.model, config.role, config.protocol or None)
-    if config.calibrated or config.calibration:
+    for name, fault in config.calibration_fault.items():
+        plan = plan.with_calibration_fault(name, str(fault))
+    if config.calibrated or config.calibration or config.calibration_fault:
         plan = plan.calibrated()
     if config.factory_new:
         plan = plan.factory_new()

@@ -19,6 +19,8 @@ WHAT: Final[dict[SafetyReason, str]] = {
     SafetyReason.OVER_TEMPERATURE: "a motor is too hot",
     SafetyReason.ESTOP: "emergency stop",
     SafetyReason.LOST_SERVO: "a servo stopped answering",
+    SafetyReason.LEADER_JUMP: "the leader jumped; the arm comes slowly to its new pose",
+    SafetyReason.NOT_FOLLOWING: "a joint doesn't go where it is sent",
 }
 """What each reason means."""
 
@@ -29,6 +31,7 @@ TO_DO: Final[dict[SafetyReason, str]] = {
     SafetyReason.OVER_TEMPERATURE: "let it cool for some minutes",
     SafetyReason.ESTOP: "make sure that nobody is in the arm's way",
     SafetyReason.LOST_SERVO: "check that servo's cable and the power supply",
+    SafetyReason.NOT_FOLLOWING: "see what holds the joint; check its servo's cable and power",
 }
 """What to do after a trip before it is cleared."""
 GONE: Final = SafetyReason.LOST_SERVO | SafetyReason.STALE_LEADER
@@ -55,7 +58,7 @@ def say_status(bits: int, protocol: str = "") -> str:
     """
     if bits & NO_REPLY:
         return "silent"
-    words = ["lost power"] if bits & REBOOTED else []
+    words = ["lost power or torque"] if bits & REBOOTED else []
     bits &= ~REBOOTED
     if bits and protocol in list(Protocol):
         words.append(describe_error(Protocol(protocol), bits))

@@ -1,6 +1,9 @@
 """The safety filter: between every command source and every follower, and never switched off.
 
-It looks at each request in this order: what isn't finite holds the arm; the request is clamped
+It looks at each request in this order: what isn't finite holds the arm; so does a request that no
+hand could have made of the one before it, such as an encoder's wrap or a leader that was
+re-plugged, and if the leader stays there, the arm aligns with it as slowly as at a start; the
+request is clamped
 to the joint limits; the step towards it is clamped to the velocity limit; the speed may only
 grow as the acceleration limit allows; and what is left of the step is shortened until the
 arm's points stay in the workspace box. The box comes last because the clamps before it bend
@@ -20,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import Enum
 from typing import Final
 
 import numpy as np
@@ -38,6 +42,15 @@ CAUGHT_UP_RAD: Final = 0.05
 """The arm has caught up with its leader when no joint is further from it than this [rad]: 3°."""
 OUTSIDE_MAX_RAD: Final = math.pi
 """A joint that stands further than this outside its limits has no valid calibration [rad]."""
+JUMP_RAD: Final = 0.5
+HAND_RAD_S: Final = 10.0
+MOST_JUMP_RAD: Final = 1.5
+"""A request further from the one before than `JUMP_RAD` and what a hand does in the time between
+(`HAND_RAD_S`; wrists and triggers stay below [rad, rad/s]), or in any case than `MOST_JUMP_RAD`, is
+a jump. At the velocity limit a smaller one is over in an instant."""
+JUMP_HOLD_S: Final = 0.2
+"""The arm holds until the leader has stayed for so long where it jumped to [s]: most jumps are one
+bad reading."""
 _ON_TIME: Final = 1e-6
 """A turn that is early or late by less than this part of a period is on time: rounding."""
 
@@ -62,7 +75,8 @@ def make_safety(station: Station, follower: Follower, period_s: float) -> Safety
     highest_a = STALL_CURRENT_A.get(model_of(follower.robot_type) or "", math.inf)
     stall_a = min(station.safety.stall_current_a, highest_a)
     limits = replace(station.safety, stall_current_a=stall_a)
-    return SafetyFilter(limits, joint_limits_rad, period_s, guards)
+    grips = [k for k, name in enumerate(follower.joint_names) if "gripper" in name]
+    return SafetyFilter(limits, joint_limits_rad, period_s, guards, grips)
 
 
 class SafetyFilter:
@@ -73,6 +87,7 @@ class SafetyFilter:
         joint_limits_rad: lower and upper limit [rad], shape (n_joints, 2), finite.
         period_s: time between two commands [s].
         guards: workspace boxes, one per arm; none where no arm model is known.
+        grips: which joints hold things, and so rightly don't reach their goals.
 
     Raises:
         UnusableInputError: limits that are not finite or not in order, or a period of 0.
@@ -84,6 +99,7 @@ class SafetyFilter:
         joint_limits_rad: FloatArray,
         period_s: float,
         guards: Sequence[WorkspaceGuard] = (),
+        grips: Sequence[int] = (),
     ) -> None:
         bounds = np.array(joint_limits_rad, dtype=np.float64)
         if bounds.ndim != 2 or bounds.shape[1] != 2 or not np.isfinite(bounds).all():
@@ -102,7 +118,8 @@ class SafetyFilter:
         self._full_rad = limits.velocity_rad_s * period_s
         self._align_rad = min(limits.align_velocity_rad_s, limits.velocity_rad_s) * period_s
         self._gain_rad = limits.acceleration_rad_s2 * period_s**2
-        self._watch = TripWatch(limits, len(bounds))
+        self._watch = TripWatch(limits, len(bounds), grips)
+        self._jumps = _Jumps()
         self._trip = SafetyReason.NONE
         self._tripped_at_s = math.nan
         self._now_s = math.nan
@@ -117,7 +134,7 @@ class SafetyFilter:
         self._hold = self._at
         self._last_step = [0.0] * len(q)
         self._is_outside = self._leaves_bounds(self._at)
-        self._caught_up = False
+        self._start_over()
         self._now_s = math.nan
         for guard in self.guards:
             guard.start([self._at[joint] for joint in guard.joints])
@@ -187,7 +204,12 @@ class SafetyFilter:
         self._trip = SafetyReason.NONE
         self._tripped_at_s = math.nan
         self._last_step = [0.0] * len(self._at)
-        self._caught_up = False
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """Align slowly with the leader, wherever it is."""
+        self._caught_up, self._aligns_since = False, SafetyReason.NONE
+        self._jumps.forget()
 
     def hold(self) -> SafeCommand:
         """Return the command that keeps the arm where it was sent last."""
@@ -203,7 +225,7 @@ class SafetyFilter:
         """
         part = self._part_of_period(now_s)
         requested = self._request(sample)
-        cause = self._watch.cause(sample, state, now_s)
+        cause = self._watch.cause(sample, state, now_s, self._at)
         if cause:
             self._latch(cause, state, now_s)
         if self._trip:
@@ -212,14 +234,24 @@ class SafetyFilter:
         asked: list[float] = requested.tolist()
         if not all(map(math.isfinite, asked)):
             self._last_step = [0.0] * len(self._at)
+            self._jumps.blind(sample.t_s)
             return SafeCommand(requested, self._sent, SafetyReason.NON_FINITE)
         if sample.intervention != self._intervention:  # somebody else drives, from elsewhere
-            self._intervention, self._caught_up = sample.intervention, False
+            self._intervention = sample.intervention
+            self._start_over()
+        jump = self._jumps.look(asked, sample.t_s, now_s)
+        if jump is _Jump.HOLD:
+            self._last_step = [0.0] * len(self._at)
+            return SafeCommand(requested, self._sent, SafetyReason.LEADER_JUMP)
+        if jump is _Jump.LANDED:
+            self._caught_up, self._aligns_since = False, SafetyReason.LEADER_JUMP
         target = self._within_bounds(asked)
         sent, reasons = self._towards(target, part)
         if _apart(self._at, asked):
             if _apart(asked, target):
                 reasons |= SafetyReason.JOINT_LIMIT
+            if not self._caught_up:
+                reasons |= self._aligns_since
             return SafeCommand(requested, sent, reasons)
         return SafeCommand(requested, sent)
 
@@ -320,6 +352,54 @@ class SafetyFilter:
         self._at, self._sent = sent, np.array(sent)
         self._sent.setflags(write=False)
         return self._sent
+
+
+class _Jump(Enum):
+    """What a request has to do with a jump."""
+
+    NONE = "none"
+    HOLD = "hold"
+    """The leader isn't where it was, and hasn't stayed there long enough."""
+    LANDED = "landed"
+    """It has stayed where it jumped to."""
+
+
+class _Jumps:
+    """Tells requests that no hand could have made of the ones before them."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Whatever is asked next is where the leader begins."""
+        self._last: Sequence[float] | None = None
+        self._there: Sequence[float] | None = None
+        self._since_s = self._seen_s = math.nan
+
+    def blind(self, sampled_s: float) -> None:
+        """Nothing was asked: whatever the leader did meanwhile, a hand did or it jumped."""
+        self._seen_s = sampled_s
+
+    def look(self, asked: Sequence[float], sampled_s: float, now_s: float) -> _Jump:
+        """Say what to do with a request.
+
+        Args:
+            asked: finite joint positions [rad].
+            sampled_s: when they were sampled [s].
+            now_s: time on the loop's clock [s].
+        """
+        last, most_rad = self._last, JUMP_RAD + HAND_RAD_S * abs(sampled_s - self._seen_s)
+        self._seen_s = sampled_s
+        if last is None or not _apart(last, asked, min(most_rad, MOST_JUMP_RAD)):
+            self._last, self._there = asked, None
+            return _Jump.NONE
+        if self._there is None or _apart(self._there, asked, min(most_rad, MOST_JUMP_RAD)):
+            self._since_s = now_s
+        self._there = asked
+        if now_s - self._since_s < JUMP_HOLD_S:
+            return _Jump.HOLD
+        self._last, self._there = asked, None
+        return _Jump.LANDED
 
 
 def _apart(one: Sequence[float], two: Sequence[float], by_rad: float = CHANGED_RAD) -> bool:

@@ -9,8 +9,15 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Final, Self
 
-STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Ctrl-C, a polite kill, and a terminal that was closed."""
+from gaploop.core.errors import DeviceError
+
+STOP_SIGNALS: Final = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGTSTP")
+    if hasattr(signal, name)
+)
+"""Ctrl-C, a polite kill, a terminal that was closed, Ctrl-\\, and Ctrl-Z: a program that is stopped
+leaves the arm under torque with nobody who watches it."""
 
 type Step = tuple[str, Callable[[], object]]
 """What a step is called in messages, and the step."""
@@ -20,7 +27,9 @@ class Attempt:
     """Runs a block that may fail in any way and keeps what it raised.
 
     For what must not be stopped by a device or a subscriber, which raise whatever their
-    libraries do. An interrupt or an exit isn't caught.
+    libraries do. In the main thread an interrupt or an exit isn't caught. In any other, where
+    no signal comes, it was a library's doing and would end the thread without a word: it is kept
+    as a DeviceError.
     """
 
     def __init__(self) -> None:
@@ -35,9 +44,17 @@ class Attempt:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if not isinstance(error, Exception):
+        if isinstance(error, Exception):
+            self.error = error
+        elif error is None or threading.current_thread() is threading.main_thread():
             return False
-        self.error = error
+        else:
+            name = type(error).__name__
+            self.error = DeviceError(
+                f"A device's, a policy's or a subscriber's code tried to end the program ({name}). "
+                "Take that out of it."
+            )
+            self.error.__cause__ = error
         return True
 
 

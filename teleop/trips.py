@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.station import SafetyLimits
 from gaploop.core.types import NO_REPLY, FollowerState, LeaderSample, SafetyReason
+
+WAY_RAD: Final = 0.03
+"""A joint that comes this much nearer to its goal within `following_s` is under way [rad]."""
+IDLE_A: Final = 0.06
+IDLE_PCT: Final = 6.0
+"""A motor that draws less doesn't try: held 0.15 rad from its goal, one draws half an ampere at the
+least gain in use (STS3215 with P 4; the XL servos' gains give more); without torque it draws what
+its electronics take [A; % of stall where only load is reported]."""
+FAR_RAD: Final = 1.0
+FAR_S: Final = 1.0
+"""A joint this far from its goal [rad] that comes no nearer for this long [s] trips whatever its
+motor draws: nobody pushes through 57° for so long on purpose. A gripper does, on what it holds."""
 
 
 class TripWatch:
@@ -18,14 +31,16 @@ class TripWatch:
     Args:
         limits: what counts as wrong, and for how long.
         n_joints: joints of the arm.
+        grips: which of them hold things, and so rightly don't reach their goals.
     """
 
-    def __init__(self, limits: SafetyLimits, n_joints: int) -> None:
+    def __init__(self, limits: SafetyLimits, n_joints: int, grips: Sequence[int] = ()) -> None:
         self._limits = limits
         self._shape = (n_joints,)
         self._estop = False
         self._stalled = _Lasting(n_joints)
         self._silent = _Lasting(n_joints)
+        self._following = _Following(limits, n_joints, grips)
         self._heard_s = math.nan
 
     def estop(self) -> None:
@@ -41,10 +56,20 @@ class TripWatch:
         """Forget what has lasted so far: the loop didn't watch for a while."""
         self._stalled.forget()
         self._silent.forget()
+        self._following.forget()
         self._heard_s = math.nan
 
-    def cause(self, sample: LeaderSample, state: FollowerState, now_s: float) -> SafetyReason:
-        """Return what is wrong at `now_s` [s]; NONE where nothing is."""
+    def cause(
+        self, sample: LeaderSample, state: FollowerState, now_s: float, sent_rad: Sequence[float]
+    ) -> SafetyReason:
+        """Return what is wrong at `now_s` [s]; NONE where nothing is.
+
+        Args:
+            sample: what the leader asks for.
+            state: what the follower reported just before.
+            now_s: time on the loop's clock [s].
+            sent_rad: the goals that the follower has [rad].
+        """
         limits = self._limits
         cause = SafetyReason.ESTOP if self._estop else SafetyReason.NONE
         # Written so that NaN, and a time that lies ahead, count as stale.
@@ -60,8 +85,12 @@ class TripWatch:
         # As plain numbers: on six of them, from cold caches, array arithmetic costs far more.
         if any(heat_c > limits.temperature_c for heat_c in state.temperature_c.tolist()):
             cause |= SafetyReason.OVER_TEMPERATURE
-        if self._stalled.longer_than(limits.stall_s, self._pushes(state), now_s, now_s):
+        current_a, load_pct = state.current_a.tolist(), state.load_pct.tolist()
+        pushes = self._pushes(current_a, load_pct)
+        if self._stalled.longer_than(limits.stall_s, pushes, now_s, now_s):
             cause |= SafetyReason.STALL
+        if self._following.fails(sent_rad, state, current_a, load_pct, now_s):
+            cause |= SafetyReason.NOT_FOLLOWING
         return cause
 
     def _is_whole(self, state: FollowerState) -> bool:
@@ -87,13 +116,15 @@ class TripWatch:
         self._heard_s = now_s
         return cause
 
-    def _pushes(self, state: FollowerState) -> list[bool]:
-        """Return which motors draw more than the stall current, or lack it and show the load."""
+    def _pushes(self, current_a: list[float], load_pct: list[float]) -> list[bool | None]:
+        """Return which motors draw more than the stall current, or lack it and show the load.
+
+        None where neither is known, as in a turn that a servo missed: it may still push.
+        """
         most_a, most_pct = self._limits.stall_current_a, self._limits.stall_load_pct
-        efforts = zip(state.current_a.tolist(), state.load_pct.tolist(), strict=True)
         return [
-            abs(current_a) > most_a or (current_a != current_a and abs(load_pct) > most_pct)
-            for current_a, load_pct in efforts
+            abs(amps) > most_a if amps == amps else (abs(load) > most_pct if load == load else None)
+            for amps, load in zip(current_a, load_pct, strict=True)
         ]
 
 
@@ -109,14 +140,82 @@ class _Lasting:
         self._since_s = self._never
 
     def longer_than(
-        self, long_s: float, is_so: Sequence[bool], now_s: float, began_s: float
+        self, long_s: float, is_so: Sequence[bool | None], now_s: float, began_s: float
     ) -> bool:
-        """Say whether any joint has been so for `long_s` [s]; what is new began at `began_s`."""
-        if not any(is_so):
-            self.forget()
+        """Say whether any joint has been so for `long_s` [s]; what is new began at `began_s`.
+
+        None, where nothing is known, changes nothing.
+        """
+        if self._since_s is self._never and not any(is_so):
             return False
         self._since_s = [
-            (began_s if since_s is None else since_s) if so else None
+            since_s if so is None else ((began_s if since_s is None else since_s) if so else None)
             for so, since_s in zip(is_so, self._since_s, strict=True)
         ]
+        if self._since_s == self._never:
+            self._since_s = self._never
+            return False
         return any(since_s is not None and now_s - since_s >= long_s for since_s in self._since_s)
+
+
+class _Following:
+    """Notices joints that don't go where they are sent: limp, stuck, or somebody else's.
+
+    How far behind a joint may be isn't asked of one that moves: a fast motion, a weight or a slow
+    servo leave it behind by any amount, yet it comes nearer. One that comes no nearer and draws
+    nothing isn't trying. One that comes no nearer and pushes has met something; that is ordinary
+    contact, up to `FAR_RAD`.
+    """
+
+    def __init__(self, limits: SafetyLimits, n_joints: int, grips: Sequence[int]) -> None:
+        self._off_rad, self._long_s = limits.following_rad, limits.following_s
+        self._far_s = max(FAR_S, limits.following_s)
+        self._grips = frozenset(grips)
+        self._never: list[tuple[float, float, float] | None] = [None] * n_joints
+        self._behind = self._never
+        """For each joint that is behind: since when, since when idle too, and where it then was."""
+
+    def forget(self) -> None:
+        """Start over."""
+        self._behind = self._never
+
+    def fails(
+        self,
+        sent_rad: Sequence[float],
+        state: FollowerState,
+        current_a: list[float],
+        load_pct: list[float],
+        now_s: float,
+    ) -> bool:
+        """Say whether any joint doesn't follow."""
+        q_rad, off_rad = state.position_rad.tolist(), self._off_rad
+        for sent, q in zip(sent_rad, q_rad, strict=True):
+            if not -off_rad <= sent - q <= off_rad:
+                break
+        else:
+            self._behind = self._never
+            return False
+        status, behind, fails = state.status.tolist(), list(self._behind), False
+        for k, (sent, q) in enumerate(zip(sent_rad, q_rad, strict=True)):
+            error = sent - q
+            if status[k] & NO_REPLY or error != error:
+                continue  # where it is isn't known
+            if abs(error) <= off_rad:
+                behind[k] = None
+                continue
+            effort, idle = current_a[k], IDLE_A
+            if effort != effort:
+                effort, idle = load_pct[k], IDLE_PCT
+            since_s, idle_s, from_rad = behind[k] or (now_s, now_s, q)
+            way = q - from_rad if error > 0 else from_rad - q
+            if way > WAY_RAD:
+                since_s = idle_s = now_s
+                from_rad = q
+            if not abs(effort) < idle:  # it tries, or doesn't tell
+                idle_s = now_s
+            behind[k] = since_s, idle_s, from_rad
+            fails |= now_s - idle_s >= self._long_s
+            is_far = abs(error) > FAR_RAD and k not in self._grips
+            fails |= is_far and now_s - since_s >= self._far_s
+        self._behind = behind
+        return fails

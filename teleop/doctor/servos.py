@@ -11,15 +11,19 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
+from gaploop.teleop.doctor import calibrations
 from gaploop.teleop.doctor.finding import Finding, Level
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.frames import BROADCAST_ID, FrameParser, Reply
+from gaploop.teleop.servos.ranges import FIX, MotorRange, unusable
 from gaploop.teleop.servos.registers import (
     MODEL_NAMES,
     STATE_SPAN,
     TABLES,
+    TICKS_PER_TURN,
     VOLTAGE_STEP_V,
     Protocol,
     Register,
@@ -87,6 +91,26 @@ _NAMES: Final = {
         ("Firmware_Version",), "Present_Input_Voltage", "Hardware_Error_Status"
     ),
 }
+_CALIBRATION: Final = (
+    "Homing_Offset",
+    "Min_Position_Limit",
+    "Max_Position_Limit",
+    "Operating_Mode",
+)
+_JOINTS: Final = (
+    "shoulder_pan",
+    "shoulder_lift",
+    "elbow_flex",
+    "wrist_flex",
+    "wrist_roll",
+    "gripper",
+)
+_ARM_OF: Final = {
+    (Protocol.FEETECH, tuple(range(1, 7))): ("so101", dict(enumerate(_JOINTS, 1))),
+    (Protocol.DYNAMIXEL, tuple(range(11, 17))): ("omx", dict(enumerate(_JOINTS, 11))),
+}
+"""LeRobot's arms that can be told by what is on the bus; ids 1 to 6 of Dynamixel are Koch's or the
+OMX leader's, whose joints turn freely."""
 _HEAD: Final = Register(0, 7)
 """Model and firmware of either maker."""
 
@@ -194,19 +218,24 @@ def _at(register: Register, data: bytes, start: int) -> int:
     return int.from_bytes(data[place : place + register.size], "little")
 
 
-def look(port: str) -> Iterator[Finding]:
-    """Yield which servos answer on `port` and how they are."""
+def look(port: str, folder: Path | None = None) -> Iterator[Finding]:
+    """Yield which servos answer on `port` and how they are.
+
+    Args:
+        port: the serial port.
+        folder: LeRobot's calibrations, to compare with what the motors hold; None doesn't.
+    """
     import serial
 
     try:
         with serial.Serial(port, exclusive=True) as opened:
-            yield from _scan(opened, port)
+            yield from _scan(opened, port, folder)
     except (serial.SerialException, OSError) as error:
         words = " ".join(str(error).split())
         yield Finding(AREA, port, Level.FAIL, words, "Unplug it, plug it in again.")
 
 
-def _scan(opened: Any, port: str) -> Iterator[Finding]:
+def _scan(opened: Any, port: str, folder: Path | None) -> Iterator[Finding]:
     rates = {protocol: list(bauds) for protocol, bauds in BAUDS.items()}
     tries = [(p, baud) for p, bauds in rates.items() for baud in bauds[:1]]
     tries += [(p, baud) for p, bauds in rates.items() for baud in bauds[1:]]
@@ -217,6 +246,7 @@ def _scan(opened: Any, port: str) -> Iterator[Finding]:
         if ids or twice:
             yield from _report(bus, ids, port, baud) if ids else ()
             yield from _doubled(twice, port)
+            yield from () if twice else _calibrated(bus, ids, port, folder)
             return
     mend = (
         "Check the power supply and the three-wire cable to the first servo. New servos: "
@@ -242,6 +272,48 @@ def _report(bus: _Bus, ids: Sequence[int], port: str, baud: int) -> Iterator[Fin
     yield from _mixed(servos, port)
     yield from _unwell(servos, port)
     yield _speed(bus, ids, port)
+
+
+def _calibrated(bus: _Bus, ids: Sequence[int], port: str, folder: Path | None) -> Iterator[Finding]:
+    """Yield what is wrong with the calibration in the motors, and whose it is."""
+    table = TABLES[bus.protocol]
+    held, modes = {}, {}
+    for servo_id in ids:
+        raw = {name: bus.read(servo_id, table[name]) for name in _CALIBRATION}
+        if not all(raw.values()):
+            return  # told already
+        *numbers, mode = (_number(bus.protocol, name, data) for name, data in raw.items())
+        held[servo_id], modes[servo_id] = MotorRange(*numbers), mode
+    arm, names = _ARM_OF.get((bus.protocol, tuple(ids)), ("", {}))
+    named = {names.get(i, f"id {i}"): one for i, one in held.items()}
+    by_name = {names.get(i, f"id {i}"): mode for i, mode in modes.items()}
+    is_new = all(one == MotorRange(0, 0, TICKS_PER_TURN - 1) for one in held.values())
+    found = [] if is_new else list(unusable(bus.protocol, arm, named, by_name))
+    data = {"calibration": {name: vars(one) for name, one in named.items()}}
+    if found:
+        mend = f"{FIX}: lerobot-calibrate --help"
+        yield Finding(AREA, port, Level.FAIL, "; ".join(found), mend, data)
+    if folder is None:
+        return
+    same, near, differs = calibrations.held_by(folder, held)
+    if same is not None:
+        words = f"holds the calibration of {same.parent.name} '{same.stem}'"
+        yield Finding(AREA, port, Level.OK, words, data={**data, "file": str(same)})
+    elif near is not None:
+        words = f"holds no calibration of {folder}; nearest is {near.parent.name} '{near.stem}'"
+        mend = (
+            "Bring the file of this arm here; or, if it was never calibrated: "
+            + calibrations.command_for(near).replace("PORT", port)
+        )
+        yield Finding(AREA, port, Level.FAIL, f"{words} ({differs})", mend, data)
+
+
+def _number(protocol: Protocol, name: str, raw: bytes) -> int:
+    """Return a register's value; a Feetech servo's homing offset has its sign in bit 11."""
+    value = int.from_bytes(raw, "little", signed=protocol is Protocol.DYNAMIXEL and len(raw) == 4)
+    if protocol is Protocol.FEETECH and name == "Homing_Offset" and value & 0x800:
+        return -(value & 0x7FF)
+    return value
 
 
 def _spans(ids: Sequence[int]) -> str:

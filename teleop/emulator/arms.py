@@ -18,6 +18,7 @@ from gaploop.teleop.emulator.feetech_servo import FeetechServo, sign_magnitude
 from gaploop.teleop.emulator.feetech_tables import feetech_table
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Joint
 from gaploop.teleop.emulator.servo import Mount, Servo
+from gaploop.teleop.servos.ranges import DYNAMIXEL_MOST, FEETECH_MOST, turns_freely
 from gaploop.teleop.servos.registers import Protocol
 
 JOINTS: Final = (
@@ -33,12 +34,15 @@ ROLES: Final = ("follower", "leader")
 _ASSEMBLY_TICKS: Final = (118, -205, 87, -64, 151, -93)
 """How far from 2048 each encoder is at the joint's zero on arms that people assemble."""
 
-# LeRobot leaves these at a whole turn when it calibrates (full_turn_motor, full_turn_motors).
-_FULL_TURN: Final[Mapping[str, frozenset[str]]] = {
-    "so101": frozenset({"wrist_roll"}),
-    "koch": frozenset({"shoulder_pan", "wrist_roll"}),
-    "openmanipulator": frozenset(JOINTS),
+CALIBRATION_FAULTS: Final[Mapping[str, str]] = {
+    "straddles": "its horn stands so that its travel runs across the encoder's end; the sweep over "
+    "it left the whole turn as its range, in motor and file",
+    "saturated": "the homing offset that it needs didn't fit, and was cut, in motor and file",
+    "differs": "the motor holds another homing offset than the file",
 }
+"""What may be wrong with one motor's calibration, and what that is."""
+_HALF_TURN: Final = 2048
+_OFF_TICKS: Final = 150
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class ServoPlan:
         direction: 1 where ticks grow with the joint angle, else -1.
         full_turn: LeRobot calibrates it to a whole turn.
         settings: registers set up before, such as Baud_Rate.
+        calibration_fault: one of CALIBRATION_FAULTS, or "".
     """
 
     name: str
@@ -68,6 +73,7 @@ class ServoPlan:
     direction: int = 1
     full_turn: bool = False
     settings: Mapping[str, int] = field(default_factory=dict)
+    calibration_fault: str = ""
 
     def build(self) -> Servo:
         """Return the servo at rest, just switched on."""
@@ -134,6 +140,20 @@ class ArmPlan:
         """Return LeRobot's calibration file of this arm, motor name to its fields."""
         return {s.name: self._calibration(s) for s in self.servos}
 
+    def with_calibration_fault(self, name: str, fault: str) -> ArmPlan:
+        """Return the arm with a motor whose calibration is wrong; `calibrated` writes it.
+
+        Raises:
+            UnusableInputError: no such servo or fault.
+        """
+        if fault not in CALIBRATION_FAULTS:
+            raise unknown_choice("calibration fault", fault, CALIBRATION_FAULTS)
+        plan = self.with_servo(name, calibration_fault=fault)
+        if fault != "straddles":
+            return plan
+        (servo,) = (s for s in plan.servos if s.name == name)
+        return plan.with_servo(name, zero_ticks=servo.zero_ticks + _HALF_TURN)
+
     def factory_new(self) -> ArmPlan:
         """Return the arm with its servos as shipped: all id 1, the maker's bit rate."""
         fresh = (
@@ -144,9 +164,12 @@ class ArmPlan:
 
     def _calibration(self, servo: ServoPlan) -> dict[str, int]:
         middle = (servo.low_rad + servo.high_rad) / 2
-        encoder = round(servo.zero_ticks + servo.direction * middle * TICKS_PER_RAD)
+        straddles = servo.calibration_fault == "straddles"
+        zero_ticks = servo.zero_ticks - _HALF_TURN * straddles  # the offset is as it was before
+        encoder = round(zero_ticks + servo.direction * middle * TICKS_PER_RAD)
         half = round((servo.high_rad - servo.low_rad) / 2 * TICKS_PER_RAD)
-        low, high = (0, 4095) if servo.full_turn else (2047 - half, 2047 + half)
+        turns = servo.full_turn or straddles
+        low, high = (0, 4095) if turns else (2047 - half, 2047 + half)
         drive = int(servo.direction < 0)  # mounted the other way round, LeRobot inverts it
         if self.model == "openmanipulator":
             offset = 100 if drive else 0  # LeRobot's factory values for the OMX
@@ -154,6 +177,8 @@ class ArmPlan:
             offset = encoder - 2047
         else:
             offset = 2047 - (-encoder % 4096 if drive else encoder)
+        if servo.calibration_fault == "saturated":
+            offset = FEETECH_MOST if self.protocol is Protocol.FEETECH else DYNAMIXEL_MOST
         return {
             "id": servo.id,
             "drive_mode": drive,
@@ -164,7 +189,7 @@ class ArmPlan:
 
     def _calibrated(self, servo: ServoPlan) -> ServoPlan:
         found = self._calibration(servo)
-        offset = found["homing_offset"]
+        offset = found["homing_offset"] + _OFF_TICKS * (servo.calibration_fault == "differs")
         if self.protocol is Protocol.FEETECH:
             offset = sign_magnitude(offset, 11)
         settings = {
@@ -190,7 +215,7 @@ def so101(role: str = "follower") -> ArmPlan:
     servos = tuple(
         ServoPlan(
             name, n + 1, "sts3215", 2048 + _ASSEMBLY_TICKS[n], *_limits("so101")[n], gravity[n],
-            full_turn=name in _FULL_TURN["so101"], settings={"Return_Delay_Time": 0},
+            full_turn=turns_freely("so101", name), settings={"Return_Delay_Time": 0},
         )
         for n, name in enumerate(JOINTS)
     )  # fmt: skip
@@ -210,7 +235,7 @@ def koch(role: str = "follower") -> ArmPlan:
             ServoPlan(
                 name, n + 1, models[n], 2048 + _ASSEMBLY_TICKS[n], *_limits("koch")[n],
                 gravity[n], direction=-1 if turned else 1,
-                full_turn=name in _FULL_TURN["koch"], settings=settings,
+                full_turn=turns_freely("koch", name), settings=settings,
             )
         )  # fmt: skip
     return ArmPlan("koch", role, Protocol.DYNAMIXEL, tuple(servos))

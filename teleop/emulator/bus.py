@@ -331,6 +331,12 @@ class EmulatedBus:
             self.chain.mechanics.brown_out = (4.0 if fault.value is None else fault.value) / rail_v
         elif servo is not None and fault.fault == "vanish":
             servo.power_down()
+        elif servo is not None and fault.fault == "reboot":
+            servo.power_up()
+        elif servo is not None and fault.fault == "stuck":
+            servo.joint.stuck = True
+        elif servo is not None and fault.fault == "slip":
+            servo.slip_ticks = 1024 if fault.value is None else round(fault.value)
         elif servo is not None and fault.fault == "overheat":
             servo.forced_temperature_c = 95.0 if fault.value is None else fault.value
         elif servo is not None and fault.fault == "overload":
@@ -347,6 +353,10 @@ class EmulatedBus:
             self.chain.mechanics.brown_out = 1.0
         elif servo is not None and fault.fault == "vanish":
             servo.power_up()
+        elif servo is not None and fault.fault == "stuck":
+            servo.joint.stuck = False
+        elif servo is not None and fault.fault == "slip":
+            servo.slip_ticks = 0
         elif servo is not None and fault.fault == "overheat":
             servo.forced_temperature_c = None
         elif servo is not None and fault.fault == "overload":

@@ -16,6 +16,9 @@ KINDS: Final[Mapping[str, str]] = {
     "garbage": "noise comes before answers, each with probability `rate` (0.1)",
     "slow": "answers come `latency_s` (0.02) later, and up to `jitter_s` (0) more",
     "vanish": "servo `id` loses power; it comes back with torque off and its RAM forgotten",
+    "reboot": "servo `id` restarts in an instant: it answers on, torque off and its RAM forgotten",
+    "stuck": "the motor of servo `id` is dead: no current, the joint stays, all else as usual",
+    "slip": "the encoder of servo `id` reads `value` (1024) ticks more; 4096 come to nothing",
     "overheat": "servo `id` measures `value` °C (95)",
     "overload": "servo `id` measures `value` of its stall load (1.0)",
     "voltage": "the supply gives `value` V (4.0)",
@@ -23,7 +26,7 @@ KINDS: Final[Mapping[str, str]] = {
 }
 """Faults by name, and what each does."""
 
-_NEEDS_ID: Final = ("vanish", "overheat", "overload")
+_NEEDS_ID: Final = ("vanish", "reboot", "stuck", "slip", "overheat", "overload")
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Fault:
         rate: probability for each packet.
         latency_s: added to every answer [s].
         jitter_s: most that is added on top, evenly drawn [s].
-        value: temperature [°C], share of stall, or voltage [V].
+        value: temperature [°C], share of stall, voltage [V], or ticks.
     """
 
     fault: str

@@ -64,7 +64,7 @@ class Joint:
     __slots__ = (
         "current_a", "damping", "drive", "duty", "duty_limit", "gain", "goal_rad",
         "goal_rad_s", "gravity_nm", "hand_nm", "hand_rad", "high_rad", "inertia", "low_rad",
-        "motor", "q_rad", "temperature_c", "v_rad_s", "voltage_v",
+        "motor", "q_rad", "stuck", "temperature_c", "v_rad_s", "voltage_v",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +87,8 @@ class Joint:
         self.temperature_c = AMBIENT_C + 5.0
         self.voltage_v = motor.nominal_v
         self.drive = Drive.LIMP
+        self.stuck = False
+        """Its motor draws nothing and its gears don't turn."""
         self.goal_rad = self.q_rad
         self.goal_rad_s = 0.0
         self.gain = self.damping = 0.0
@@ -99,6 +101,9 @@ class Joint:
     def advance(self, duration_s: float) -> None:
         """Let `duration_s` [s] pass with the drive as it is."""
         motor = self.motor
+        if self.stuck:
+            self.v_rad_s = self.duty = self.current_a = 0.0
+            return
         steps = min(64, max(1, math.ceil(duration_s / _LONGEST_STEP_S)))
         step_s = duration_s / steps
         for _ in range(steps):

@@ -78,6 +78,7 @@ class Servo(ABC):
         connected: it is plugged into the bus.
         forced_temperature_c: overrides the simulated temperature [°C].
         forced_load: overrides the simulated load, as a share of stall.
+        slip_ticks: the encoder reads so much more than it did when it was mounted.
     """
 
     BAUD_RATES: tuple[int, ...]
@@ -92,6 +93,7 @@ class Servo(ABC):
         self.powered = self.connected = True
         self.forced_temperature_c: float | None = None
         self.forced_load: float | None = None
+        self.slip_ticks = 0
         self.registered: tuple[int, bytes] | None = None
         self.setpoint = self.setpoint_speed = self.goal = 0.0
         self.turns = 0
@@ -144,7 +146,8 @@ class Servo(ABC):
     def encoder_ticks(self) -> float:
         """What the bare encoder says, turns counted on beyond one [ticks]."""
         mount = self.mount
-        return mount.zero_ticks + mount.direction * self.joint.q_rad * TICKS_PER_RAD
+        zero_ticks = mount.zero_ticks + self.slip_ticks
+        return zero_ticks + mount.direction * self.joint.q_rad * TICKS_PER_RAD
 
     def joint_rad(self, shown: float) -> float:
         """Return the joint angle [rad] at which `shown` [ticks] would be shown."""

@@ -19,7 +19,7 @@ from lerobot.motors.feetech import FeetechMotorsBus
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.lerobot_devices.calibration import require_calibration
 from gaploop.teleop.lerobot_devices.checks import check_servos
-from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, first_line
+from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
 from gaploop.teleop.lerobot_devices.units import JointUnits, joint_units
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Line, run
@@ -125,7 +125,7 @@ def _connect(device: Any, handler: PollPortHandler, *, limp: bool) -> None:
         require_calibration(device)
         handler.is_open = False  # LeRobot refuses to connect what is connected
         with _no_torque(device.bus) if limp else contextlib.nullcontext():
-            device.connect(calibrate=False)
+            connect(device)
     except LEROBOT_FAULTS as error:
         raise DeviceError(f"{device.bus.port}: {first_line(error)}") from error
 

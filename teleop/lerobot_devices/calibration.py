@@ -11,10 +11,13 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from lerobot.motors.feetech import FeetechMotorsBus
 from lerobot.utils.constants import HF_LEROBOT_CALIBRATION, ROBOTS, TELEOPERATORS
 
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.lerobot_devices.checks import options
+from gaploop.teleop.servos.ranges import FIX, MotorRange, unusable
+from gaploop.teleop.servos.registers import Protocol
 
 FACTORY_CALIBRATED: Final = ("omx_follower", "omx_leader")
 """Arms whose LeRobot class calibrates itself without asking anything."""
@@ -25,14 +28,16 @@ def require_calibration(device: Any) -> None:
     """Check that the motors hold the calibration of the device's file.
 
     Raises:
-        DeviceError: there is no file, or the motors hold another calibration.
+        DeviceError: there is no file, the motors hold another calibration, or it is one that can't
+            be driven with.
     """
+    port, command = device.bus.port, f"lerobot-calibrate {options(device)}"
     if device.is_calibrated:
+        _require_ranges(device, command)
         return
-    if device.name in FACTORY_CALIBRATED:
+    if device.name in FACTORY_CALIBRATED and not device.calibration:
         device.calibrate()
         return
-    port, command = device.bus.port, f"lerobot-calibrate {options(device)}"
     if not device.calibration:
         known = sorted(path.stem for path in device.calibration_dir.glob("*.json"))
         ids = f" Calibrated ids: {', '.join(known)}." if known else ""
@@ -52,6 +57,19 @@ def require_calibration(device: Any) -> None:
         f"The motors on {port} hold another calibration than {device.calibration_fpath} "
         f"({_difference(held, device.calibration)}). If it is this arm, run: {command}"
     )
+
+
+def _require_ranges(device: Any, command: str) -> None:
+    protocol = Protocol.DYNAMIXEL
+    if isinstance(device.bus, FeetechMotorsBus):
+        protocol = Protocol.FEETECH
+    motors = {name: MotorRange.of(motor) for name, motor in device.calibration.items()}
+    wrong = list(unusable(protocol, device.name, motors, {}))
+    if wrong:
+        raise DeviceError(
+            f"The {device.name} on {device.bus.port} can't be driven with its calibration: "
+            f"{'; '.join(wrong)}. {FIX}. Run: {command}"
+        )
 
 
 def _kind(device: Any) -> str:

@@ -2,6 +2,9 @@
 
 What it doesn't report is NaN. Its values are taken for degrees unless it is known to use radians;
 a robot of other units is scaled alike everywhere, so that nothing but the names is wrong.
+
+A base that drives (LeKiwi's `x.vel`) is told to stand still: the safety filter holds positions, and
+to hold a speed would be to drive on.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, LeaderSample, SafeCommand
-from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, first_line
+from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +33,9 @@ IN_RADIANS: Final = ("unitree_g1", "unitree_g1_dex3")
 SEND_TRIES: Final = 20
 """So many sends in a row may fail before the loop is told: 0.1 s at 200 Hz."""
 _POSITION: Final = ".pos"
+_SPEED: Final = ".vel"
+_ARM: Final = "arm_"
+"""LeKiwi's joints are called as its leader arm's, behind this."""
 _READINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "velocity_rad_s": (".vel", ".velocity"),
     "current_a": (".current",),
@@ -61,10 +67,15 @@ class GenericFollower:
     def __init__(self, device: Any, station: Station, clock: Clock) -> None:
         self.device, self._clock = device, clock
         self.robot_type: str = device.name
-        self._keys = number_keys(device.action_features)
+        keys = number_keys(device.action_features)
+        self._keys = tuple(key for key in keys if not key.endswith(_SPEED))
+        self._still = {key: 0.0 for key in keys if key.endswith(_SPEED)}
         if not self._keys:
             raise UnusableInputError(f"{device.name} takes no joint positions; it can't follow.")
-        self.joint_names = tuple(key.removesuffix(_POSITION) for key in self._keys)
+        prefix = _ARM if all(key.startswith(_ARM) for key in self._keys) else ""
+        self.joint_names = tuple(
+            key.removeprefix(prefix).removesuffix(_POSITION) for key in self._keys
+        )
         self.units = "rad" if device.name in IN_RADIANS else "deg"
         self._rad_per_unit = 1.0 if self.units == "rad" else math.pi / 180.0
         self._position: FloatArray = np.full(len(self._keys), np.nan)
@@ -125,7 +136,7 @@ class GenericFollower:
         return np.full(len(self._keys), np.nan)
 
     def _column(self, seen: Mapping[str, Any], end: str) -> FloatArray:
-        keys = [f"{name}{end}" for name in self.joint_names] if end else self._keys
+        keys = [key.removesuffix(_POSITION) + end for key in self._keys] if end else self._keys
         return np.array([_number(seen.get(key)) for key in keys])
 
     def send(self, command: SafeCommand) -> None:
@@ -138,7 +149,7 @@ class GenericFollower:
             return
         values = self.to_units(command.sent_rad).tolist()
         try:
-            self.device.send_action(dict(zip(self._keys, values, strict=True)))
+            self.device.send_action(self._action(values))
             self._failed_in_a_row = 0
         except LEROBOT_FAULTS as error:
             self._failed_sends += 1
@@ -148,6 +159,9 @@ class GenericFollower:
                     f"{self.robot_type} takes no goals: {first_line(error)}"
                 ) from error
 
+    def _action(self, values: Sequence[float]) -> dict[str, float]:
+        return {**dict(zip(self._keys, values, strict=True)), **self._still}
+
     def torque_on(self) -> None:
         """Hold the robot where it is, as far as its class can.
 
@@ -156,10 +170,10 @@ class GenericFollower:
         """
         try:
             if not self._connected:
-                self.device.connect(calibrate=False)
+                connect(self.device)
                 self._connected = True
             goals = self.to_units(self.read().position_rad).tolist()
-            self.device.send_action(dict(zip(self._keys, goals, strict=True)))
+            self.device.send_action(self._action(goals))
             for switch in _switches(self.device, "enable_torque"):
                 switch()
         except LEROBOT_FAULTS as error:
@@ -236,9 +250,11 @@ class GenericLeader:
         keys = number_keys(device.action_features)
         by_joint = {key.removesuffix(_POSITION): key for key in keys}
         if set(by_joint) != set(follower.joint_names):
+            gives = ", ".join(by_joint) or f"no joint positions but {', '.join(_says(device))}"
             raise UnusableInputError(
-                f"{device.name} gives {', '.join(by_joint) or 'no numbers'}; {follower.robot_type} "
-                f"takes {', '.join(follower.joint_names)}. Choose a leader made for it."
+                f"{device.name} gives {gives}; {follower.robot_type} "
+                f"takes {', '.join(follower.joint_names)}. Choose a leader made for it; a tool is "
+                "moved by --teleop.type=keyboard or gamepad."
             )
         self._keys = [by_joint[name] for name in follower.joint_names]
         self._from_units: Callable[[FloatArray], FloatArray] = follower.from_units
@@ -263,11 +279,11 @@ class GenericLeader:
         now_s = self._clock.now_s()
         try:
             action = self.device.get_action()
+            values = np.array([_number(action.get(key)) for key in self._keys])
         except LEROBOT_FAULTS as error:
             self._failed += 1
             log.debug("%s: %s", self.device.name, first_line(error))
             return self._last
-        values = np.array([_number(action.get(key)) for key in self._keys])
         self._last = LeaderSample(now_s, self._from_units(values))
         return self._last
 
@@ -279,10 +295,17 @@ class GenericLeader:
                 self.device.disconnect()
 
 
+def _says(device: Any) -> tuple[str, ...]:
+    """Return the names of what a teleoperator gives instead of joint positions."""
+    features = dict(device.action_features)
+    names = features.get("names")  # as the keyboard's and gamepad's, which give a tool's steps
+    return tuple(map(str, names if isinstance(names, Mapping | list | tuple) else features))
+
+
 def _number(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (ArithmeticError, TypeError, ValueError):
         return math.nan
 
 

@@ -19,7 +19,12 @@ from gaploop.core.station import Station
 from gaploop.teleop.lerobot_devices.arm import Arm, arms_of, let_go, open_arm
 from gaploop.teleop.lerobot_devices.cameras import LerobotCamera, camera_configs
 from gaploop.teleop.lerobot_devices.checks import check_supply
-from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, first_line
+from gaploop.teleop.lerobot_devices.faults import (
+    LEROBOT_FAULTS,
+    connect,
+    first_line,
+    is_uncalibrated,
+)
 from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader
 from gaploop.teleop.lerobot_devices.group import BusGroup
 from gaploop.teleop.lerobot_devices.servo_arm import ServoArms, ServoFollower, ServoLeader
@@ -132,11 +137,11 @@ def _connected(device: Any) -> Iterator[None]:
     with contextlib.ExitStack() as undo:
         undo.callback(_disconnect, device)
         try:
-            device.connect(calibrate=False)
-            calibrated = device.is_calibrated
+            connect(device)
+            uncalibrated = is_uncalibrated(device)
         except LEROBOT_FAULTS as error:
             raise DeviceError(f"{device.name} can't be connected: {first_line(error)}") from error
-        if not calibrated:
+        if uncalibrated:
             kind = "robot" if hasattr(device, "send_action") else "teleop"
             raise DeviceError(
                 f"The {device.name} isn't calibrated. Run: lerobot-calibrate --{kind}.type="

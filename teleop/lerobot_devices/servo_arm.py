@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,11 @@ from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, LeaderSample
 from gaploop.teleop.lerobot_devices.arm import Arm
 from gaploop.teleop.lerobot_devices.group import BusGroup
 from gaploop.teleop.lerobot_devices.units import joined
-from gaploop.teleop.servos.registers import describe_error
+from gaploop.teleop.servos.registers import TICKS_PER_TURN, describe_error
 from gaploop.teleop.servos.state import BusState
 from gaploop.teleop.servos.torque import torque_off, torque_on
+
+HALF_TURN_TICKS: Final = TICKS_PER_TURN / 2
 
 
 class ServoArms:
@@ -234,6 +236,8 @@ class ServoLeader(ServoArms):
         free = units.degrees[self._order]
         low, high = np.where(free, -np.inf, low), np.where(free, np.inf, high)
         self._way = _rows(np.array(self._order), low, high, self._slope, self._offset)
+        self._seen_ticks = [math.nan] * len(self.joint_names)
+        self._turned_ticks = [0] * len(self.joint_names)
 
     @property
     def servo_joints(self) -> tuple[str, ...]:
@@ -272,7 +276,7 @@ class ServoLeader(ServoArms):
         del t_s
         read_s, states = self.group.take(self.buses)
         state = self.state(read_s, states)
-        ticks = [tick for one in states for tick in one.position_ticks.tolist()]
+        ticks = self._unwrapped([tick for one in states for tick in one.position_ticks.tolist()])
         # A NaN stays one: it comes first in both comparisons.
         wanted = [
             min(max(ticks[own], low), high) * slope + offset
@@ -280,6 +284,21 @@ class ServoLeader(ServoArms):
         ]
         oldest_s = min(min(bus.heard_s) for bus in self.buses)
         return LeaderSample(min(read_s, oldest_s), np.array(wanted), state=state)
+
+    def _unwrapped(self, ticks: list[float]) -> list[float]:
+        """Return positions [ticks] that go on where an encoder begins again at 0.
+
+        A wrist that is turned on past 4095 asks for more of the same, not for the other end of its
+        range. No hand turns a joint by half a turn between two readings.
+        """
+        for k, (tick, seen) in enumerate(zip(ticks, self._seen_ticks, strict=True)):
+            if tick - seen > HALF_TURN_TICKS:
+                self._turned_ticks[k] -= TICKS_PER_TURN
+            elif seen - tick > HALF_TURN_TICKS:
+                self._turned_ticks[k] += TICKS_PER_TURN
+        if not any(map(math.isnan, ticks)):
+            self._seen_ticks = ticks
+        return [tick + turned for tick, turned in zip(ticks, self._turned_ticks, strict=True)]
 
 
 def _rows(*columns: NDArray[Any]) -> list[tuple[Any, ...]]:

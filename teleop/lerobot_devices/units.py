@@ -74,7 +74,11 @@ class JointUnits:
         return np.where(self.degrees, angle, self.least + share * self.span)
 
     def units_to_ticks(self, values: FloatArray) -> FloatArray:
-        """Convert LeRobot's units to encoder positions [ticks], not rounded."""
+        """Convert LeRobot's units to encoder positions [ticks], not rounded.
+
+        What isn't finite stays so, as NaN: clipped to the range, infinity would be a joint's end.
+        """
+        values = np.where(np.isfinite(values), values, np.nan)
         share = np.clip((values - self.least) / self.span, 0.0, 1.0)
         share = np.where(self.flip, 1.0 - share, share)
         middle = (self.low_ticks + self.high_ticks) / 2.0

@@ -11,7 +11,7 @@ settings. It is asked for its torque before it is trusted again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -32,6 +32,21 @@ SET_UP_TRIES: Final = 3
 """Before the loop runs there is time to ask again."""
 _PLACES: Final = slice(0, 7, 6)
 """Rows of `BusState.values` that outlast a servo's silence: position and angle."""
+MORE_BYTES: Final = {reg.Protocol.DYNAMIXEL: 22, reg.Protocol.FEETECH: 16}
+"""A question may be begun so many bytes earlier, so that its answer can be told from a late one:
+from the state's span that leads to Goal Velocity (104) and to Torque Enable (40)."""
+WATCH_S: Final = 0.1
+"""So often those that hold are asked whether they still do [s]."""
+_TORQUE: Final = reg.Register(64, 1)
+_WATCHED: Final = {
+    reg.Protocol.FEETECH: (reg.Register(33, 23),),
+    reg.Protocol.DYNAMIXEL: (_TORQUE, _TORQUE, reg.Register(11, 1), _TORQUE, reg.Register(100, 4)),
+}
+"""Spans asked for in turn: mode, torque, limits; and on a Feetech servo, whose torque comes back
+with the next goal, what else it forgets."""
+_AS_WAS: Final = ("Operating_Mode", "Acceleration", "Goal_Velocity", "Lock")
+_NO_LESS: Final = ("Torque_Limit", "Goal_PWM", "Goal_Current")
+"""What a servo that holds keeps as it was, and what it may cut, but not by half."""
 ALERT_TURNS: Final = 20
 """A known hardware error is read again every so many turns."""
 
@@ -73,6 +88,10 @@ class ServoBus:
         self._empty = bytes(self._span.size)
         self._last_kind: tuple[tuple[int, ...], bool, bool] | None = None
         self._last_request = Request(b"")
+        self._watched_s = -math.inf
+        self._watches = 0
+        self._as_held: dict[int, dict[str, int]] = {}
+        """What each servo was set to when it took torque."""
         self.forget_faults()
 
     def forget_faults(self) -> None:
@@ -93,13 +112,26 @@ class ServoBus:
     def ask(
         self, register: reg.Register, ids: Iterable[int], wait_s: float | None = None
     ) -> Request:
-        """Return the request for the same register of several servos."""
-        wanted = tuple(ids)
-        address, size = register.address, register.size
-        if self.protocol is reg.Protocol.FEETECH:
-            return Request(feetech.sync_read(address, size, wanted), wanted, size, wait_s=wait_s)
-        packet = dynamixel.sync_read(address, size, wanted, self.fast)
-        return Request(packet, wanted, size, self.fast, wait_s)
+        """Return the request for the same register of several servos.
+
+        Its answers can't be mistaken for late ones. Where they could, nobody is asked.
+        """
+        wanted, more = tuple(ids), 0
+        if self.line.owed:
+            most = min(register.address, MORE_BYTES[self.protocol])
+            found = self.line.more_bytes(wanted, register.size, most)
+            if found is None:
+                return Request(b"", wanted, register.size)
+            more = found
+        address, size = register.address - more, register.size + more
+        is_feetech = self.protocol is reg.Protocol.FEETECH
+        packet = (
+            feetech.sync_read(address, size, wanted)
+            if is_feetech
+            else dynamixel.sync_read(address, size, wanted, self.fast)
+        )
+        fast = self.fast and not is_feetech
+        return Request(packet, wanted, size, fast, wait_s, skip=more, fresh=True)
 
     def store(self, servo_id: int, register: reg.Register, data: bytes) -> Request:
         """Return the request that writes one servo's register; it answers."""
@@ -126,17 +158,25 @@ class ServoBus:
         if order:
             answers = dict((yield self._ask_state(order)))
             if self.line.whole is not None:  # as nearly always
-                return self._all_well(self.line.whole, now_s)
+                whole = self.line.whole
+                if self.holding and now_s - self._watched_s >= WATCH_S:
+                    yield from self._watch(now_s)
+                return self._all_well(whole, now_s)
             again = [i for i in order if i not in answers and i not in self._silent]
             if again and answers.keys() != set(order):
                 # The first one missing may be the one that silences the others: ask it last.
                 answers |= yield self.ask(self._span, again[1:] + again[:1])
         self._note_silence(order, answers)
         yield from self._look_after(answers)
+        if self.holding and now_s - self._watched_s >= WATCH_S:
+            yield from self._watch(now_s)
         return self._state(answers, now_s)
 
     def _ask_state(self, order: tuple[int, ...]) -> Request:
         """Return the request for all of these servos' state; the same as last turn, mostly."""
+        if self.line.owed:
+            self._last_kind = None
+            return self.ask(self._span, order)
         at_ease = not (self._silent or self._errors or self._unchecked or self.rebooted)
         kind = (order, self.fast, at_ease)
         if kind != self._last_kind:
@@ -156,6 +196,8 @@ class ServoBus:
         state = self.decoder.decode(data)
         self.heard_s = [now_s] * len(self.ids)
         self._last = state.values
+        for servo_id in self.rebooted:
+            state.status[self.ids.index(servo_id)] |= REBOOTED
         return state
 
     def _order(self) -> tuple[int, ...]:
@@ -205,10 +247,65 @@ class ServoBus:
                 continue
             self._unchecked.discard(servo_id)
             if not reply.data[0] and servo_id in self.holding:
-                self.line.faults.of(servo_id).reboots += 1
-                self.rebooted.add(servo_id)
-                if self.revive:
-                    yield from self.set_up_again(servo_id)
+                yield from self._lost_hold(servo_id)
+
+    def _lost_hold(self, servo_id: int) -> Script[None]:
+        """Take note of a servo that should hold and doesn't."""
+        if servo_id in self.rebooted:
+            return
+        self.line.faults.of(servo_id).reboots += 1
+        self.rebooted.add(servo_id)
+        if self.revive:
+            yield from self.set_up_again(servo_id)
+
+    def _watch(self, now_s: float) -> Script[None]:
+        """Ask servos that should hold whether they do, with the settings that they had.
+
+        One that reboots quickly enough misses no question, and is limp all the same.
+        """
+        self._watched_s = now_s
+        spans = _WATCHED[self.protocol]
+        span = spans[self._watches % len(spans)]
+        self._watches += 1
+        for servo_id, found in (yield from self._settings_in(span)).items():
+            if servo_id in self.holding and not self._still_holds(servo_id, found):
+                yield from self._lost_hold(servo_id)
+
+    def _settings_in(self, span: reg.Register) -> Script[dict[int, dict[str, int]]]:
+        asked = [i for i in self.ids if i in self.holding and i not in self._silent]
+        answers = (yield self.ask(span, asked)) if asked else {}
+        names = [
+            (name, one)
+            for name, one in reg.TABLES[self.protocol].items()
+            if span.address <= one.address and one.end <= span.end
+        ]
+        return {
+            servo_id: {
+                name: int.from_bytes(
+                    reply.data[one.address - span.address : one.end - span.address], "little"
+                )
+                for name, one in names
+            }
+            for servo_id, reply in answers.items()
+            if reply.data
+        }
+
+    def _still_holds(self, servo_id: int, found: Mapping[str, int]) -> bool:
+        if found.get("Torque_Enable", 1) != 1:
+            return False
+        was = {} if self.revive else self._as_held.get(servo_id, {})
+        return all(
+            found[name] == was[name] if name in _AS_WAS else 2 * found[name] >= was[name]
+            for name in (*_AS_WAS, *_NO_LESS)
+            if name in found and name in was
+        )
+
+    def held_now(self, ids: Iterable[int]) -> Script[None]:
+        """Take note that these servos hold from now on, and with which settings."""
+        self.holding, self._as_held = set(ids), {}
+        for span in dict.fromkeys(_WATCHED[self.protocol]):
+            for servo_id, found in (yield from self._settings_in(span)).items():
+                self._as_held.setdefault(servo_id, {}).update(found)
 
     def set_up_again(self, servo_id: int) -> Script[bool]:
         """Write what a servo forgot and turn its torque on; return whether it took all of it."""
@@ -301,6 +398,7 @@ _FORGOTTEN: Final = {
         "Position_D_Gain",
         "Position_I_Gain",
         "Position_P_Gain",
+        "Goal_PWM",
         "Goal_Current",
         "Profile_Acceleration",
         "Profile_Velocity",

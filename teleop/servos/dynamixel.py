@@ -182,12 +182,17 @@ class Parser(FrameParser):
 
     Attributes:
         fast_size: data bytes of each servo in the fast reply that is expected, or None. A fast
-            reply is handed on as one status frame per servo, whole or as far as it came.
+            reply is handed on as one status frame per servo, whole or as far as it came; one of
+            another length is an earlier request's.
+        fast_count: servos that were asked for it, or None where that isn't known.
+        unexpected: fast replies of another length that came.
     """
 
     def __init__(self, max_frame_bytes: int = 1024) -> None:
         super().__init__(max_frame_bytes)
         self.fast_size: int | None = None
+        self.fast_count: int | None = None
+        self.unexpected = 0
 
     def _next(self) -> list[Frame] | None:
         buffer = self._buffer
@@ -226,6 +231,10 @@ class Parser(FrameParser):
         servo_id, code = buffer[4], buffer[7]
         params = bytes(buffer[8 : total - 2])
         if self.fast_size is not None and servo_id == BROADCAST_ID and code == Instruction.STATUS:
+            if not self._is_expected():
+                self.unexpected += 1
+                self._accept(total)
+                return []
             blocks = _fast_blocks(bytes(buffer[8:total]), self.fast_size)
             self._accept(total)
             return blocks
@@ -234,12 +243,20 @@ class Parser(FrameParser):
         self._accept(total)
         return [Frame(servo_id, code, params)]
 
+    def _is_expected(self) -> bool:
+        """Say whether the fast reply at the buffer's start is as long as the one asked for."""
+        length = self._buffer[5] | self._buffer[6] << 8
+        size, count = self.fast_size, self.fast_count
+        if size is None or count is None:
+            return size is not None
+        return length == 1 + count * (size + _FAST_OVERHEAD)
+
     def _salvage(self) -> list[Frame]:
         """Return the servos of a cut or damaged fast reply that came before the damage."""
         buffer, size = self._buffer, self.fast_size
         if size is None or not buffer.startswith(HEADER + bytes((BROADCAST_ID,))):
             return []
-        if len(buffer) < 8 or buffer[7] != Instruction.STATUS:
+        if len(buffer) < 8 or buffer[7] != Instruction.STATUS or not self._is_expected():
             return []
         step, end, crc = size + _FAST_OVERHEAD, 8, crc16(buffer[:8])
         while len(buffer) >= end + step:

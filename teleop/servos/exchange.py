@@ -4,10 +4,17 @@ What is done on a bus is a script: a generator that yields a `Request`, gets bac
 and may yield another. `run` drives the scripts of several buses at the same time, so that a
 leader and a follower cost one waiting time, not two. Every request has a deadline, so nothing
 that a bus does, or fails to do, can hang the caller.
+
+An answer that misses its deadline may still come, in the time of another request. It says whose it
+is and how long, but not what it answers. So it is remembered who still owes an answer of which
+length; an answer like that counts for nothing, and whoever wants the same again meanwhile asks for
+a few bytes more (`Line.more_bytes`), whose answer can't be mistaken for it. A late answer that is
+taken for a new one makes a stale position a fresh one, and a torque that was off one that is.
 """
 
 from __future__ import annotations
 
+import math
 import select
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -25,6 +32,9 @@ MIN_WAIT_S: Final = 0.006
 ordinary kernel may be late by a few."""
 MAX_WAIT_S: Final = 0.020
 """Most: an FTDI adapter without the low-latency flag keeps replies for 16 ms [s]."""
+LATE_S: Final = 0.5
+"""An answer is told from a later request's for this long [s]; far longer than a servo may be silent
+before the arm trips."""
 _PATIENCE: Final = 6.0
 """How many usual reply times are waited for."""
 _SLACK_BYTES: Final = 32
@@ -44,6 +54,8 @@ class Request:
         ids: who answers, in this order; nobody where empty.
         size: data bytes of each answer.
         fast: all answer in one packet (Dynamixel's fast sync read).
+        skip: so many bytes of each answer's data were only asked for to tell it from others.
+        fresh: the answer to the same packet sent earlier won't do.
         wait_s: how long to wait beyond what the bytes take [s]; as the bus needs where None.
         expected: what a bus that is well answers. Where just that comes, nothing is cut into
             frames: `Line.whole` has the data, and there are no answers.
@@ -55,6 +67,8 @@ class Request:
     fast: bool = False
     wait_s: float | None = None
     expected: Expected | None = None
+    skip: int = 0
+    fresh: bool = False
 
 
 class Line:
@@ -88,6 +102,12 @@ class Line:
         self._expected: Expected | None = None
         self._held = b""
         """What has come towards `_expected`."""
+        self.owed: dict[tuple[int, int], tuple[float, bytes]] = {}
+        """Answers that may still come: id and data bytes to when they were asked for, and how."""
+        self._heard_s: dict[int, float] = {}
+        """When that was sent which each servo answered last, while anything is owed [s]."""
+        self._foreign: set[tuple[int, int]] = set()
+        """Answers that can't be the present request's."""
 
     @property
     def wait_s(self) -> float:
@@ -104,6 +124,11 @@ class Line:
         self.request, self.answers, self.whole = request, {}, None
         self._expected, self._held = request.expected, b""
         expected = self._expect(request)
+        if self.owed:
+            self._recall(request)
+        if not request.packet:
+            self.deadline_s = 0.0
+            return
         try:
             if request.ids:
                 self.faults.stale_bytes += self.port.discard()
@@ -117,6 +142,42 @@ class Line:
         wait_s = self.wait_s if request.wait_s is None else request.wait_s
         self.deadline_s = self._sent_s + self._wire_s + wait_s
 
+    def more_bytes(self, ids: Sequence[int], size: int, most: int) -> int | None:
+        """Return by how many bytes a question must be longer for its answers to be known.
+
+        Args:
+            ids: who is asked.
+            size: data bytes that are wanted.
+            most: how many more may be asked for.
+
+        Returns:
+            0 where nothing is owed; None where any length might be mistaken.
+        """
+        owed, now_s = self.owed, time.monotonic()
+        best, best_s = None, math.inf
+        for more in range(most + 1) if owed else ():
+            asked = [(i, owed[i, size + more][0]) for i in ids if (i, size + more) in owed]
+            asked = [(i, sent_s) for i, sent_s in asked if now_s - sent_s < LATE_S]
+            if not asked:
+                return more
+            # A line keeps the order: who has answered a later question doesn't owe this one.
+            if all(self._heard_s.get(i, -math.inf) > sent_s for i, sent_s in asked):
+                newest_s = max(sent_s for _, sent_s in asked)
+                if newest_s < best_s:
+                    best, best_s = more, newest_s
+        return best if owed else 0
+
+    def _recall(self, request: Request) -> None:
+        """Find out which late answers would be taken for this request's."""
+        now_s = time.monotonic()
+        self.owed = {key: one for key, one in self.owed.items() if now_s - one[0] < LATE_S}
+        self._foreign = {
+            key
+            for key, (sent_s, packet) in self.owed.items()
+            if (request.fresh or packet != request.packet)
+            and self._heard_s.get(key[0], -math.inf) < sent_s
+        }
+
     def _expect(self, request: Request) -> int:
         """Prepare the parser; return how many bytes the answers take."""
         asked, parser = len(request.ids), self.parser
@@ -124,6 +185,7 @@ class Line:
             parser.max_frame_bytes = feetech.reply_bytes(request.size) + _SLACK_BYTES
             return asked * feetech.reply_bytes(request.size)
         parser.fast_size = request.size if request.fast else None
+        parser.fast_count = asked
         one, fast = dynamixel.reply_bytes(request.size), 0
         if request.fast:
             fast = dynamixel.fast_reply_bytes(request.size, asked)
@@ -163,15 +225,22 @@ class Line:
             self._held = b""
         if self.parser.waiting_bytes:
             self._take(self.parser.flush())
-        faults = self.faults
+        faults, request = self.faults, self.request
+        if self.owed:
+            self._heard_s.update(dict.fromkeys(self.answers, self._sent_s))
         if not self.complete:
             faults.timeouts += 1
-            for servo_id in self.request.ids:
+            for servo_id in request.ids:
                 if servo_id not in self.answers:
                     faults.of(servo_id).silent += 1
+                    if request.packet:
+                        self.owed[servo_id, request.size] = self._sent_s, request.packet
         if self.parser.corrupt_ids:
             faults.count_corrupt(self.parser.corrupt_ids)
             self.parser.corrupt_ids.clear()
+        if isinstance(self.parser, dynamixel.Parser):
+            faults.unasked += self.parser.unexpected
+            self.parser.unexpected = 0
         faults.garbage_bytes += self.parser.rejected_bytes - self._counted_bytes
         self._counted_bytes = self.parser.rejected_bytes
         return self.answers
@@ -182,9 +251,14 @@ class Line:
             reply = self._reply_of(frame)
             if reply is None:
                 continue  # an adapter that echoes what is sent
+            if self._foreign and (reply.id, len(reply.data)) in self._foreign:
+                self._foreign.discard((reply.id, len(reply.data)))
+                del self.owed[reply.id, len(reply.data)]
+                self.faults.of(reply.id).late += 1
+                continue
             known = reply.id in ids and reply.id not in answers
             if known and len(reply.data) == size and not reply.error:
-                answers[reply.id] = reply
+                answers[reply.id] = self._wanted(reply)
             else:
                 self._count(reply)
 
@@ -197,9 +271,14 @@ class Line:
             self.faults.of(reply.id).repeated += 1
         elif len(reply.data) == self.request.size or (refused and not reply.data):
             self.faults.of(reply.id).refused += refused
-            self.answers[reply.id] = reply
+            self.answers[reply.id] = self._wanted(reply)
         else:
             self.faults.of(reply.id).wrong_size += 1
+
+    def _wanted(self, reply: Reply) -> Reply:
+        """Return a reply without what was only asked for to know it by."""
+        skip = self.request.skip
+        return Reply(reply.id, reply.error, reply.data[skip:]) if skip else reply
 
     def _learn(self) -> None:
         """Follow how long answers usually take, so that waiting fits the adapter."""

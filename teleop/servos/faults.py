@@ -16,7 +16,8 @@ class ServoFaults:
         wrong_size: it answered with another number of bytes than asked for.
         refused: it answered that it won't.
         repeated: it answered twice.
-        reboots: it came back from silence with its torque off.
+        late: its answer came after its time and counted for nothing.
+        reboots: it was found without the torque or the settings that it had.
     """
 
     silent: int = 0
@@ -24,6 +25,7 @@ class ServoFaults:
     wrong_size: int = 0
     refused: int = 0
     repeated: int = 0
+    late: int = 0
     reboots: int = 0
 
     @property
@@ -40,7 +42,7 @@ class BusFaults:
         servos: by id.
         garbage_bytes: bytes that belong to no whole packet.
         corrupt: packets with a wrong checksum whose id belongs to no servo of the bus.
-        unasked: whole packets from an id that wasn't asked.
+        unasked: whole packets that answer nothing that was asked.
         stale_bytes: bytes that came after their time and were thrown away.
         timeouts: requests that ended without all their answers.
         io_errors: the port failed: unplugged, or it took nothing.

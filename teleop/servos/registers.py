@@ -36,6 +36,11 @@ class Register:
     address: int
     size: int
 
+    @property
+    def end(self) -> int:
+        """Address of the byte after it."""
+        return self.address + self.size
+
 
 DYNAMIXEL: Final[Mapping[str, Register]] = {
     "Model_Number": Register(0, 2),

@@ -71,8 +71,8 @@ def torque_on(bus: ServoBus) -> Script[tuple[int, ...]]:
             break
         left = yield from _where_not(bus, left, 1)
     if not left:
-        bus.holding = set(bus.ids)
         bus.rebooted.clear()
+        yield from bus.held_now(bus.ids)
     return left
 
 

@@ -296,6 +296,31 @@ def test_being_terminated_lets_go_of_what_is_held() -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+def test_a_closed_terminal_and_a_quit_let_go_too(number: signal.Signals) -> None:
+    """Ctrl-\\ ended the program with a core dump, and the arm stayed under torque."""
+    let_go = []
+
+    def work() -> int:
+        with contextlib.ExitStack() as held:
+            held.callback(let_go.append, "torque")
+            signal.raise_signal(number)
+        return 0
+
+    with pytest.raises(SystemExit) as caught:
+        cli.guard("", work)
+    assert (caught.value.code, let_go) == (128 + number, ["torque"])
+
+
+@pytest.mark.usefixtures("unlogged")
+def test_a_plug_in_that_ends_the_program_is_no_success() -> None:
+    def run(_: object) -> int:
+        raise SystemExit(0)
+
+    with pytest.raises(GaploopError, match=r"sys\.exit"):
+        cli._run("some", command(run), SomeConfig, [])
+
+
 @pytest.mark.usefixtures("unlogged")
 @pytest.mark.parametrize("code", [0, 1, 3])
 def test_the_commands_answer_is_the_exit_code(code: int) -> None:

@@ -131,8 +131,8 @@ def test_what_is_lost_and_the_next_key_are_said() -> None:
         (0b1000000, "dynamixel", "0x40"),
         (NO_REPLY | 1, "feetech", "silent"),
         (1, "", "bit 0"),
-        (REBOOTED, "feetech", "lost power"),
-        (REBOOTED | 4, "dynamixel", "lost power, overheating"),
+        (REBOOTED, "feetech", "lost power or torque"),
+        (REBOOTED | 4, "dynamixel", "lost power or torque, overheating"),
     ],
 )
 def test_status_bits_in_words(bits: int, protocol: str, says: str) -> None:

@@ -493,6 +493,54 @@ def test_the_interpreter_is_as_it_was_when_the_loop_is_over() -> None:
     assert (sys.getswitchinterval(), gc.isenabled(), gc.get_freeze_count()) == before
 
 
+@pytest.mark.parametrize("exits", [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException])
+@pytest.mark.parametrize("where", ["read", "send", "leader", "camera", "frame"])
+def test_who_tries_to_end_the_program_is_a_broken_device(
+    where: str, exits: type[BaseException]
+) -> None:
+    """A plug-in's sys.exit() ended the loop's thread without a word, and the program with 0."""
+    arm, driver, camera = Arm(), Driver(), Camera()
+    arm.q = np.zeros(2)
+
+    def end(*_: object) -> None:
+        raise exits(0)
+
+    who = {"read": arm, "send": arm, "leader": driver, "camera": camera, "frame": None}[where]
+    name = {"leader": "read", "camera": "frame"}.get(where, where)
+    control = ControlThread(
+        arm,
+        driver,
+        SafetyFilter(SafetyLimits(), arm.joint_limits_rad, RATES.period_s),
+        RATES,
+        cameras=[camera],
+        on_frame=[end] if who is None else (),
+    )
+    with control:
+        if where == "read":  # the first is the loop's own start
+            arm.after = 3
+        if who is not None:
+            setattr(who, name, end)
+        control._loop._gate.read = arm.read  # as it was made before
+        control.start()
+        assert control.wait(SOON_S)
+        with pytest.raises(DeviceError, match=exits.__name__):
+            control.finish()
+    assert not arm.torque
+
+
+def test_a_subscriber_that_tries_to_end_the_program_is_dropped() -> None:
+    class Ends:
+        def tick(self, tick: Tick) -> None:
+            raise SystemExit(tick.t_s)
+
+    control = thread(Arm(), sinks=(Ends(),))
+    with control:
+        control.start()
+        until(lambda: control.snapshot().faults != ())
+        assert "SystemExit" in control.snapshot().faults[0]
+        assert control.alive
+
+
 PROGRAM = """
 import sys, time
 from pathlib import Path
@@ -535,6 +583,8 @@ sys.exit(128 + came[0])
         ("one", [signal.SIGTERM]),
         ("one", [signal.SIGINT]),
         ("one", [signal.SIGHUP]),
+        ("one", [signal.SIGQUIT]),  # Ctrl-\\
+        ("one", [signal.SIGTSTP]),  # Ctrl-Z
         ("two", [signal.SIGINT, signal.SIGINT]),
         ("two", [signal.SIGTERM, signal.SIGINT]),
         ("dies", []),

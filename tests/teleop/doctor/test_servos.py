@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 
 import pytest
 
-from gaploop.teleop.doctor import servos
+from gaploop.teleop.doctor import calibrations, servos
 from gaploop.teleop.doctor.finding import Finding, Level
 from gaploop.teleop.emulator import EmulatedBus, koch, openmanipulator, so101
 from gaploop.teleop.emulator.arms import ArmPlan
@@ -104,3 +106,45 @@ def test_a_port_that_is_gone_is_one_finding() -> None:
     (gone,) = servos.look(path)
     assert gone.level is Level.FAIL
     assert "\n" not in gone.found
+
+
+def folder_of(root: Path, plan: ArmPlan, arm: str) -> Path:
+    """Write the calibration file of an arm where LeRobot looks for it."""
+    file = root / "robots" / arm / "f.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(plan.calibration()))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("", ""),
+        ("straddles", "elbow_flex: its range 0 to 4095 runs across the encoder's end"),
+        ("saturated", "elbow_flex: its homing offset 2047 was cut"),
+        ("differs", "elbow_flex: homing_offset 238 in the motor, 88 in the file"),
+    ],
+)
+def test_the_calibration_in_the_motors(fault: str, says: str, tmp_path: Path) -> None:
+    plan = so101()
+    if fault:
+        plan = plan.with_calibration_fault("elbow_flex", fault)
+    folder = folder_of(tmp_path, plan, "so_follower")
+    with EmulatedBus.start(plan=plan.calibrated()) as bus:
+        found = [f for f in servos.look(bus.port, folder) if "calibration" in f.data]
+    failed = [f for f in found if f.level is Level.FAIL]
+    assert ["holds the calibration of so_follower 'f'" in f.found for f in found].count(True) == (
+        fault != "differs"
+    )
+    assert len(failed) == bool(fault)
+    if failed:
+        assert says in failed[0].found
+        assert "lerobot-calibrate" in failed[0].mend
+    in_files = [f for f in calibrations.look(folder) if f.level is Level.FAIL]
+    assert len(in_files) == (fault in ("straddles", "saturated"))
+
+
+def test_a_file_of_another_arm_is_not_compared(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, openmanipulator(), "omx_follower")
+    with EmulatedBus.start("so101") as bus:
+        assert not [f for f in servos.look(bus.port, folder) if "calibration" in f.data]

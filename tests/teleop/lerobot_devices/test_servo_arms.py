@@ -15,6 +15,7 @@ from emulated_arms import Emulated, calibration_folder, emulated
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import NO_REPLY, REBOOTED, FloatArray, FollowerState, SafeCommand
 from gaploop.teleop.emulator import EmulatedBus, so101
+from gaploop.teleop.emulator.faults import Fault
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower, ServoLeader
 
@@ -282,3 +283,68 @@ def test_a_bimanual_pair_moves_both_arms_in_one_exchange(tmp_path: Path) -> None
             follower.close()
         assert not any(torques(left).values())
         assert not any(on for i, on in torques(right).items() if i != 1)
+
+
+@pytest.mark.parametrize("model", ["so101", "koch"])
+def test_a_servo_that_restarts_in_an_instant_is_noticed(model: str, tmp_path: Path) -> None:
+    """It answered on, limp, and was noticed after 6.7 s.
+
+    A Feetech servo even takes its torque again with the next goal, but without its settings.
+    """
+    with emulated(model, "follower", tmp_path) as arm, follower_of(arm) as follower:
+        follower.torque_on()
+        q_rad = good_read(follower).position_rad
+        for _ in range(3):
+            hold(follower, q_rad)
+            assert not (follower.read().status & ~NO_REPLY).any()
+        arm.bus.faults.add(Fault("reboot", id=3))
+
+        def noticed() -> bool:
+            hold(follower, q_rad)
+            status = follower.read().status
+            assert not (status[[0, 1, 3, 4, 5]] & REBOOTED).any()
+            return bool(status[2] & REBOOTED)
+
+        until(noticed)
+        assert follower.faults()["elbow_flex"]["reboots"] == 1
+        assert not (follower.read().status[2] & NO_REPLY)  # it never missed a question
+
+
+@pytest.mark.parametrize("model", ["so101", "koch"])
+def test_answers_that_come_late_are_no_answers(model: str, tmp_path: Path) -> None:
+    """Answers 30 ms late counted for the next request: 42 of 44 reads were taken for fresh."""
+    with emulated(model, "follower", tmp_path) as arm, follower_of(arm) as follower:
+        good_read(follower)
+        arm.bus.faults.slow(0.05)
+        follower.read()  # its answer may be under way already
+        for _ in range(20):
+            assert (follower.read().status & NO_REPLY).all()
+        arm.bus.faults.clear()
+        until(lambda: not follower.read().status.any())
+
+
+@pytest.mark.parametrize("slip_ticks", [2047, 3000])
+def test_a_leaders_encoder_that_begins_again_does_not_swing_the_follower(
+    slip_ticks: int, tmp_path: Path
+) -> None:
+    """A wrist turned past 4095 asked for the other end of its range, 340 degrees away."""
+    with (
+        emulated("so101", "follower", tmp_path) as arm,
+        emulated("so101", "leader", tmp_path, hand="still") as led,
+        follower_of(arm) as follower,
+    ):
+        leader = make_leader(led.config, follower)
+        high = follower.joint_limits_rad[4][1]
+        seen = []
+        for ticks in range(0, slip_ticks, 150):  # the wrist is turned on and on
+            led.bus.faults.clear()
+            led.bus.faults.add(Fault("slip", id=5, value=ticks))
+            for _ in range(50):
+                sample = leader.read(0.0)
+                if sample.state is not None and not (sample.state.status & NO_REPLY).any():
+                    break
+            seen.append(sample.q_rad[4])
+        assert (np.diff(seen) > 0).all()
+        assert seen[-1] - seen[0] > 0.9 * slip_ticks * 2 * np.pi / 4096 - 0.25
+        assert seen[-1] > high or slip_ticks < 2048
+        leader.close()

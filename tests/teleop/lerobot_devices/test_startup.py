@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from emulated_arms import PLANS as PLANS_OF
 from emulated_arms import calibration_folder, config_of, emulated
 
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
@@ -217,3 +218,34 @@ def test_a_stall_makes_no_servo_missing_or_doubled(
         follower = make_follower(arm.config)
         thread.join()
         follower.close()
+
+
+@pytest.mark.parametrize("role", ["follower", "leader"])
+@pytest.mark.parametrize("model", ["so101", "koch", "openmanipulator"])
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("straddles", "elbow_flex: its range 0 to 4095 runs across the encoder's end"),
+        ("saturated", "elbow_flex: its homing offset"),
+        ("differs", "elbow_flex: homing_offset"),
+    ],
+)
+def test_a_calibration_that_cannot_be_driven_with(
+    fault: str, words: str, model: str, role: str, tmp_path: Path
+) -> None:
+    """Ranges over the encoder's end and offsets that were cut were driven with all the same."""
+    plan = PLANS_OF[model](role).with_calibration_fault("elbow_flex", fault)
+    with emulated(model, role, tmp_path, plan=plan.calibrated()) as arm:
+        calibration_folder(tmp_path, role, plan.calibration())
+        if fault == "straddles" and model == "openmanipulator":
+            return  # all of its joints are calibrated to the whole turn
+        with emulated(model, "follower", tmp_path / "good") as good:
+            if role == "follower":
+                text = said(lambda: make_follower(arm.config))
+            else:
+                follower = make_follower(good.config)
+                text = said(lambda: make_leader(arm.config, follower))
+                follower.close()
+        assert words in text
+        assert "lerobot-calibrate --" in text
+        assert limp(arm.bus)

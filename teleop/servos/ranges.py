@@ -1,0 +1,119 @@
+"""Is an arm's calibration one that can be driven with? What is wrong with it, in words.
+
+A servo's encoder counts 0 to 4095 and begins again. A joint whose travel runs across that place
+shows a jump of a whole turn in the middle of a motion, and a calibration that was swept over it has
+the whole turn as its range: the safety filter's limits are then no limits, and every angle is
+measured from the wrong middle. A homing offset that didn't fit its register was cut, with the same
+result. LeRobot writes and uses both without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gaploop.teleop.servos.registers import TICKS_PER_TURN, Protocol
+
+WHOLE_TURN_TICKS: Final = 3900
+"""A range this wide is a whole turn: no joint of these arms with an end stop comes near it."""
+FULL_TURN: Final[Mapping[str, frozenset[str] | None]] = {
+    "so100": frozenset({"wrist_roll"}),
+    "so101": frozenset({"wrist_roll"}),
+    "so": frozenset({"wrist_roll"}),
+    "lekiwi": frozenset(
+        {"arm_wrist_roll", "base_left_wheel", "base_back_wheel", "base_right_wheel"}
+    ),
+    "koch": frozenset({"shoulder_pan", "wrist_roll"}),
+    "omx": None,
+}
+"""Joints that LeRobot calibrates to a whole turn, by the first word of the arm's type; None:
+all."""
+FEETECH_MOST: Final = 2047
+"""Feetech keeps a homing offset in 11 bits and a sign; LeRobot's half-turn homing may want more."""
+DYNAMIXEL_MOST: Final = 1_044_479
+DYNAMIXEL_POSITION_MODE: Final = 3
+DYNAMIXEL_POSITION_MOST: Final = 1024
+"""A homing offset beyond this has no effect in position mode (e-manual, "Homing Offset")."""
+
+
+@dataclass(frozen=True)
+class MotorRange:
+    """One motor's calibration, as LeRobot writes it to the motor and to its file.
+
+    Attributes:
+        homing_offset: added to or taken from what the encoder shows [ticks].
+        range_min: lower end [ticks].
+        range_max: upper end [ticks].
+    """
+
+    homing_offset: int
+    range_min: int
+    range_max: int
+
+    @classmethod
+    def of(cls, motor: Any) -> MotorRange:
+        """Return the same of a LeRobot `MotorCalibration` or a file's mapping.
+
+        Raises:
+            KeyError: a field is missing.
+            TypeError: a field isn't a whole number.
+        """
+        names = ("homing_offset", "range_min", "range_max")
+        found = [motor[n] if isinstance(motor, Mapping) else getattr(motor, n) for n in names]
+        for name, value in zip(names, found, strict=True):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be a whole number, got {value!r}")
+        return cls(*found)
+
+
+def turns_freely(arm: str, joint: str) -> bool:
+    """Say whether a joint has no end stop, or nobody knows.
+
+    Args:
+        arm: LeRobot's type or class name of the device, such as `so101_follower` or `so_leader`.
+        joint: the motor's name.
+    """
+    kind = arm.partition("_")[0]
+    if kind not in FULL_TURN:
+        return True
+    free = FULL_TURN[kind]
+    return free is None or joint in free
+
+
+def unusable(
+    protocol: Protocol, arm: str, motors: Mapping[str, MotorRange], modes: Mapping[str, int]
+) -> Iterator[str]:
+    """Yield what keeps a calibration from being driven with, a line for each motor.
+
+    Args:
+        protocol: what the servos speak.
+        arm: LeRobot's type or class name of the device.
+        motors: motor to its calibration.
+        modes: motor to its Operating Mode, as far as it is known.
+    """
+    last = TICKS_PER_TURN - 1
+    most = FEETECH_MOST if protocol is Protocol.FEETECH else DYNAMIXEL_MOST
+    for name, motor in motors.items():
+        low, high, offset = motor.range_min, motor.range_max, motor.homing_offset
+        is_wide = high - low >= WHOLE_TURN_TICKS and not turns_freely(arm, name)
+        is_across = protocol is Protocol.FEETECH and not 0 <= low < high <= last
+        if low >= high and protocol is not Protocol.FEETECH:
+            yield f"{name}: its range {low} to {high} is empty"
+        elif is_wide or is_across:
+            yield f"{name}: its range {low} to {high} runs across the encoder's end"
+        in_position_mode = modes.get(name) == DYNAMIXEL_POSITION_MODE
+        limit = (
+            DYNAMIXEL_POSITION_MOST
+            if protocol is Protocol.DYNAMIXEL and in_position_mode
+            else most - 1
+        )
+        if abs(offset) > limit:
+            yield f"{name}: its homing offset {offset} was cut to what the servo can hold"
+
+
+FIX: Final = (
+    "Calibrate it anew, every joint in the middle of its travel at the first ENTER; if it comes "
+    "back, mount that joint's horn turned by a quarter"
+)
+"""What to do about it."""

@@ -1,0 +1,186 @@
+"""Every class that LeRobot offers is connected by the signature that it has."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gaploop.core.clock import ManualClock
+from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.station import Station
+from gaploop.core.types import SafeCommand
+from gaploop.scripts._devices import registries
+from gaploop.teleop.lerobot_devices import make_follower, make_leader
+from gaploop.teleop.lerobot_devices.faults import connect, is_uncalibrated
+from gaploop.teleop.lerobot_devices.generic import GenericFollower
+
+ZMQ = pytest.importorskip("zmq")
+
+
+def subclasses(base: type) -> Iterator[type]:
+    for one in base.__subclasses__():
+        yield one
+        yield from subclasses(one)
+
+
+def device_classes() -> list[type]:
+    """Return every robot and teleoperator class, third parties' and this project's included."""
+    from lerobot.robots.robot import Robot
+    from lerobot.teleoperators.teleoperator import Teleoperator
+
+    for registry in registries():
+        for config in registry.get_known_choices().values():  # type: ignore[attr-defined]
+            package = config.__module__.rpartition(".")[0]
+            for name in (package, config.__module__):
+                try:
+                    __import__(name)
+                except ImportError:
+                    continue
+    return sorted({*subclasses(Robot), *subclasses(Teleoperator)}, key=lambda c: c.__name__)
+
+
+def test_every_class_of_the_registry_is_connected_without_calibrating() -> None:
+    """`connect(calibrate=False)` was a TypeError for the LeKiwi client, the phone, keyboard_ee."""
+    classes = device_classes()
+    names = {one.__name__ for one in classes}
+    assert {"SOFollower", "LeKiwiClient", "Phone", "KeyboardEndEffectorTeleop"} <= names
+    for one in classes:
+        signature = inspect.signature(one.connect)  # type: ignore[attr-defined]
+        given: dict[str, Any] = {}
+
+        def called(*arguments: Any, s: Any = signature, g: Any = given, **options: Any) -> None:
+            s.bind(None, *arguments, **options)  # raises what a real call would
+            g.update(options, called=True)
+
+        own = list(signature.parameters.values())[1:]
+        called.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+        connect(SimpleNamespace(connect=called))
+        has_it = "calibrate" in signature.parameters
+        assert given == ({"calibrate": False} if has_it else {}) | {"called": True}, one
+
+
+@pytest.mark.parametrize(
+    ("says", "uncalibrated"),
+    [(True, False), (False, True), (None, False), (lambda: True, False), (lambda: False, True)],
+)
+def test_only_who_says_no_is_uncalibrated(says: object, uncalibrated: bool) -> None:
+    assert is_uncalibrated(SimpleNamespace(is_calibrated=says)) == uncalibrated
+    assert not is_uncalibrated(SimpleNamespace())
+
+
+class Host:
+    """What runs on a LeKiwi: says where it is, and hears where it should be."""
+
+    KEYS = (
+        *(f"arm_{j}.pos" for j in ("shoulder_pan", "shoulder_lift", "elbow_flex")),
+        *(f"arm_{j}.pos" for j in ("wrist_flex", "wrist_roll", "gripper")),
+        *("x.vel", "y.vel", "theta.vel"),
+    )
+
+    def __init__(self) -> None:
+        context = ZMQ.Context()
+        self.out, self.inn = context.socket(ZMQ.PUSH), context.socket(ZMQ.PULL)
+        self.ports = [s.bind_to_random_port("tcp://127.0.0.1") for s in (self.inn, self.out)]
+        self.at = dict.fromkeys(self.KEYS, 5.0)
+        self.heard: dict[str, float] = {}
+        self.over = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def _serve(self) -> None:
+        while not self.over.wait(0.005):
+            with contextlib.suppress(ZMQ.Again):
+                self.out.send_multipart([json.dumps({**self.at, "_cams": []}).encode()], 1)
+            while self.inn.poll(0):
+                self.heard = json.loads(self.inn.recv())
+
+    def __enter__(self) -> Host:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self._thread.join()
+        for socket in (self.out, self.inn):
+            socket.close(0)
+
+
+def lekiwi(host: Host, tmp_path: Any) -> GenericFollower:
+    from lerobot.robots.lekiwi import LeKiwiClientConfig
+
+    config = LeKiwiClientConfig(
+        remote_ip="127.0.0.1",
+        port_zmq_cmd=host.ports[0],
+        port_zmq_observations=host.ports[1],
+        calibration_dir=tmp_path,
+        cameras={},
+        id="kiwi",
+    )
+    follower = make_follower(config, Station(name="test"), ManualClock(1.0))
+    assert isinstance(follower, GenericFollower)
+    return follower
+
+
+def test_a_lekiwi_follows_with_its_arm_and_its_base_stands_still(tmp_path: Any) -> None:
+    with Host() as host:
+        follower = lekiwi(host, tmp_path)
+        assert follower.joint_names[:2] == ("shoulder_pan", "shoulder_lift")  # as its leader's
+        assert len(follower.joint_names) == 6
+        np.testing.assert_allclose(np.degrees(follower.read().position_rad), 5.0)
+        follower.torque_on()
+        goal = np.radians([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+        end_s = time.monotonic() + 20.0
+        while host.heard.get("arm_gripper.pos") != pytest.approx(6.0):
+            follower.send(SafeCommand(goal, goal))
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        assert host.heard["arm_shoulder_pan.pos"] == pytest.approx(1.0)
+        assert {host.heard[key] for key in ("x.vel", "y.vel", "theta.vel")} == {0.0}
+        follower.close()
+
+
+def test_a_teleoperator_of_the_tool_is_refused_in_one_line(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lerobot.teleoperators.keyboard import KeyboardEndEffectorTeleop
+    from lerobot.teleoperators.keyboard.configuration_keyboard import (
+        KeyboardEndEffectorTeleopConfig,
+    )
+
+    # Its connect() listens to this machine's keyboard.
+    monkeypatch.setattr(KeyboardEndEffectorTeleop, "connect", lambda _: None)
+    monkeypatch.setattr(KeyboardEndEffectorTeleop, "is_calibrated", None)
+    with Host() as host:
+        follower = lekiwi(host, tmp_path)
+        with pytest.raises(UnusableInputError, match=r"keyboard_ee gives .*delta_x.*keyboard"):
+            make_leader(KeyboardEndEffectorTeleopConfig(id="k", calibration_dir=tmp_path), follower)
+        follower.close()
+
+
+def test_a_plug_in_that_calls_exit_is_a_broken_device(tmp_path: Any) -> None:
+    """sys.exit() in a class's connect() ended the program with exit code 0."""
+    from plugin_devices.config import PluginArmConfig
+
+    from gaploop.teleop.lerobot_devices import make
+
+    def ends(*_: object) -> None:
+        raise SystemExit(0)
+
+    device = SimpleNamespace(name="ends", connect=ends, disconnect=ends)
+    with pytest.raises(DeviceError, match="end the program"), make._connected(device):
+        raise AssertionError("never connected")
+    follower = make_follower(
+        PluginArmConfig(id="x", calibration_dir=tmp_path), Station(name="t"), ManualClock(0.0)
+    )
+    assert isinstance(follower, GenericFollower)
+    follower.device.get_observation = ends
+    assert follower.read().status.all()
+    assert follower.fault_counts()["failed reads"] == 1
