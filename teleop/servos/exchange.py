@@ -88,6 +88,9 @@ class Line:
         self._expected: Expected | None = None
         self._held = b""
         """What has come towards `_expected`."""
+        self._failed = False
+        self._missing: set[int] = set()
+        """Servos that didn't answer when they were asked last."""
 
     @property
     def wait_s(self) -> float:
@@ -109,8 +112,7 @@ class Line:
                 self.faults.stale_bytes += self.port.discard()
             self.port.write(request.packet)
         except OSError:
-            self.faults.io_errors += 1
-            self.deadline_s = 0.0
+            self._fail()
             return
         self._sent_s = time.monotonic()
         self._wire_s = (len(request.packet) + expected) * self.port.byte_s
@@ -137,8 +139,7 @@ class Line:
         except OSError:
             data = b""
         if not data:  # readable without bytes: unplugged, or the other end has closed
-            self.faults.io_errors += 1
-            self.deadline_s = 0.0
+            self._fail()
             return
         expected = self._expected
         if expected is not None:
@@ -156,6 +157,12 @@ class Line:
         if self.complete:
             self._learn()
 
+    def _fail(self) -> None:
+        """The port failed: that ends the request, and counts once until an answer comes."""
+        self.faults.io_errors += not self._failed
+        self._failed = True
+        self.deadline_s = 0.0
+
     def end(self) -> Answers:
         """Close the request: save what can be saved, count what is missing."""
         if self._held:
@@ -164,11 +171,15 @@ class Line:
         if self.parser.waiting_bytes:
             self._take(self.parser.flush())
         faults = self.faults
-        if not self.complete:
-            faults.timeouts += 1
-            for servo_id in self.request.ids:
-                if servo_id not in self.answers:
-                    faults.of(servo_id).silent += 1
+        if self.complete:
+            self._missing.difference_update(self.request.ids)
+            self._failed = self._failed and not self.request.ids
+        else:
+            missing = {i for i in self.request.ids if i not in self.answers}
+            faults.timeouts += not missing <= self._missing
+            for servo_id in missing - self._missing:
+                faults.of(servo_id).silent += 1
+            self._missing = (self._missing - set(self.request.ids)) | missing
         if self.parser.corrupt_ids:
             faults.count_corrupt(self.parser.corrupt_ids)
             self.parser.corrupt_ids.clear()

@@ -12,7 +12,7 @@ import pytest
 
 from gaploop.collect.operator.attended import Operator
 from gaploop.collect.operator.book import LabelBook, known_takes
-from gaploop.collect.operator.commands import Command, KeyMap
+from gaploop.collect.operator.commands import HELD_S, Command, KeyMap
 from gaploop.collect.operator.console import Console, Quotas, Safety
 from gaploop.collect.operator.seen import Loop, SetUp
 from gaploop.collect.operator.state import Stage, Timing
@@ -263,6 +263,8 @@ def test_a_trip_is_cleared_by_two_presses_and_the_e_stop_works_at_any_time() -> 
     assert console.seen().state.stage is Stage.READY
     now[0] = 15.0
     console.key("c")
+    now[0] += 2 * HELD_S
+    console.seen()
     assert done == ["estop", "clear"]
     tripped[0] = ""
     assert not console.seen().state.blocked
