@@ -18,6 +18,7 @@ from gaploop.scripts._arms import EMBEDDED, EXPERT, station_for
 from gaploop.scripts._campaign import Campaign, require_consents, setting_up
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_options, check_targets
+from gaploop.scripts._record_publish import STOPPING
 from gaploop.scripts._record_report import tell_end
 from gaploop.scripts._signals import stoppable
 
@@ -183,7 +184,7 @@ def run(config: Any) -> int:
     else:
         make_rig, make_leader = _wire(config, make_policy)
         check_targets(make_rig, quotas, root, journal)
-        with stoppable() as stopped:
+        with stoppable(STOPPING) as stopped:
             end, published = _record(config, root, quotas, make_rig, make_leader, spec, stopped)
     evidence = _evidence(config, station, plan)
     pushed = push_after(config.dataset, root, config.consents, stopped)
