@@ -227,7 +227,11 @@ class Session:
         wanted = sum(quota.takes for quota in job.quotas)
         if job.campaign is None:
             counted = self._held + sum(
-                campaign_log.counts(job.spec.kind, self._console.outcome(r.uid, r.outcome))
+                campaign_log.counts(
+                    job.spec.kind,
+                    self._console.outcome(r.uid, r.outcome),
+                    self._console.taken_back(r.uid),
+                )
                 for r in self._results
             )
             self._lacking = max(0, wanted - counted)

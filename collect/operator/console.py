@@ -314,6 +314,11 @@ class Console:
         with self._changed:
             return self._book.outcome(uid, sealed)
 
+    def taken_back(self, uid: str) -> bool:
+        """Whether what was said of a take was taken back, and nothing has been said since."""
+        with self._changed:
+            return self._book.taken_back(uid)
+
     def finish(self, lacks: Callable[[], bool]) -> bool:
         """Everything is recorded: wait until the operator has seen it, labels being his to mend.
 
@@ -351,7 +356,9 @@ class Console:
             self._play(Sound.ALARM)
         if not tripped:
             self._twice.forget()
-        elif self._twice.confirmed():
+        if self._tripped and (loop.found or not tripped):
+            self._note = ""  # it said what to do about that
+        if tripped and self._twice.confirmed():
             self._note = ""
             self.safety.clear()
         self._tripped = tripped
@@ -384,7 +391,12 @@ class Console:
             uid = self._book.undo()
             number = self._numbers.get(uid)
             take = f"take {number}" if number else "an earlier take"
-            self.note(f"Taken back: the last label of {take}." if uid else "Nothing to take back.")
+            if not uid:
+                self.note("Nothing to take back.")
+            elif self._book.taken_back(uid):
+                self.note(f"Taken back: {take} has no label now. It counts once it has one.")
+            else:
+                self.note(f"Taken back: the last label of {take}.")
         if act.deed in (Deed.LABEL, Deed.UNDO):
             self.labelled += 1
             self.on_label()
