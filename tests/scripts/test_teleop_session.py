@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gaploop.collect.operator.commands import HELD_S
+from gaploop.core.limits import SafetyLimits
 from gaploop.core.station import Station
 from gaploop.core.types import SafetyReason
 from gaploop.scripts import _arms
@@ -241,3 +242,47 @@ def test_what_is_lost_without_an_operator_ends_it_and_is_told(role: str, rig: An
     assert role in ended.failed
     assert ("Switch the arm's power off" in ended.failed) is (role == "follower")
     assert role == "follower" or limp(follower)
+
+
+def test_a_space_while_a_lost_device_is_looked_for_takes_the_first_press_back(rig: Any) -> None:
+    """Only c and q were looked at there: a space between two presses of c let the arm go on."""
+    follower, _, connect = rig
+    operator = Operator(
+        (Mode.RUNNING, "", follower.faults.unplug),
+        (Mode.LOST, "follower", follower.faults.clear),
+        (Mode.READY, "answers again", "c"),
+        (Mode.READY, "Press it again", "space"),
+        (Mode.READY, "", "c"),
+        (Mode.READY, "Press it again", "q"),
+    )
+    ended = drive(connect, operator)
+    assert (ended.why, ended.reconnected) == ("quit", 0)
+    assert limp(follower)
+
+
+def test_clearing_while_the_arm_still_holds_says_when_it_can_be_cleared(rig: Any) -> None:
+    """A station that holds for seconds after a trip: c was ignored for as long, without a word."""
+    _, _, connect = rig
+    operator = Operator(
+        (Mode.RUNNING, "", "space"),
+        (Mode.TRIPPED, "", "c"),
+        (Mode.TRIPPED, "Press it again", "q"),
+    )
+    station = Station(name="bench", safety=SafetyLimits(torque_off_s=1.5))
+    session = Session(connect, station, Rates(HZ, HZ), operator, operator.show, math.inf, [])
+    assert session.run(connect()).why == "quit"
+    held = [p.note for p in operator.seen if p.mode is Mode.TRIPPED and p.torque]
+    assert any("goes limp" in note for note in held)
+
+
+def test_a_leaver_isnt_kept_by_what_doesnt_answer(rig: Any) -> None:
+    """After q the torque of a servo without power couldn't be confirmed: it was waited for."""
+    follower, _, connect = rig
+    operator = Operator(
+        (Mode.RUNNING, "", lambda: follower.faults.vanish(3)), (Mode.RUNNING, "", "q")
+    )
+    station = Station(name="bench", safety=SafetyLimits(lost_servo_s=60.0))
+    session = Session(connect, station, Rates(HZ, HZ), operator, operator.show, math.inf, [])
+    ended = session.run(connect())
+    assert ended.why == "quit"
+    assert "elbow_flex" in ended.failed
