@@ -158,6 +158,8 @@ class ArmRig:
 
     def _after_trip(self, tripped: SafetyReason) -> str:
         words = f"The arm is limp after a safety trip ({say_reasons(tripped)})."
+        if unconfirmed := self.control.snapshot().unconfirmed:
+            words = f"The arm has tripped ({say_reasons(tripped)}). {unconfirmed}"
         if not self._is_watched and self.rig.station.domain is Domain.REAL:
             raise DeviceError(
                 f"{words} Nobody is there to clear it: see to its cause, then go on with the same "

@@ -84,11 +84,20 @@ class CampaignProgress:
         return sum(s.wanted for s in self.setups)
 
 
-def counts(kind: TakeKind, outcome: Outcome) -> bool:
-    """Say whether a sealed take counts: a rollout always, a demonstration unless it failed."""
+def counts(kind: TakeKind, outcome: Outcome, taken_back: bool = False) -> bool:
+    """Say whether a sealed take counts: a rollout always, a demonstration unless it failed.
+
+    Args:
+        kind: what it is for.
+        outcome: as it stands.
+        taken_back: it had a label, which was taken back: a demonstration counts once it has one
+            again. One that was passed over counts.
+    """
     if outcome in (Outcome.DISCARDED, Outcome.INTERRUPTED):
         return False
-    return kind is not TakeKind.DEMONSTRATION or outcome is not Outcome.FAILURE
+    if kind is not TakeKind.DEMONSTRATION:
+        return True
+    return outcome is not Outcome.FAILURE and not taken_back
 
 
 def sealed_takes(journal: Path, kind: TakeKind) -> Iterator[LoggedTake]:
@@ -97,8 +106,10 @@ def sealed_takes(journal: Path, kind: TakeKind) -> Iterator[LoggedTake]:
     for folder in journal_format.take_folders(journal):
         info, end = journal_format.read_header(folder).info, journal_format.read_end(folder)
         if end is not None and info.kind is kind:
-            outcome = Outcome(said.get(info.uid, {}).get("outcome", end.outcome))
-            yield LoggedTake(info, counts(kind, outcome), end.frames / info.fps)
+            label = said.get(info.uid, {}).get("outcome")
+            outcome = end.outcome if label is None else Outcome(label)
+            taken_back = label is not None and outcome is Outcome.UNLABELLED
+            yield LoggedTake(info, counts(kind, outcome, taken_back), end.frames / info.fps)
 
 
 def held(

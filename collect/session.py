@@ -169,7 +169,8 @@ class _Session:
             self._publish_if_due()
 
     def _counts(self, result: TakeResult) -> bool:
-        return campaign_log.counts(self.spec.kind, self.attendant.outcome(result))
+        outcome, taken_back = self.attendant.outcome(result), self.attendant.taken_back(result)
+        return campaign_log.counts(self.spec.kind, outcome, taken_back)
 
     def _sealed(self, first: int) -> int:
         """Return how many sealed takes count, from the result at `first` on."""

@@ -32,6 +32,8 @@ SUCCESS_HELD_S: Final = 0.3
 """A rollout ends once success has held this long [s]: long enough for a thing to fall over."""
 TRIP_SHOWN_S: Final = 0.5
 """A take goes on this long [s] after a safety trip, so that the record shows what came of it."""
+TIME_RAN_OUT: Final = "time ran out"
+"""Why a take ended that nothing else ended."""
 STALE_CAMERA_S: Final = 0.5
 """A take ends where a picture is older than this [s]: what it records isn't what was there."""
 PATIENCE_S: Final = 60.0
@@ -223,7 +225,7 @@ def _verdict(rig: Rig, end: LoopEnd, over: str, judged: bool) -> tuple[Outcome, 
     if end.tripped:
         return Outcome.FAILURE, f"safety trip: {end.tripped.name}"
     outcome = rig.judge() if judged else None
-    reasons = {EndReason.DONE: "the leader was done", EndReason.TIME: "time ran out"}
+    reasons = {EndReason.DONE: "the leader was done", EndReason.TIME: TIME_RAN_OUT}
     reason = over or reasons.get(end.reason, end.reason.value)
     return (Outcome.UNLABELLED if outcome is None else outcome), reason
 
@@ -305,3 +307,8 @@ class Attendant:
     def outcome(self, result: TakeResult) -> Outcome:
         """Return the outcome of a take that stands now."""
         return result.outcome
+
+    def taken_back(self, result: TakeResult) -> bool:
+        """Whether a label of the take was taken back and none has been given since."""
+        del result
+        return False

@@ -199,8 +199,9 @@ class _Line:
             LostError: what was found doesn't drive.
             DeviceError: nobody watches, and it doesn't answer in time.
         """
-        self._lost, self._is_found = lost, False
-        log.warning("%s", lost)
+        if not stop():
+            self._lost, self._is_found = lost, False
+            log.warning("%s", lost)
         self.now.rig.close()
         if stop() or not self._found(stop):
             return False
@@ -269,6 +270,7 @@ def arm_cast(options: ArmOptions) -> Iterator[Cast]:
             Safety(line.estop, line.clear, line.loop),
             line.window,
             line.start,
+            lambda: line.now.rig.control.stop(),
             lambda: line.now.rig.control.finish(),
             line.find_again,
         )

@@ -21,7 +21,7 @@ from gaploop.scripts._attended_session import Job, Session
 from gaploop.scripts._campaign import require_person
 from gaploop.scripts._casts import Cast, embedded_cast
 from gaploop.scripts._record_checks import check_targets
-from gaploop.scripts._record_publish import Publisher
+from gaploop.scripts._record_publish import STOPPING, Publisher
 from gaploop.scripts._signals import stoppable
 from gaploop.teleop.leaders.options import ForceOptions
 
@@ -69,7 +69,7 @@ def attend(job: Job) -> tuple[SessionEnd, list[PublishReport], list[int]]:
         require_person(job.station, config.yes, stdin_is_terminal=False)
     publisher = Publisher(job.journal, job.root, config.dataset.repo_id, config.consents)
     with publisher, contextlib.ExitStack() as cleanup:
-        stopped = cleanup.enter_context(stoppable())
+        stopped = cleanup.enter_context(stoppable(STOPPING))
         cast = cleanup.enter_context(_cast(job, keys, display != "none"))
         check_targets(cast.make_rig, job.quotas, job.root, job.journal)
         player = cleanup.enter_context(Player(config.play_sounds and display != "none"))

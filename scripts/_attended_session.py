@@ -104,12 +104,17 @@ class Session:
         thread = threading.Thread(target=self._guarded, args=(attempt,), name="session")
         thread.start()
         try:
+            # To its end, which takes a while where takes are still sealed: until then the
+            # operator sees that, and can stop the arm.
             while thread.is_alive():
                 turn()
                 if self._stopped and not self._console.left:
                     self._console.leave()
+                if self._console.left:
+                    self._cast.let_go()
         finally:
             self._console.leave()
+            self._cast.let_go()
             thread.join()
         if attempt.error is not None:
             raise attempt.error
@@ -222,7 +227,11 @@ class Session:
         wanted = sum(quota.takes for quota in job.quotas)
         if job.campaign is None:
             counted = self._held + sum(
-                campaign_log.counts(job.spec.kind, self._console.outcome(r.uid, r.outcome))
+                campaign_log.counts(
+                    job.spec.kind,
+                    self._console.outcome(r.uid, r.outcome),
+                    self._console.taken_back(r.uid),
+                )
                 for r in self._results
             )
             self._lacking = max(0, wanted - counted)

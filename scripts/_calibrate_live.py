@@ -13,7 +13,7 @@ from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import append_line, writable_folder
 from gaploop.scripts._calibrate_map import capture_screen
-from gaploop.scripts._keys import keys
+from gaploop.scripts._keys import SPACE, keys
 from gaploop.scripts._signals import stoppable
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _guide(
     advice, seen_s, new_at_s = first, float("nan"), time.monotonic()
     with stoppable() as stopped, keys() as pressed, capture_screen(wanted, folder) as show:
         while not stopped and not advice.done:
-            forced = pressed.wait(0.0) in ("\r", "\n", " ")
+            forced = not {"return", SPACE}.isdisjoint(pressed.presses(0.0))
             frame = camera.frame()
             if frame.t_capture_s == seen_s and not forced:
                 if time.monotonic() - new_at_s > STALLED_S:

@@ -163,36 +163,21 @@ def require_person(station: Station, yes: bool, stdin_is_terminal: bool | None =
         )
 
 
-def setting_up(
-    station: Station, yes: bool, ask: Callable[[str], str] = input
-) -> Callable[[Quota, Quota | None], bool]:
-    """Return what tells the operator what to set up next, and waits for it on a real station.
+def telling_set_ups(grid: tuple[int, int]) -> Callable[[Quota, Quota | None], bool]:
+    """Return what says which set-up comes next, where the embedded cell sets itself up.
 
     Args:
-        station: where takes are recorded; the embedded cell sets itself up.
-        yes: don't wait.
-        ask: shows a prompt and returns the answer; "q" ends the session, and so does no answer.
+        grid: rows and columns of the station's placement grid.
     """
 
     def set_up(quota: Quota, before: Quota | None) -> bool:
-        from gaploop.collect.setup_words import change_words, sketch_text
+        from gaploop.collect.setup_words import change_words
 
         was = None if before is None else before.conditions
-        change = change_words(was, quota.conditions, station.grid)
-        if before is not None and change == "nothing to change":
-            return True
-        log.info("Set up: %s (%s).", change, _takes(quota.takes))
-        if station.domain is not Domain.REAL:
-            return True
-        sketch = sketch_text(quota.conditions, station.grid)
-        if sketch:
-            log.info("%s", sketch)
-        if yes:
-            return True
-        try:
-            return ask("Enter when it is set up, q to stop: ").strip().lower() != "q"
-        except EOFError:
-            return False
+        change = change_words(was, quota.conditions, grid)
+        if before is None or change != "nothing to change":
+            log.info("Set up: %s (%s).", change, _takes(quota.takes))
+        return True
 
     return set_up
 

@@ -33,6 +33,7 @@ class Cast:
         safety: what the operator can do to the arm.
         leader: one that has a window, or None.
         start: begin to drive; called once everything else is ready.
+        let_go: stop driving, for good: torque goes off at once, while takes are still sealed.
         finish: torque off, disconnect; raises what went wrong.
         find_again: called with what was lost, in words; lets go of all devices, waits until they
             answer and drives again. False where the session ends meanwhile; raises LostError where
@@ -45,6 +46,7 @@ class Cast:
     safety: Safety
     leader: Any = None
     start: Callable[[], None] = lambda: None
+    let_go: Callable[[], None] = lambda: None
     finish: Callable[[], object] = lambda: None
     find_again: Callable[[str, Callable[[], bool]], bool] = lambda _lost, _stop: False
 

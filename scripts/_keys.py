@@ -1,42 +1,88 @@
-"""Single keys from the terminal, without waiting and without Enter."""
+"""Keys from the terminal, without waiting and without Enter: every program hears them here.
+
+A thread reads them. So the emergency stop is heard whatever the program does meanwhile: draws,
+connects an arm anew, waits for an answer, finishes a take.
+"""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import logging
 import os
+import queue
+import re
 import select
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from typing import Any, Final, TextIO
+import unicodedata
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Final, Self
 
 from gaploop.core.types import SafetyReason
+from gaploop.teleop.stopping import Attempt
+
+log = logging.getLogger(__name__)
+
+SPACE: Final = "space"
+"""The emergency stop, unless a program gives it to another key."""
+ESCAPE_S: Final = 0.1
+"""What follows an ESC within this time [s] belongs to the same key, such as an arrow."""
+_READ: Final = 4096
 
 
 class Keys:
-    """Reads keys from a terminal that is in cbreak mode; knows none where there is no terminal."""
+    """Hears keys; knows none where there is no terminal.
 
-    def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream
+    Args:
+        fd: a terminal that gives every key at once; heard while the `with` block runs.
+    """
 
-    def wait(self, timeout_s: float) -> str:
-        """Return the next key within `timeout_s` [s], or the empty text."""
-        if self._stream is None:
-            return ""
-        ready, _, _ = select.select([self._stream], [], [], timeout_s)
-        if not ready:
-            return ""
-        pressed = os.read(self._stream.fileno(), 32)
-        # An arrow key sends several bytes that begin with ESC: none of them is a command.
-        return "" if pressed[:1] in (b"", b"\x1b") else pressed[:1].decode(errors="ignore")
+    def __init__(self, fd: int | None = None) -> None:
+        self._fd = fd
+        self.lost = False
+        """The terminal is gone, such as when its window was closed."""
+        self._heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._decoder = Decoder()
+        self._stop: Callable[[], None] | None = None
+        self._stop_keys: Collection[str] = (SPACE,)
+        self._unheeded = False
+        self._thread = threading.Thread(target=self._read_all, name="keys", daemon=True)
+        self._over: tuple[int, int] | None = None
+
+    # -- whoever waits for keys -------------------------------------------------------------
+
+    def listen(self, stop: Callable[[], None], stop_keys: Collection[str] = (SPACE,)) -> None:
+        """Call `stop` at once, in the reader's thread, whenever one of `stop_keys` is pressed.
+
+        Also when the terminal is gone. A stop that nobody has heeded yet, because it came while
+        nothing listened, is called now.
+        """
+        self._stop, self._stop_keys = stop, stop_keys
+        if self._unheeded or self.lost:
+            self._call_stop()
+
+    def deaf(self) -> None:
+        """Call nothing any more: what was stopped is disconnected."""
+        self._stop = None
 
     def presses(self, timeout_s: float) -> list[str]:
-        """Return the names of the keys pressed within `timeout_s` [s], as on them: `s`, `right`."""
-        if self._stream is None:
+        """Return the names of the keys pressed since, as on them: `s`, `right`; stops first.
+
+        Waits up to `timeout_s` [s] for the first.
+        """
+        if not self.works:
             time.sleep(timeout_s)
             return []
-        ready, _, _ = select.select([self._stream], [], [], timeout_s)
-        return key_names(os.read(self._stream.fileno(), 64)) if ready else []
+        names: list[str] = []
+        with contextlib.suppress(queue.Empty):
+            names.append(self._heard.get(timeout=timeout_s))
+            while True:
+                names.append(self._heard.get_nowait())
+        self._unheeded = False
+        return sorted(filter(None, names), key=lambda name: name not in self._stop_keys)
 
     def say(self, trip: str) -> None:
         """Show why the arm has tripped, "" where it hasn't; a terminal's view does that itself."""
@@ -46,32 +92,90 @@ class Keys:
         return reasons
 
     @property
+    def clear_words(self) -> str:
+        """How a trip is cleared, such as `press c twice`; "" where there is nothing to press."""
+        return "press c twice" if self.works else ""
+
+    @property
     def works(self) -> bool:
         """Say whether there is a terminal to press keys in."""
-        return self._stream is not None
+        return self._fd is not None and not self.lost
+
+    # -- the reader -------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if self._fd is not None:
+            # Typed before there was anything to see: of that only a stop counts.
+            while select.select([self._fd], [], [], 0.0)[0] and not self.lost:
+                self._unheeded |= SPACE in self._read()
+            self._decoder = Decoder()
+            self._over = os.pipe()
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._over is not None:
+            ends, tell = self._over
+            os.write(tell, b".")
+            self._thread.join()
+            os.close(ends)
+            os.close(tell)
+            self._over = None
+
+    def _read_all(self) -> None:
+        assert self._fd is not None
+        assert self._over is not None
+        while not self.lost:
+            wait_s = ESCAPE_S if self._decoder.is_waiting else None
+            ready, _, _ = select.select([self._fd, self._over[0]], [], [], wait_s)
+            if self._over[0] in ready:
+                return
+            names = self._read() if ready else self._decoder.flush()
+            if self.lost or any(name in self._stop_keys for name in names):
+                self._call_stop()
+            for name in names if not self.lost else [""]:  # "" wakes whoever waits
+                self._heard.put(name)
+
+    def _read(self) -> list[str]:
+        assert self._fd is not None
+        try:
+            data = os.read(self._fd, _READ)
+        except OSError:  # hung up, or read from the background
+            data = b""
+        self.lost = not data
+        return self._decoder.feed(data)
+
+    def _call_stop(self) -> None:
+        stop = self._stop
+        self._unheeded = stop is None
+        if stop is not None:
+            with Attempt() as attempt:
+                stop()
+            if attempt.error is not None:
+                log.error("the emergency stop failed: %s", attempt.error)
 
 
-_SEQUENCES: Final = {
-    b"\x1b[A": "up",
-    b"\x1b[B": "down",
-    b"\x1b[C": "right",
-    b"\x1b[D": "left",
-    b"\x1bOA": "up",
-    b"\x1bOB": "down",
-    b"\x1bOC": "right",
-    b"\x1bOD": "left",
-    b"\x1b[H": "home",
-    b"\x1b[F": "end",
-    b"\x1b[2~": "insert",
-    b"\x1b[3~": "delete",
-    b"\x1b[5~": "pageup",
-    b"\x1b[6~": "pagedown",
-    b"\x1bOP": "f1",
-    b"\x1bOQ": "f2",
-    b"\x1bOR": "f3",
-    b"\x1bOS": "f4",
+_NAMED: Final = {
+    "\x1b[A": "up",
+    "\x1b[B": "down",
+    "\x1b[C": "right",
+    "\x1b[D": "left",
+    "\x1bOA": "up",
+    "\x1bOB": "down",
+    "\x1bOC": "right",
+    "\x1bOD": "left",
+    "\x1b[H": "home",
+    "\x1b[F": "end",
+    "\x1b[2~": "insert",
+    "\x1b[3~": "delete",
+    "\x1b[5~": "pageup",
+    "\x1b[6~": "pagedown",
+    "\x1bOP": "f1",
+    "\x1bOQ": "f2",
+    "\x1bOR": "f3",
+    "\x1bOS": "f4",
     **{
-        b"\x1b[%d~" % code: f"f{number}"
+        f"\x1b[{code}~": f"f{number}"
         for number, code in zip(range(5, 13), (15, 17, 18, 19, 20, 21, 23, 24), strict=True)
     },
 }
@@ -80,43 +184,110 @@ _CONTROLS: Final = {
     "\n": "return",
     "\r": "return",
     "\t": "tab",
-    " ": "space",
     "\x1b": "escape",
     "\x7f": "backspace",
     "\x08": "backspace",
+    "\x00": SPACE,  # with Ctrl
+    "\x1a": SPACE,  # Ctrl-Z, which would leave the arm held by a program that stands still
 }
+# A space ends any sequence: no key sends one within, and it may be somebody's emergency stop.
+_SEQUENCE: Final = re.compile(r"\x1b(?:\[\[[A-E]|\[[0-?]*[!-/]*[@-Z\\-~]|O[!-~])")
+_BEGUN: Final = re.compile(r"\x1b(?:\[\[|\[[0-?]*[!-/]*|O)?")
 
 
-def key_names(pressed: bytes) -> list[str]:
-    """Return the names of the keys whose bytes a terminal sent."""
-    names: list[str] = []
-    while pressed:
-        known = next((s for s in _SEQUENCES if pressed.startswith(s)), b"")
-        if known:
-            names.append(_SEQUENCES[known])
-            pressed = pressed[len(known) :]
-            continue
-        letter = pressed[:1].decode(errors="ignore")
-        names.append(_CONTROLS.get(letter, letter.lower()))
-        pressed = pressed[1:]
-    return [name for name in names if name]
+class Decoder:
+    """From a terminal's bytes, in whatever pieces they come, to the names of keys."""
+
+    def __init__(self) -> None:
+        self._letters = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._rest = ""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a key has begun whose rest may come with the next piece."""
+        return bool(self._rest)
+
+    def feed(self, data: bytes) -> list[str]:
+        """Return the keys that are whole by now; a space always is."""
+        text, names = self._rest + self._letters.decode(data), []
+        self._rest = ""
+        while text:
+            if found := _SEQUENCE.match(text):
+                names.append(_NAMED.get(found[0], ""))  # one that isn't known is no command
+                text = text[found.end() :]
+            elif text[0] == "\x1b" and _BEGUN.fullmatch(text):
+                self._rest, text = text, ""
+            else:
+                names.append(_name(text[0]))
+                text = text[1:]
+        return [name for name in names if name]
+
+    def flush(self) -> list[str]:
+        """Return what has begun and wasn't continued: ESC itself, or nothing."""
+        rest, self._rest = self._rest, ""
+        return ["escape"] if rest == "\x1b" else []
+
+
+def _name(letter: str) -> str:
+    if letter in _CONTROLS:
+        return _CONTROLS[letter]
+    if unicodedata.category(letter) == "Zs":  # also with AltGr, or from another keyboard
+        return SPACE
+    return letter.lower() if letter.isprintable() else ""
 
 
 @contextlib.contextmanager
 def keys() -> Iterator[Keys]:
-    """Yield the keys of the terminal on stdin; the terminal is put back afterwards."""
+    """Yield the keys of the terminal on stdin; the terminal is put back afterwards.
+
+    Meanwhile neither Ctrl-S nor Ctrl-Z holds the program up: it may have an arm to look after.
+    """
     before = _settings()
     if before is None:
-        yield Keys(None)
+        yield Keys()
         return
     import termios
-    import tty
 
-    tty.setcbreak(sys.stdin)
+    fd = sys.stdin.fileno()
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(_never_suspended())
+        undo.callback(_set, fd, termios.TCSADRAIN, before)
+        _set(fd, termios.TCSANOW, _every_key(fd, before))
+        yield undo.enter_context(Keys(fd))
+
+
+@contextlib.contextmanager
+def _never_suspended() -> Iterator[None]:
+    """Ignore what would stop this process, and with it a control loop, for using its terminal."""
+    numbers = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
-        yield Keys(sys.stdin)
+        yield
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _every_key(fd: int, settings: list[Any]) -> list[Any]:
+    """Return terminal settings with which every key comes at once and none stops output."""
+    import termios
+
+    iflag, oflag, cflag, lflag, ispeed, ospeed, controls = settings
+    controls = list(controls)
+    controls[termios.VMIN], controls[termios.VTIME] = 1, 0
+    controls[termios.VSUSP] = bytes([os.fpathconf(fd, "PC_VDISABLE") & 0xFF])
+    lflag &= ~(termios.ECHO | termios.ICANON)
+    return [iflag & ~termios.IXON, oflag, cflag, lflag, ispeed, ospeed, controls]
+
+
+def _set(fd: int, when: int, settings: list[Any]) -> None:
+    import termios
+
+    with contextlib.suppress(termios.error):  # the terminal is gone
+        termios.tcsetattr(fd, when, settings)
 
 
 def _settings() -> list[Any] | None:
@@ -124,9 +295,13 @@ def _settings() -> list[Any] | None:
     try:
         import termios
 
-        settings: list[object] = termios.tcgetattr(sys.stdin)
-        # Started with & a program that reads is stopped by the shell.
-        in_front = os.getpgrp() == os.tcgetpgrp(sys.stdin.fileno())
-    except (ImportError, OSError, ValueError, termios.error):
+        fd = sys.stdin.fileno()
+        settings: list[Any] = termios.tcgetattr(fd)
+    except (ImportError, AttributeError, OSError, ValueError, termios.error):
         return None
+    try:
+        # Started with & a program that reads is stopped by the shell.
+        in_front = os.getpgrp() == os.tcgetpgrp(fd)
+    except OSError:  # a terminal that isn't the one that controls this program
+        in_front = True
     return settings if in_front else None

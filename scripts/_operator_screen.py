@@ -13,7 +13,7 @@ from gaploop.collect.operator.commands import Command
 from gaploop.collect.operator.console import Console
 from gaploop.collect.operator.eyes import Eyes
 from gaploop.collect.operator.view import look
-from gaploop.scripts._keys import Keys, keys
+from gaploop.scripts._keys import SPACE, keys
 
 if TYPE_CHECKING:
     from gaploop.teleop.leaders.window import Sign
@@ -63,9 +63,11 @@ def window(
     shown = Window(title)
     guest = _Guest(console, eyes, shown, leader is not None)
     with contextlib.ExitStack() as cleanup:
+        # Whoever is at the terminal instead can't do anything there but stop the arm.
+        cleanup.enter_context(keys()).listen(console.safety.estop)
         if leader is not None:
             leader.host(guest)
-            leader.listen(console.safety.estop, lambda: console.command(Command.CLEAR))
+            _listen(leader, console)
 
             def turn() -> None:
                 leader.pump(console.seen().loop.trip)
@@ -77,6 +79,11 @@ def window(
         guest.pads = Pads()
         cleanup.callback(guest.pads.close)
         yield guest.turn
+
+
+def _listen(leader: Any, console: Console) -> None:
+    """Have the keys that a leader's own window needs for itself do here what they do anywhere."""
+    leader.listen(lambda: console.command(Command.ESTOP), lambda: console.command(Command.CLEAR))
 
 
 class _Guest:
@@ -91,10 +98,14 @@ class _Guest:
 
     def turn(self) -> None:
         """Hear what was pressed since, and draw where it is time."""
+        from gaploop.collect.operator.presses import name_of
         from gaploop.teleop.leaders.sdl import pygame
 
-        for event in pygame.event.get():
-            self.on_event(event, False)
+        events = pygame.event.get()
+        self._console.hear(filter(None, map(name_of, events)))
+        for event in events:
+            if not name_of(event):
+                self.on_event(event, False)
         if time.monotonic() - self._drawn_s >= DRAW_S:
             self._drawn_s = time.monotonic()
             self._draw("")
@@ -141,12 +152,18 @@ def terminal(console: Console, leader: Any = None) -> Iterator[Turn]:
     rich = Rich(stderr=True)
     with keys() as pressed, Live(console=rich, auto_refresh=False, screen=rich.is_terminal) as live:
         if leader is not None:
-            leader.listen(console.safety.estop, lambda: console.command(Command.CLEAR))
+            _listen(leader, console)
+        # A space is the emergency stop here even where a leader's window has another use for it.
+        stops = {SPACE} if console.keys.command(SPACE) is None else set[str]()
+        stops |= set(console.keys.keys.get(Command.ESTOP, ()))
+        pressed.listen(console.safety.estop, stops)
         drawn_s = 0.0
 
         def turn() -> None:
             nonlocal drawn_s
-            _hear(console, pressed)
+            console.hear(pressed.presses(TURN_S), stops)
+            if pressed.lost:
+                console.leave()
             seen = console.seen()
             if leader is not None:
                 leader.pump(seen.loop.trip)
@@ -155,11 +172,6 @@ def terminal(console: Console, leader: Any = None) -> Iterator[Turn]:
                 live.update(render(look(seen), rich.width), refresh=True)
 
         yield turn
-
-
-def _hear(console: Console, pressed: Keys) -> None:
-    for name in pressed.presses(TURN_S):
-        console.key(name)
 
 
 @contextlib.contextmanager

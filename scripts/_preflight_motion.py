@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 from collections.abc import Iterator
@@ -66,13 +67,17 @@ def moving_checks(
     leader, lateness = OneJoint(follower.read().position_rad, limits_rad), Lateness()
     is_simulated = station.domain is Domain.SIM
     if not is_simulated:
-        log.info("The arm now holds, and moves joint by joint. Keep clear; Ctrl-C lets go of it.")
+        log.info(
+            "The arm now holds, and moves joint by joint. Keep clear. Space is the emergency stop; "
+            "Ctrl-C lets go of it."
+        )
     control = ControlThread(
         follower, leader, safety, rates, clock=clock, sinks=(leader, lateness), until_done=False
     )
-    with control, control.signals() as stopped:
+    with control, contextlib.ExitStack() as held, control.signals() as stopped:
         if isinstance(person, Terminal):
             person.gone = lambda: bool(stopped)
+            held.enter_context(person.listening(control.estop))
         control.start()
         watcher, seed = None if is_simulated else person, secrets.randbelow(2**31)
         try:
@@ -81,6 +86,10 @@ def moving_checks(
             if stopped:
                 raise KeyboardInterrupt from None
             raise
+        if isinstance(person, Terminal) and person.stopped:
+            found = "stopped with the emergency stop" if person.is_there else "nobody is there"
+            yield Item("estop", Result.FAIL, By.PERSON, found, "Check again from the start.")
+            return
         yield lateness.check(rates.period_s, station.domain)
         yield check_estop(control, follower, safety.limits.torque_off_s)
         if not is_simulated:

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import logging
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +25,11 @@ log = logging.getLogger(__name__)
 
 NICE: Final = 15
 """The control loop and the encoder come first."""
+STOPPING: Final = (
+    "Stopping: the open take is left out, sealed ones are published. Ctrl-C again leaves that for "
+    "later."
+)
+"""Told as soon as a session is interrupted."""
 FINISH_S: Final = 600.0
 """A publication that takes longer is ended, and what it left undone is done here [s]."""
 
@@ -66,10 +72,7 @@ class Publisher:
 
     def _begin(self) -> None:
         """Start the process; raises OSError, such as on a full disk."""
-        command = [sys.executable, "-m", "gaploop.scripts.cli", "publish", "--json"]
-        command += [f"--journal={self._journal}", f"--dataset.root={self._root}"]
-        command += [f"--dataset.repo_id={self._repo_id}"]
-        command += [f"--consents={self._consents}"] if self._consents is not None else []
+        command = [sys.executable, "-m", "gaploop.scripts.cli", *self._words(), "--json"]
         with self._file("json").open("wb") as said, self._file("log").open("wb") as faults:
             self._child = subprocess.Popen(
                 command,
@@ -89,18 +92,39 @@ class Publisher:
         """
         try:
             self.before()
-            self._reap()
             if not self._any():
+                self._reap()
                 return
+            log.info("Publishing to %s …", self._root)
+            self._reap()
             report = self._module.publish_takes(
                 self._journal, self._root, self._repo_id, consents=self._consents
             )
         except (GaploopError, OSError) as error:
             raise UnusableInputError(
                 f"{one_line(error)} Every sealed take is safe in {self._journal}; once that is "
-                f"mended: gaploop publish --journal={self._journal} --dataset.root={self._root}"
+                f"fixed: {self._command()}"
             ) from error
+        except (KeyboardInterrupt, SystemExit):
+            self._tell_unpublished()
+            raise
         self.reports.append(report)
+
+    def _command(self) -> str:
+        """Return what publishes the journal later."""
+        return shlex.join(["gaploop", *self._words()])
+
+    def _words(self) -> list[str]:
+        words = ["publish", f"--journal={self._journal}", f"--dataset.root={self._root}"]
+        words += [f"--dataset.repo_id={self._repo_id}"]
+        return words + ([f"--consents={self._consents}"] if self._consents is not None else [])
+
+    def _tell_unpublished(self) -> None:
+        if self._any():
+            log.warning(
+                "Not everything is published. The takes are in the journal; to publish them:"
+            )
+            log.warning("%s", self._command())
 
     def _file(self, kind: str) -> Path:
         return self._journal / f"publish.{kind}"
@@ -164,6 +188,9 @@ class Publisher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if isinstance(error, KeyboardInterrupt | SystemExit):  # nobody wants to wait any more
+            self._tell_unpublished()
+            return
         try:
             self.finish()
         except GaploopError as failed:

@@ -28,7 +28,7 @@ from gaploop.scripts._attended_session import Job
 from gaploop.scripts._campaign import require_consents
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_display, check_targets, check_wanted_sensors
-from gaploop.scripts._record_publish import Publisher
+from gaploop.scripts._record_publish import STOPPING, Publisher
 from gaploop.scripts._rolling import Rolling
 from gaploop.scripts._signals import stoppable
 from gaploop.scripts._watching import Watching, watching
@@ -109,7 +109,7 @@ def _by_itself(job: Job, rolling: Rolling) -> tuple[SessionEnd, list[PublishRepo
     publisher = Publisher(job.journal, job.root, config.dataset.repo_id, config.consents)
     wanted = config.dataset.num_episodes
     with (
-        stoppable() as stopped,
+        stoppable(STOPPING) as stopped,
         publisher,
         options.progress("Rolling out", wanted) as advance,
     ):

@@ -1,9 +1,11 @@
-"""Ctrl-C, SIGTERM and their like, for commands that end a piece of work in good order first."""
+"""Ctrl-C, SIGTERM and a closed terminal, for commands that end a piece of work in order first."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from types import FrameType
 
@@ -11,14 +13,22 @@ from gaploop.teleop.stopping import STOP_SIGNALS
 
 
 @contextlib.contextmanager
-def stoppable() -> Iterator[list[int]]:
-    """Yield a list that a stop signal adds itself to; a second one interrupts at once."""
+def stoppable(says: str = "") -> Iterator[list[int]]:
+    """Yield a list that a signal to stop adds itself to; a second one interrupts at once.
+
+    Args:
+        says: what is being finished, told on stderr as soon as the first one comes.
+    """
     stopped: list[int] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:
         if stopped:
             raise KeyboardInterrupt
         stopped.append(number)
+        if says and sys.__stderr__ is not None:
+            # Not by `print`, whose lock the interrupted line may hold.
+            with contextlib.suppress(OSError, ValueError):
+                os.write(sys.__stderr__.fileno(), f"\r\n{says}\n".encode())
 
     try:
         before = {s: signal.signal(s, stop) for s in STOP_SIGNALS}

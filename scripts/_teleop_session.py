@@ -5,35 +5,35 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from gaploop.collect.operator.commands import Twice
 from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
-from gaploop.core.types import SafetyReason
+from gaploop.core.types import FollowerState, SafetyReason
 from gaploop.scripts._arms import Arms
 from gaploop.scripts._find_again import Finder
-from gaploop.scripts._keys import Keys
+from gaploop.scripts._keys import SPACE, Keys
 from gaploop.scripts._teleop_screen import LINE_S, Show
 from gaploop.scripts._teleop_view import Mode, Picture, say_trip
 from gaploop.scripts._window_keys import WindowKeys, subscribers
 from gaploop.teleop.advice import GONE
-from gaploop.teleop.control import ControlThread
+from gaploop.teleop.control import ControlThread, Snapshot
 from gaploop.teleop.control import Mode as ControlMode
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.realtime import Realtime
 from gaploop.teleop.safety import SafetyFilter, make_safety
 from gaploop.teleop.statistics import Figures, LoopStatistics
-from gaploop.teleop.stopping import disconnect
+from gaploop.teleop.stopping import Attempt, disconnect, one_line
 
 type Watch = Callable[[ControlThread, Follower], None]
 
 FRAME_S: Final = 0.1
 """The view is drawn this often [s]."""
-AGAIN_S: Final = 3.0
-"""The second press of c must follow the first within this [s]."""
+AGAIN: Final = "Press it again: the arm holds where it is and comes slowly to the leader's pose."
 STUCK: Final = (
     "The workspace box is in the way to the leader's pose. Lead another way round; or press q, "
     "lift the arm into the box by hand, and start again."
@@ -47,7 +47,7 @@ class Ended:
     """How a session ended.
 
     Attributes:
-        why: `quit`, `time`, `signal` or `trip`.
+        why: `quit`, `time`, `signal`, `trip`, or `lost` where a device failed without a trip.
         signal: the signal's number, 0 where none came.
         figures: what the loop did.
         realtime: whether real-time rights were granted; None where the loop never ran.
@@ -55,6 +55,7 @@ class Ended:
         reconnected: times that lost devices were found again.
         faults: what else went wrong, a line each.
         trip: the trip that the session ended in, in words, or empty.
+        failed: what failed where that ended it, or in stopping, in a line; empty where all is off.
     """
 
     why: str
@@ -65,6 +66,7 @@ class Ended:
     reconnected: int = 0
     faults: tuple[str, ...] = ()
     trip: str = ""
+    failed: str = ""
 
 
 class Session:
@@ -104,8 +106,11 @@ class Session:
         self._faults: list[str] = []
         self._reconnected = 0
         self._why, self._trip = "", ""
+        self._failed = ""
         self._help = False
-        self._asked_s = -AGAIN_S
+        self._twice = Twice()
+        self._cleared_at = -1
+        """How many faults there were when a trip was told to clear; -1 where it wasn't."""
 
     def run(self, connected: Arms) -> Ended:
         """Drive until it is over; torque is off and everything disconnected afterwards.
@@ -131,6 +136,7 @@ class Session:
             self._reconnected,
             tuple(self._faults),
             self._trip,
+            self._failed,
         )
 
     # -- one connection ---------------------------------------------------------------------
@@ -160,15 +166,17 @@ class Session:
         )
         self._keys = WindowKeys.of(self._terminal, arms.leader, control.estop)
         with control, control.signals() as came:
+            self._terminal.listen(control.estop)
             self._watch(control, arms.follower)
             lost = self._attend(control, arms, before)
             self._stopped += came
+        self._terminal.deaf()
         self._keys = self._terminal
         return lost
 
     def _attend(self, control: ControlThread, arms: Arms, before: Mapping[str, int]) -> str:
         """Drive and show until it is over or something is lost; return what, in words."""
-        lost = ""
+        lost, error = "", ""
         try:
             control.start()
             drawn_s = -math.inf
@@ -178,70 +186,100 @@ class Session:
                     self._bus_faults = _added(before, count_faults(arms))
                     self._show(self._picture(control, arms))
                 lost = self._heed(control)
-            if not lost:
-                end = control.finish()
-                self._why = self._why or str(end.reason.value)
-        except DeviceError as error:
+        except DeviceError as failed:  # it didn't begin
             if not self._terminal.works:  # a leader's window goes with what was lost
                 raise
-            lost = str(error)
+            lost = str(failed)
         finally:
             faults = control.close()
             snapshot = control.snapshot()
             self._bus_faults = _added(before, count_faults(arms))
             self._realtime = snapshot.realtime or self._realtime
             self._faults += [f for f in snapshot.faults if f not in self._faults]
-        return "\n".join((lost, *_once(faults))) if lost else ""
+            self._trip = self._trip_words() if snapshot.tripped else ""
+        left = _once(faults)
+        try:
+            end = control.finish()
+            self._why = self._why or ("" if lost else str(end.reason.value))
+        except (DeviceError, OSError) as failed:
+            error = one_line(failed)
+        if error and not lost:
+            lost = error
+        if self._why or not self._terminal.works:
+            # It is over: what doesn't answer is told of, and why it tripped is, too.
+            self._failed = " ".join(dict.fromkeys([*([error] if error else []), *left]))
+            self._why = self._why or ("trip" if self._trip else "lost")
+            return ""
+        return "\n".join((lost, *left)) if lost else ""
 
     def _heed(self, control: ControlThread) -> str:
         """Wait for a key or the next frame; return what must be connected anew, if anything."""
-        key = self._keys.wait(FRAME_S) if self._keys.works else ""
+        pressed = self._keys.presses(FRAME_S) if self._keys.works else []
         if not self._keys.works:
             control.wait(FRAME_S)
         snapshot = control.snapshot()
         is_limp = snapshot.mode is ControlMode.TRIPPED
         self._trip = self._trip_words() if snapshot.tripped else ""
-        self._keys.say(self._trip)
-        if key == "q":
-            self._why = "quit"
-        elif key == " ":
+        self._keys.say(self._trip_words(self._keys.clear_words) if snapshot.tripped else "")
+        self._take(pressed, is_limp)
+        if SPACE in pressed:
             control.estop()
-        elif key == "h":
-            self._help = not self._help
+        if not snapshot.tripped:
+            self._cleared_at = -1
         if not is_limp:
             return ""
         if not self._keys.works:
             self._why = "trip"
         elif snapshot.tripped & self._keys.gone(GONE):
             return self._trip
-        elif key == "c" and self._confirmed():
+        elif self._twice.confirmed():
             if snapshot.tripped & UNWELL:
                 return self._trip
+            self._cleared_at = len(snapshot.faults)
             control.clear()
         return ""
 
-    def _confirmed(self) -> bool:
-        """Say whether c was pressed for the second time."""
-        now_s = time.monotonic()
-        was_s, self._asked_s = self._asked_s, now_s
-        if now_s - was_s > AGAIN_S:
-            return False
-        self._asked_s = -AGAIN_S
-        return True
+    def _take(self, pressed: Sequence[str], can_clear: bool) -> None:
+        """Take keys, whatever is going on; the emergency stop comes first and is in control's."""
+        if "q" in pressed:
+            self._why = "quit"
+        if pressed.count("h") % 2:
+            self._help = not self._help
+        if SPACE in pressed or not can_clear:
+            self._twice.forget()  # pressed before there was anything to see that could be cleared
+            return
+        for _ in range(pressed.count("c")):
+            self._twice.press()
 
-    def _note(self, can_clear: bool) -> str:
-        if can_clear and time.monotonic() - self._asked_s <= AGAIN_S:
-            return "Press c again: the arm holds where it is and comes slowly to the leader's pose."
-        if can_clear or self._safety is None or not self._safety.catching_up:
+    def _note(self, control: ControlThread, snapshot: Snapshot) -> str:
+        """Return what the operator is told of the keys' effect, or of the arm's way back."""
+        safety = self._safety
+        if safety is None:
+            return ""
+        if snapshot.mode is ControlMode.TRIPPED:
+            if 0 <= self._cleared_at < len(snapshot.faults):
+                return f"It isn't cleared: {snapshot.faults[-1].partition(': ')[2]}"
+            return AGAIN if self._twice.asks else ""
+        if snapshot.tripped:
+            left_s = safety.tripped_at_s + safety.limits.torque_off_s - control.clock.now_s()
+            if not left_s > FRAME_S:
+                return ""
+            then = self._clear_words()
+            return f"The arm holds; in {left_s:.1f} s it goes limp{then and f', then {then}'}."
+        if not safety.catching_up:
             return ""
         latest = self._statistics.latest if self._statistics is not None else None
         if latest is not None and latest.command.reasons & SafetyReason.WORKSPACE:
             return STUCK
         return "Coming slowly to the leader's pose."
 
-    def _trip_words(self) -> str:
+    def _trip_words(self, clear: str = "") -> str:
         trips = self._statistics.figures().trips if self._statistics is not None else ()
-        return say_trip(trips[-1].reason, trips[-1].joints) if trips else ""
+        return say_trip(trips[-1].reason, trips[-1].joints, clear) if trips else ""
+
+    def _clear_words(self) -> str:
+        """Return how a trip is cleared, where the view is read."""
+        return (self._terminal if self._terminal.works else self._keys).clear_words
 
     # -- between two connections ------------------------------------------------------------
 
@@ -251,24 +289,21 @@ class Session:
             self._why = "trip"
             return None
         finder = Finder(self._connect)
-        self._asked_s = -AGAIN_S
+        self._twice.forget()
         with contextlib.ExitStack() as held:
             held.callback(lambda: _let_go(finder.found))
-            while not self._stopped:
+            while not self._stopped and self._keys.works:
                 found = finder.look()
-                why = finder.why or lost
-                self._show(self._lost_picture(arms, lost, why, found is not None))
-                key = self._keys.wait(FRAME_S)
-                if key == "q":
-                    self._why = "quit"
+                self._show(self._lost_picture(arms, lost, finder.why or lost, found))
+                self._take(self._keys.presses(FRAME_S), found is not None)
+                if self._why:
                     return None
-                if key == "h":
-                    self._help = not self._help
-                if key == "c" and found is not None and self._confirmed():
+                if found is not None and self._twice.confirmed():
                     held.pop_all()
                     self._reconnected += 1
                     self._trip = ""
                     return found
+        self._why = self._why or "trip"
         return None
 
     # -- what is shown ----------------------------------------------------------------------
@@ -281,15 +316,24 @@ class Session:
             arms,
             mode,
             torque=not is_limp,
+            unconfirmed=snapshot.unconfirmed,
             real_time=_say_rights(snapshot.realtime),
-            note=self._note(is_limp),
+            note=self._note(control, snapshot),
             state=snapshot.state if is_limp else None,
+            clear=self._clear_words(),
         )
 
-    def _lost_picture(self, arms: Arms, lost: str, why: str, is_back: bool) -> Picture:
-        if is_back:
-            words = "Everything answers again. Make sure that the arm may move, then press c twice."
-            return self._frame(arms, Mode.READY, torque=False, lost=words, note=self._note(is_back))
+    def _lost_picture(self, arms: Arms, lost: str, why: str, found: Arms | None) -> Picture:
+        if found is not None:
+            return self._frame(
+                arms,
+                Mode.READY,
+                torque=False,
+                lost="Everything answers again. Make sure that the arm may move, then "
+                f"{self._keys.clear_words}.",
+                note=AGAIN if self._twice.asks else "",
+                state=_state_of(found),
+            )
         words = lost if why == lost else f"{lost}\nNow: {why}"
         return self._frame(
             arms, Mode.LOST, torque=False, lost=words, note="Waiting for it to return; q leaves."
@@ -319,6 +363,13 @@ class Session:
             state=state,
             **more,
         )
+
+
+def _state_of(arms: Arms) -> FollowerState | None:
+    """Return what a limp arm reports now; None where it doesn't."""
+    with Attempt():
+        return arms.follower.read()
+    return None
 
 
 def _let_go(arms: Arms | None) -> None:

@@ -43,7 +43,6 @@ MANY: Final = 6
 class Mode(StrEnum):
     """What the program is doing, as its user sees it."""
 
-    CONNECTING = "CONNECTING"
     RUNNING = "RUNNING"
     TRIPPED = "TRIPPED"
     """The arm holds; torque goes off in an instant, or is off already."""
@@ -51,7 +50,6 @@ class Mode(StrEnum):
     """A cable or its power is out: waiting for it."""
     READY = "READY AGAIN"
     """What was lost is back; the operator's word is waited for."""
-    STOPPING = "STOPPING"
 
 
 _COLOURS: Final = {
@@ -65,6 +63,13 @@ HELP: Final = (
     "space: emergency stop, the arm holds and goes limp · c, twice: clear a trip and go on; "
     "hold the leader still near the follower's pose · q: stop, torque off, leave · h: this line"
 )
+KEYS: Final = {
+    Mode.RUNNING: "space e-stop · q quit · h help",
+    Mode.TRIPPED: "c c clear · q quit · h help",
+    Mode.LOST: "q quit · h help",
+    Mode.READY: "c c go on · q quit · h help",
+}
+"""The keys that do something then."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +85,19 @@ class Picture:
         protocol: `feetech`, `dynamixel` or empty, for the names of status bits.
         limits: the safety filter's.
         tick: the newest turn, if there was one.
-        state: what the follower reports since then, where the loop waits.
+        state: what the follower reports now, where the loop waits or has ended.
         rate_hz: turns a second over the last seconds [Hz].
         period_error: over the last seconds.
         latency: over the last seconds.
         figures: since the start.
         torque: whether the follower's motors hold.
+        unconfirmed: which of them haven't confirmed that they don't, and what to do.
         real_time: real-time rights: granted, or how to grant them.
         bus_faults: fault such as "follower timeouts" to how often it happened.
         lost: which arm or servo is missing, in words.
         note: a line for the operator, such as what a pressed key does next.
         help: show what keys do.
+        clear: how a trip is cleared, such as `press c twice`.
     """
 
     title: str
@@ -107,11 +114,13 @@ class Picture:
     figures: Figures
     state: FollowerState | None = None
     torque: bool = True
+    unconfirmed: str = ""
     real_time: str = ""
     bus_faults: Mapping[str, int] = field(default_factory=dict)
     lost: str = ""
     note: str = ""
     help: bool = False
+    clear: str = ""
 
 
 def line(picture: Picture) -> str:
@@ -143,11 +152,14 @@ def render(picture: Picture) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    lines: list[RenderableType] = [_head(picture), _timing(picture)]
-    if picture.tick is not None:
+    lines: list[RenderableType] = [_head(picture)]
+    if picture.torque:
+        lines.append(_timing(picture))
+    # Where the loop stands still, what it measured last isn't how things are.
+    if picture.tick is not None and (picture.torque or picture.state is not None):
         lines.append(_joint_table(picture, picture.tick))
     lines += [Text(words, style=style) for words, style in _lines(picture)]
-    keys = HELP if picture.help else "space e-stop · c c clear · q quit · h help"
+    keys = HELP if picture.help else KEYS[picture.mode]
     lines.append(Text(keys, style="reverse" if picture.help else "dim"))
     return Group(*lines)
 
@@ -160,7 +172,9 @@ def _head(picture: Picture) -> Text:
     head.append(f" {picture.title}", style="bold")
     seconds = 0.0 if math.isnan(picture.figures.duration_s) else picture.figures.duration_s
     head.append(f"  {_clock(seconds)}")
-    if not picture.torque:
+    if picture.unconfirmed:
+        head.append("  torque off isn't confirmed", style="bold red")
+    elif not picture.torque:
         head.append("  torque off", style="yellow")
     return head
 
@@ -189,7 +203,7 @@ def _joint_table(picture: Picture, tick: Tick) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
     table.add_column("joint")
-    for name in _columns(tick.state, picture.units):
+    for name in _columns(picture.state or tick.state, picture.units):
         table.add_column(name, justify="right")
     table.add_column("status")
     for row in _rows(picture, tick):
@@ -219,8 +233,10 @@ def _rows(picture: Picture, tick: Tick) -> Iterator[list[str]]:
     )
     off_deg = np.degrees(command.sent_rad - state.position_rad)
     for n, joint in enumerate(picture.joints):
-        row = [joint, f"{leader[n]:.1f}", f"{sent[n]:.1f}", f"{position[n]:.1f}"]
-        row.append(_marked(f"{sent[n] - position[n]:.1f}", abs(off_deg[n]), OFF_DEG))
+        row = [joint, "–", "–", f"{position[n]:.1f}", "–"]
+        if picture.torque:
+            error = _marked(f"{sent[n] - position[n]:.1f}", abs(off_deg[n]), OFF_DEG)
+            row[1:] = [f"{leader[n]:.1f}", f"{sent[n]:.1f}", row[3], error]
         if _has(state.current_a):
             row.append(_reading(state.current_a[n], 2, limits.stall_current_a))
         if _has(state.load_pct):
@@ -280,14 +296,22 @@ def _trouble(picture: Picture) -> list[str]:
         return picture.lost.splitlines()
     if picture.mode is Mode.TRIPPED and picture.figures.trips:
         trip = picture.figures.trips[-1]
-        return [say_trip(trip.reason, trip.joints)]
+        more = [picture.unconfirmed] if picture.unconfirmed else []
+        return [say_trip(trip.reason, trip.joints, picture.clear), *more]
     return []
 
 
-def say_trip(reason: SafetyReason, joints: tuple[str, ...]) -> str:
-    """Return why the filter tripped, which joints show it, and what to do, in one line."""
+def say_trip(reason: SafetyReason, joints: tuple[str, ...], clear: str = "") -> str:
+    """Return why the filter tripped, which joints show it, and what to do, in one line.
+
+    Args:
+        reason: why.
+        joints: who shows it.
+        clear: how it is cleared then, such as `press c twice`; "" where no key does that.
+    """
     what = f"{say_reasons(reason)}{_who(joints)}"
-    return f"{what}. To go on: {say_to_do(reason) or 'see to it'}; then press c twice."
+    then = f"; then {clear}" if clear else ""
+    return f"{what}. To go on: {say_to_do(reason) or 'see to it'}{then}."
 
 
 def _who(joints: tuple[str, ...]) -> str:

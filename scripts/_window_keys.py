@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gaploop.core.protocols import Leader, TakeSink
 from gaploop.core.types import SafetyReason
-from gaploop.scripts._keys import Keys
+from gaploop.scripts._keys import SPACE, Keys
 from gaploop.teleop.advice import GONE
 
 PUMP_S: Final = 0.02
@@ -18,7 +18,8 @@ PUMP_S: Final = 0.02
 class WindowKeys(Keys):
     """The terminal's keys, while the leader's window is kept alive.
 
-    Clearing a trip in the window counts as `c`, so there, too, it takes two presses.
+    Clearing a trip in the window counts as `c`, so there, too, it takes two presses; its
+    emergency stop counts as the space bar.
 
     Args:
         terminal: keys of the terminal, if there is one.
@@ -27,34 +28,37 @@ class WindowKeys(Keys):
     """
 
     def __init__(self, terminal: Keys, leader: Any, estop: Callable[[], None]) -> None:
-        super().__init__(None)
-        self._terminal, self._leader = terminal, leader
+        super().__init__()
+        self._terminal, self._leader, self._estop = terminal, leader, estop
         self._trip = ""
-        self._cleared = False
-        leader.listen(estop, self._clear)
+        self._pressed: list[str] = []
+        leader.listen(self._stopped, lambda: self._pressed.append("c"))
 
     @classmethod
     def of(cls, terminal: Keys, leader: Leader, estop: Callable[[], None]) -> Keys:
         """Return the terminal's keys, with the window's where the leader has one."""
         return cls(terminal, leader, estop) if hasattr(leader, "pump") else terminal
 
-    def wait(self, timeout_s: float) -> str:
-        """Handle the window's events and return the next key within `timeout_s` [s]."""
+    def presses(self, timeout_s: float) -> list[str]:
+        """Handle the window's events and return what was pressed within `timeout_s` [s]."""
         until_s = time.monotonic() + timeout_s
         while True:
             self._leader.pump(self._trip)
-            if self._cleared:
-                self._cleared = False
-                return "c"
+            pressed, self._pressed = self._pressed, []
             left_s = until_s - time.monotonic()
-            if left_s <= 0.0:
-                return ""
-            if key := self._pause(min(PUMP_S, left_s)):
-                return key
+            wait_s = 0.0 if pressed else min(PUMP_S, max(left_s, 0.0))
+            pressed += self._terminal.presses(wait_s)
+            if pressed or left_s <= 0.0:
+                return sorted(pressed, key=lambda name: name != SPACE)
 
     def say(self, trip: str) -> None:
         """Show in the window why the arm has tripped; "" where it hasn't."""
-        self._trip = trip.replace("; then c, c", "; then Enter or Start, twice")
+        self._trip = trip
+
+    @property
+    def clear_words(self) -> str:
+        """How a trip is cleared in the window."""
+        return "press Enter or Start twice"
 
     def gone(self, reasons: SafetyReason) -> SafetyReason:
         """Return after which of `reasons` the devices must be connected anew."""
@@ -65,14 +69,9 @@ class WindowKeys(Keys):
         """A window has keys, whether or not there is a terminal."""
         return True
 
-    def _pause(self, duration_s: float) -> str:
-        if self._terminal.works:
-            return self._terminal.wait(duration_s)
-        time.sleep(duration_s)
-        return ""
-
-    def _clear(self) -> None:
-        self._cleared = True
+    def _stopped(self) -> None:
+        self._estop()
+        self._pressed.append(SPACE)
 
 
 def gone_of(leader: Leader | None) -> SafetyReason:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.datasets.hub.target import check_repo_id
 
+AGAIN_S: Final = 10.0
+"""The same line isn't logged again within this [s]."""
 QUIET_LOGGERS: Final = ("lerobot", "torchcodec", "torch", "datasets", "huggingface_hub", "fsspec")
 """Libraries whose logs below ERROR say nothing that a user of gaploop can act on."""
 
@@ -259,6 +261,22 @@ class _Quiet(logging.Filter):
         return not noisy_file and record.name.split(".")[0] not in QUIET_LOGGERS
 
 
+class _NotAgain(logging.Filter):
+    """Passes a line once in `AGAIN_S`: a cable that is out fails every turn of a loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said_s: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        line = record.getMessage()
+        is_new = record.created - self._said_s.get(line, -math.inf) > AGAIN_S
+        if is_new:
+            self._said_s = {k: s for k, s in self._said_s.items() if record.created - s <= AGAIN_S}
+            self._said_s[line] = record.created
+        return is_new
+
+
 def setup_logging(level: int = logging.INFO) -> None:
     """Send logs to stderr, one line each, without what libraries say to themselves."""
     for name, value in _QUIET_ENVIRONMENT.items():
@@ -266,6 +284,7 @@ def setup_logging(level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     handler.addFilter(_Quiet())
+    handler.addFilter(_NotAgain())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

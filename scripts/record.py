@@ -15,9 +15,10 @@ from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts import options
 from gaploop.scripts._arms import EMBEDDED, EXPERT, station_for
-from gaploop.scripts._campaign import Campaign, require_consents, setting_up
+from gaploop.scripts._campaign import Campaign, require_consents, telling_set_ups
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_options, check_targets
+from gaploop.scripts._record_publish import STOPPING
 from gaploop.scripts._record_report import tell_end
 from gaploop.scripts._signals import stoppable
 
@@ -183,7 +184,7 @@ def run(config: Any) -> int:
     else:
         make_rig, make_leader = _wire(config, make_policy)
         check_targets(make_rig, quotas, root, journal)
-        with stoppable() as stopped:
+        with stoppable(STOPPING) as stopped:
             end, published = _record(config, root, quotas, make_rig, make_leader, spec, stopped)
     evidence = _evidence(config, station, plan)
     pushed = push_after(config.dataset, root, config.consents, stopped)
@@ -314,7 +315,7 @@ def _record(
             quotas,
             make_rig,
             make_leader,
-            set_up=setting_up(SIM_STATION, config.yes),
+            set_up=telling_set_ups(SIM_STATION.grid),
             stop=lambda: bool(stopped),
             on_take=on_take,
             publish=publisher.behind,

@@ -77,7 +77,11 @@ def config_class() -> type:
 
 
 def run(config: Any) -> int:
-    """Drive until it is over; 1 where it ended in a trip, 128 + the signal where one came."""
+    """Drive until it is over.
+
+    Returns:
+        1 where it ended in a trip, 2 where a device failed, 128 + the signal where one came.
+    """
     from gaploop.scripts import _arms
     from gaploop.scripts._keys import keys
     from gaploop.scripts._signals import stoppable
@@ -146,6 +150,8 @@ def _report(config: Any, control_hz: float, title: str, ended: "Ended") -> int:
         "robot": kind(config.robot),
         "teleop": kind(config.teleop),
         "ended": ended.why,
+        "trip": ended.trip,
+        "failed": ended.failed,
         "control_hz": control_hz,
         "realtime": ended.realtime,
         "reconnected": ended.reconnected,
@@ -167,12 +173,13 @@ def _report(config: Any, control_hz: float, title: str, ended: "Ended") -> int:
     options.emit(config.json, summary, _words(title, ended))
     for fault in ended.faults:
         print(f"gaploop teleoperate: {fault}", file=sys.stderr)
+    for line in filter(None, (ended.trip, ended.failed)):
+        print(f"gaploop teleoperate: {line}", file=sys.stderr)
     if ended.signal:
         return 128 + ended.signal
     if ended.trip:
-        print(f"gaploop teleoperate: {ended.trip}", file=sys.stderr)
         return 1
-    return 0
+    return UnusableInputError.exit_code if ended.failed else 0
 
 
 def _words(title: str, ended: "Ended") -> str:

@@ -48,6 +48,7 @@ class Snapshot:
         realtime: whether real-time priority was granted, None before the start.
         faults: a line for everything that went wrong so far.
         lost: subscriber to turns that it was too slow for.
+        unconfirmed: which servos haven't confirmed torque off after a trip, and what to do.
     """
 
     mode: Mode
@@ -57,6 +58,7 @@ class Snapshot:
     realtime: Realtime | None
     faults: tuple[str, ...] = ()
     lost: dict[str, int] = field(default_factory=dict)
+    unconfirmed: str = ""
 
 
 class ControlThread:
@@ -138,6 +140,7 @@ class ControlThread:
             newest.realtime,
             (*newest.faults, *_faults(self._boxes)),
             _lost(self._boxes),
+            newest.unconfirmed,
         )
 
     def estop(self) -> None:

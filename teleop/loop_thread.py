@@ -79,6 +79,7 @@ class Newest:
     state: FollowerState | None = None
     realtime: Realtime | None = None
     faults: tuple[str, ...] = ()
+    unconfirmed: str = ""
     origin_s: float = math.nan
 
 
@@ -182,6 +183,9 @@ class LoopThread:
             if time.monotonic() >= limp_by_s:
                 failed = run_steps([("torque off", follower.torque_off)])
                 limp_by_s = time.monotonic() + RETRY_S if failed else math.inf
+                if self.newest.unconfirmed and not failed:
+                    log.warning("Torque is off now: every servo has confirmed it.")
+                self.newest.unconfirmed = "".join(failed).partition(": ")[2]
             time.sleep(POLL_S)
         return False
 
@@ -196,6 +200,7 @@ class LoopThread:
         if faults:
             self.newest.faults += faults + take_torque_off(w.follower)
             return False
+        self.newest.unconfirmed = ""
         w.safety.clear()
         if self.estops != estops:  # pressed meanwhile: it counts
             w.safety.estop()

@@ -74,6 +74,10 @@ class Operator(Attendant):
         """Return what the operator says of a take now."""
         return self._console.outcome(result.uid, result.outcome)
 
+    def taken_back(self, result: TakeResult) -> bool:
+        """Whether the operator took back what he said of a take, and said nothing since."""
+        return self._console.taken_back(result.uid)
+
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run a take, called as `run_take`, and wait for the verdict."""
         writer: JournalWriter = given["writer"]

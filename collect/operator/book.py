@@ -42,6 +42,7 @@ class LabelBook:
         self._entries: dict[str, dict[str, Any]] = {}
         """uid to label field to the value that stands."""
         self._undo: list[_Undo] = []
+        self._taken_back: set[str] = set()
         self._writer = ThreadPoolExecutor(1, "labels")
         self._waiting: list[Future[None]] = []
         self.fault = ""
@@ -66,6 +67,10 @@ class LabelBook:
         """Return the outcome that stands; `sealed` for a take that isn't known."""
         return Outcome(self.now(uid).get("outcome", sealed))
 
+    def taken_back(self, uid: str) -> bool:
+        """Whether a take had an outcome that was taken back, and has none since."""
+        return uid in self._taken_back and self.outcome(uid) is Outcome.UNLABELLED
+
     def say(self, uid: str, said: Mapping[str, Any], *, anew: bool) -> None:
         """Write down what was said; only what differs from what stands.
 
@@ -86,6 +91,7 @@ class LabelBook:
         if not self._undo:
             return ""
         last = self._undo.pop()
+        self._taken_back.add(last.uid)
         self._write(last.uid, last.before)
         return last.uid
 

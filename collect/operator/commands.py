@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -204,3 +206,51 @@ def _check_once(
                 raise UnusableInputError(
                     f"--keys: {key} can't be both {other.value} and {command.value}.{more}"
                 )
+
+
+AGAIN_S: Final = 3.0
+"""The second press must follow the first within this [s]."""
+HELD_S: Final = 0.1
+"""Presses closer than this are of a key that is held down, or of text that was pasted [s]."""
+
+
+class Twice:
+    """Says when a key was pressed, let go of and pressed again: so a trip is cleared.
+
+    A key that is held down presses itself many times, and so does pasted text: that asks once
+    more, and confirms nothing.
+
+    Args:
+        now_s: monotonic time [s].
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self.forget()
+
+    def press(self) -> None:
+        """Take a press."""
+        now_s = self._now_s()
+        is_again = now_s - self._last_s >= HELD_S and now_s - self._first_s <= AGAIN_S
+        self._last_s = now_s
+        if is_again:
+            self._second_s = now_s
+        else:
+            self._first_s, self._second_s = now_s, math.nan
+
+    def forget(self) -> None:
+        """Take back what was pressed so far."""
+        self._first_s = self._last_s = -math.inf
+        self._second_s = math.nan
+
+    @property
+    def asks(self) -> bool:
+        """Whether the second press is waited for."""
+        return self._now_s() - self._first_s <= AGAIN_S
+
+    def confirmed(self) -> bool:
+        """Say, once, that it was pressed twice."""
+        if not self._now_s() - self._second_s >= HELD_S:
+            return False
+        self.forget()
+        return True

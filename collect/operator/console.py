@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from gaploop.collect.operator import machine
 from gaploop.collect.operator.book import LabelBook
-from gaploop.collect.operator.commands import DIGITS, Command, KeyMap
+from gaploop.collect.operator.commands import DIGITS, Command, KeyMap, Twice
 from gaploop.collect.operator.inquiry import Suggestion
 from gaploop.collect.operator.seen import Bar, Driven, Loop, Seen, SetUp, TakeSeen
 from gaploop.collect.operator.sounds import Sound
 from gaploop.collect.operator.state import Act, Deed, Stage, State, Timing
 from gaploop.core.vocabulary import Outcome
 
-AGAIN_S: Final = 3.0
-"""The second press of clear must follow the first within this [s]."""
 LOOK_S: Final = 0.05
 """Whoever waits for the operator looks this often whether the time is over [s]."""
 NOTE_S: Final = 6.0
@@ -113,11 +111,30 @@ class Console:
         self._numbers: dict[str, int] = {}
         self._quotas, self._setup = Quotas(), SetUp()
         self._note, self._note_s = "", 0.0
-        self._cleared_s = -AGAIN_S
+        self._twice = Twice(now_s)
         self._ends = self._tripped = False
         self._hurdle = ""
 
     # -- the thread that has the window -----------------------------------------------------
+
+    def hear(self, names: Iterable[str], stops: Collection[str] = ()) -> None:
+        """Take keys that were pressed since, the emergency stop first.
+
+        Where it is among them, nothing is cleared by the others: they were pressed before
+        anybody could see that it was heeded.
+
+        Args:
+            names: as on the keys, in order.
+            stops: further names that are the emergency stop here.
+        """
+        pressed = list(names)
+        is_stop = [n in stops or self.keys.command(n) is Command.ESTOP for n in pressed]
+        if any(is_stop):
+            self.command(Command.ESTOP)
+        for name, stopped in zip(pressed, is_stop, strict=True):
+            clears = self.keys.command(name) is Command.CLEAR
+            if not stopped and not (clears and any(is_stop)):
+                self.key(name)
 
     def key(self, name: str) -> bool:
         """Take a key by its name; return whether it meant anything."""
@@ -133,6 +150,7 @@ class Console:
         """Take a command."""
         if command is Command.ESTOP:
             self.safety.estop()
+            self._twice.forget()
         elif command is Command.CLEAR:
             self._clear()
         elif command is Command.TAKE_OVER:
@@ -296,6 +314,11 @@ class Console:
         with self._changed:
             return self._book.outcome(uid, sealed)
 
+    def taken_back(self, uid: str) -> bool:
+        """Whether what was said of a take was taken back, and nothing has been said since."""
+        with self._changed:
+            return self._book.taken_back(uid)
+
     def finish(self, lacks: Callable[[], bool]) -> bool:
         """Everything is recorded: wait until the operator has seen it, labels being his to mend.
 
@@ -331,6 +354,13 @@ class Console:
         tripped = bool(loop.trip or loop.lost)
         if tripped and not self._tripped:
             self._play(Sound.ALARM)
+        if not tripped:
+            self._twice.forget()
+        if self._tripped and (loop.found or not tripped):
+            self._note = ""  # it said what to do about that
+        if tripped and self._twice.confirmed():
+            self._note = ""
+            self.safety.clear()
         self._tripped = tripped
         why = "No take starts before this is cleared." if tripped and self.asks else self._hurdle
         if why != self._state.blocked:
@@ -361,18 +391,20 @@ class Console:
             uid = self._book.undo()
             number = self._numbers.get(uid)
             take = f"take {number}" if number else "an earlier take"
-            self.note(f"Taken back: the last label of {take}." if uid else "Nothing to take back.")
+            if not uid:
+                self.note("Nothing to take back.")
+            elif self._book.taken_back(uid):
+                self.note(f"Taken back: {take} has no label now. It counts once it has one.")
+            else:
+                self.note(f"Taken back: the last label of {take}.")
         if act.deed in (Deed.LABEL, Deed.UNDO):
             self.labelled += 1
             self.on_label()
 
     def _clear(self) -> None:
-        now_s = self._now_s()
-        was_s, self._cleared_s = self._cleared_s, now_s
-        if not self._tripped:
-            return
-        if now_s - was_s > AGAIN_S:
-            self.note(CLEAR_AGAIN if self.driving.seen() is None else HOLD_AGAIN)
-            return
-        self._cleared_s, self._note = -AGAIN_S, ""
-        self.safety.clear()
+        """Take a press of clear; `_heed` clears once it was pressed twice."""
+        again = CLEAR_AGAIN if self.driving.seen() is None else HOLD_AGAIN
+        with self._changed:
+            if self._tripped:
+                self._twice.press()
+                self.note(again)

@@ -9,9 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gaploop.collect.operator.inquiry import Suggestion
+from gaploop.collect.take import TIME_RAN_OUT
 from gaploop.core import journal_format
 from gaploop.core.errors import GaploopError
 from gaploop.core.protocols import Suggest
+from gaploop.core.vocabulary import FailureMode
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +47,15 @@ class Suggester:
                 sealing.result()
             if uid != self._newest:
                 return
-            labels = self._suggest(journal_format.read_take(folder, MappingProxyType({})))
+            labels = dict(self._suggest(journal_format.read_take(folder, MappingProxyType({}))))
+            end = journal_format.read_end(folder)
         except (GaploopError, OSError, ValueError, ArithmeticError, LookupError) as error:
             # A suggestion is a convenience: without one the operator chooses unaided.
             log.info("no suggestion for take %s: %s", uid, error)
             return
+        if labels.get("failure_mode") == FailureMode.TIMEOUT.value and (
+            end is None or end.reason != TIME_RAN_OUT
+        ):
+            # The frames only show that the arm was still at it: somebody ended the take.
+            del labels["failure_mode"]
         self._tell(uid, Suggestion.of(labels))

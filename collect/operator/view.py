@@ -189,7 +189,7 @@ def _below(seen: Seen) -> str:
         else f"Put everything back; the next take begins by itself, or with {key}.",
         Stage.SET_UP: f"{seen.setup.words}. {key} when it is set up.",
         Stage.DONE: f"Everything is recorded; {key} ends the session.",
-        Stage.ENDED: "Torque goes off; takes are published.",
+        Stage.ENDED: "Torque goes off; takes are sealed, then published.",
     }.get(state.stage, "")
 
 

@@ -31,6 +31,8 @@ BAND_PX: Final = 264
 EDGE_PX: Final = 24
 SIDE_PX: Final = 470
 """Width of the right column."""
+ASKED_SHARE: Final = 0.55
+"""Share of the left side that a question and its answers take."""
 HINTS_PX: Final = 104
 SKETCH_PX: Final = 124
 
@@ -97,9 +99,15 @@ class Window:
         edge, side = EDGE_PX * scale, SIDE_PX * scale
         left = (edge, top + edge / 2, width - side - 3 * edge, bottom - top - edge / 2)
         if shown.choices:
-            self._question(shown, left)
+            # Beside them what the cameras see: the arm follows its leader on.
+            x, y, wide, high = left
+            share = ASKED_SHARE if pictures else 1.0
+            self._question(shown, (x, y, share * wide, high))
+            if pictures:
+                rest = (x + share * wide + edge / 2, y, (1 - share) * wide - edge / 2, high)
+                self._pictures(pictures, rest, columns=1)
         else:
-            self._pictures(pictures, left)
+            self._pictures(pictures, left, columns=1 if len(pictures) == 1 else 2)
         self._side(shown, (width - side - edge, top + edge / 2, side, bottom - top - edge / 2))
         self._hints(shown, (edge, bottom + 8 * scale, width - 2 * edge, HINTS_PX * scale))
         pygame.display.flip()
@@ -161,13 +169,12 @@ class Window:
             self._text("suggested", SMALL_PX - 6, WARN, (x + wide - note, drop + 4), note - 8)
         self._text(choice.words, size, INK, (place, drop), x + wide - place - note - 10)
 
-    def _pictures(self, pictures: Mapping[str, Image], box: paint.Box) -> None:
+    def _pictures(self, pictures: Mapping[str, Image], box: paint.Box, columns: int) -> None:
         x, y, wide, high = box
         if not pictures:
             paint.panel(self._surface, box)
             self._text("no picture yet", SMALL_PX, DIM, (x + 20, y + 20), wide)
             return
-        columns = 1 if len(pictures) == 1 else 2
         rows = -(-len(pictures) // columns)
         for n, (name, image) in enumerate(pictures.items()):
             cell = (

@@ -45,6 +45,8 @@ class ServoArms:
                 units.middle_ticks.tolist(), units.middle_rad.tolist(), units.rad_per_tick.tolist()
             )
         self._closed = False
+        self._may_hold = False
+        """Some motor was told to hold and hasn't confirmed since that it doesn't."""
         group.add(self.buses)
 
     @property
@@ -86,12 +88,16 @@ class ServoArms:
                     bus.set_goals(ticks[span])
 
     def named(self, left: Sequence[Sequence[int]]) -> list[str]:
-        """Return the joints behind each bus's servo ids."""
-        return [
-            f"{arm.prefix}{arm.units.names[arm.bus.ids.index(i)]} (servo {i} on {arm.port.path})"
-            for arm, ids in zip(self.arms, left, strict=True)
-            for i in ids
-        ]
+        """Return the joints behind each bus's servo ids; where it is all of them, just that."""
+        names = []
+        for arm, ids in zip(self.arms, left, strict=True):
+            if len(ids) == len(arm.bus.ids):
+                names.append(f"any servo on {arm.port.path}")
+                continue
+            joints = (arm.prefix + arm.units.names[arm.bus.ids.index(i)] for i in ids)
+            found = zip(joints, ids, strict=True)
+            names += [f"{joint} (servo {i} on {arm.port.path})" for joint, i in found]
+        return names
 
     def torque_off(self) -> None:
         """Take torque off every servo that can be reached; safe to call at any time, and twice.
@@ -99,11 +105,15 @@ class ServoArms:
         Raises:
             DeviceError: names the joints that didn't confirm it, after all have been tried.
         """
+        self._may_hold |= any(bus.holding for bus in self.buses)
         left = self.named(self.group.each(self.buses, torque_off))
         if left:
-            raise DeviceError(
-                f"Torque off isn't confirmed by {', '.join(left)}. Switch the arm's power off."
-            )
+            raise DeviceError(self._unconfirmed(", ".join(left)))
+        self._may_hold = False
+
+    def _unconfirmed(self, who: str) -> str:
+        """Say that torque off wasn't confirmed by `who`, and what to do."""
+        return f"Torque off isn't confirmed by {who}. Switch the arm's power off."
 
     def close(self) -> None:
         """Take torque off and close the ports; safe to call twice.
@@ -262,10 +272,16 @@ class ServoLeader(ServoArms):
 
     def send_ticks(self, ticks: FloatArray) -> None:
         """Set its own goal positions [ticks]; a Feetech servo that is limp takes torque by it."""
+        self._may_hold = True
         self.set_goals(ticks.tolist(), if_holding=lambda: True)
 
     def reset(self) -> None:
         """Nothing to get ready: the operator is."""
+
+    def _unconfirmed(self, who: str) -> str:
+        if self._may_hold:
+            return f"Torque off isn't confirmed by {who}. Switch the leader's power off."
+        return f"The leader doesn't answer ({who}). Check its cable and power; it was limp."
 
     def done(self) -> bool:
         """A person never has nothing more to ask for."""

@@ -245,7 +245,9 @@ def _watched(
     choices = {str(n + 1): name for n, name in enumerate(names)}
     choices |= {"r": "again", "0": "none or several of them"}
     while (answer := person.asked("Which joint has just moved?", choices, safety=True)) == "r":
-        _move(control, leader, joint)
+        if _move(control, leader, joint).tripped:  # it won't move any more
+            answer = None
+            break
     data = {**item.data, "answer": answer}
     if answer is None:
         found = f"{item.found}; nobody said which joint that was"

@@ -108,6 +108,9 @@ class Line:
         """When that was sent which each servo answered last, while anything is owed [s]."""
         self._foreign: set[tuple[int, int]] = set()
         """Answers that can't be the present request's."""
+        self._failed = False
+        self._missing: set[int] = set()
+        """Servos that didn't answer when they were asked last."""
 
     @property
     def wait_s(self) -> float:
@@ -134,8 +137,7 @@ class Line:
                 self.faults.stale_bytes += self.port.discard()
             self.port.write(request.packet)
         except OSError:
-            self.faults.io_errors += 1
-            self.deadline_s = 0.0
+            self._fail()
             return
         self._sent_s = time.monotonic()
         self._wire_s = (len(request.packet) + expected) * self.port.byte_s
@@ -199,8 +201,7 @@ class Line:
         except OSError:
             data = b""
         if not data:  # readable without bytes: unplugged, or the other end has closed
-            self.faults.io_errors += 1
-            self.deadline_s = 0.0
+            self._fail()
             return
         expected = self._expected
         if expected is not None:
@@ -218,6 +219,12 @@ class Line:
         if self.complete:
             self._learn()
 
+    def _fail(self) -> None:
+        """The port failed: that ends the request, and counts once until an answer comes."""
+        self.faults.io_errors += not self._failed
+        self._failed = True
+        self.deadline_s = 0.0
+
     def end(self) -> Answers:
         """Close the request: save what can be saved, count what is missing."""
         if self._held:
@@ -228,13 +235,18 @@ class Line:
         faults, request = self.faults, self.request
         if self.owed:
             self._heard_s.update(dict.fromkeys(self.answers, self._sent_s))
-        if not self.complete:
-            faults.timeouts += 1
-            for servo_id in request.ids:
-                if servo_id not in self.answers:
-                    faults.of(servo_id).silent += 1
-                    if request.packet:
-                        self.owed[servo_id, request.size] = self._sent_s, request.packet
+        if self.complete:
+            self._missing.difference_update(request.ids)
+            self._failed = self._failed and not request.ids
+        else:
+            missing = {i for i in request.ids if i not in self.answers}
+            faults.timeouts += not missing <= self._missing
+            for servo_id in missing - self._missing:
+                faults.of(servo_id).silent += 1
+            self._missing = (self._missing - set(request.ids)) | missing
+            if request.packet:
+                owed = (self._sent_s, request.packet)
+                self.owed.update({(servo_id, request.size): owed for servo_id in missing})
         if self.parser.corrupt_ids:
             faults.count_corrupt(self.parser.corrupt_ids)
             self.parser.corrupt_ids.clear()

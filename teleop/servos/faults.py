@@ -11,7 +11,7 @@ class ServoFaults:
     """Counts for one servo since its bus was opened.
 
     Attributes:
-        silent: it was asked and didn't answer in time.
+        silent: it was asked and didn't answer in time; counted once until it answers again.
         corrupt: a packet with its id had a wrong checksum.
         wrong_size: it answered with another number of bytes than asked for.
         refused: it answered that it won't.
@@ -44,8 +44,8 @@ class BusFaults:
         corrupt: packets with a wrong checksum whose id belongs to no servo of the bus.
         unasked: whole packets that answer nothing that was asked.
         stale_bytes: bytes that came after their time and were thrown away.
-        timeouts: requests that ended without all their answers.
-        io_errors: the port failed: unplugged, or it took nothing.
+        timeouts: requests that ended without all their answers, the same ones missing once.
+        io_errors: the port failed: unplugged, or it took nothing; once until something answers.
     """
 
     servos: dict[int, ServoFaults] = field(default_factory=dict)

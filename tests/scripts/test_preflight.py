@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,36 @@ def test_an_arm_that_doesnt_answer_is_an_item_and_not_a_traceback(
     assert failed == {"arm", "speed"}
 
 
-def test_a_terminal_is_asked_until_it_gives_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_a_terminal(monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> int:
+    """Make standard input a terminal; return its other end."""
     host, device = pty.openpty()
-    with os.fdopen(device, "r") as typed:
-        monkeypatch.setattr(sys, "stdin", typed)
-        os.write(host, b"perhaps\nY\n")
-        assert Terminal().asked("Is it so?", {"y": "yes", "n": "no"}, safety=True) == "y"
+    stack.callback(os.close, host)
+    typed = stack.enter_context(os.fdopen(device, "r"))
+    monkeypatch.setattr(sys, "stdin", typed)
+    return host
+
+
+def test_a_terminal_is_asked_until_it_gives_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+        host, person = in_a_terminal(monkeypatch, stack), Terminal()
+        stack.enter_context(person.listening(lambda: None))
+        os.write(host, b"perhaps\r1\x7fY\r")
+        assert person.asked("Is it so?", {"y": "yes", "n": "no"}, safety=True) == "y"
         assert Terminal(gone=lambda: True).asked("Still?", {"y": "yes"}, safety=True) is None
-    os.close(host)
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))  # a pipe is nobody
     assert Terminal().asked("Is it so?", {"y": "yes"}, safety=False) is None
     assert not Terminal().told("Pull the plug.")
+
+
+def test_a_space_stops_the_arm_while_a_question_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arm held, and moved, while lines were read: a space did nothing until Enter, and then
+    was a wrong answer.
+    """
+    stops: list[str] = []
+    with ExitStack() as stack:
+        host, person = in_a_terminal(monkeypatch, stack), Terminal()
+        stack.enter_context(person.listening(lambda: stops.append("stop")))
+        os.write(host, b"y ")
+        assert person.asked("Which joint has moved?", {"y": "yes"}, safety=True) is None
+    assert stops == ["stop"]
+    assert person.stopped

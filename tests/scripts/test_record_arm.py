@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gaploop.scripts._keys import key_names
+from gaploop.scripts._keys import Decoder
 from gaploop.scripts._operator_screen import chosen_display
 from gaploop.scripts.cli import main
 
@@ -22,9 +22,11 @@ def test_an_arm_that_does_not_answer_is_one_line_and_writes_nothing(
 
 
 def test_keys_of_a_terminal_have_the_names_that_are_on_them() -> None:
-    assert key_names(b"\x1b[C\x1b[Ds\r\x1b") == ["right", "left", "s", "return", "escape"]
-    assert key_names(b"\x1bOA S5\x1b[15~") == ["up", "space", "s", "5", "f5"]
-    assert key_names(b"") == []
+    decoder = Decoder()
+    assert decoder.feed(b"\x1b[C\x1b[Ds\r\x1b") == ["right", "left", "s", "return"]
+    assert decoder.flush() == ["escape"]
+    assert decoder.feed(b"\x1bOA S5\x1b[15~") == ["up", "space", "s", "5", "f5"]
+    assert decoder.feed(b"") == []
 
 
 def test_the_display_is_the_one_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,3 +137,43 @@ def test_what_is_lost_and_the_next_key_are_said() -> None:
 )
 def test_status_bits_in_words(bits: int, protocol: str, says: str) -> None:
     assert say_status(bits, protocol) == says
+
+
+def drawn(what: Picture) -> str:
+    buffer = io.StringIO()
+    Console(file=buffer, width=160).print(render(what))
+    return buffer.getvalue()
+
+
+def test_what_stands_still_shows_no_old_readings_and_only_keys_that_do_something() -> None:
+    """READY AGAIN showed the rate and the joints of before the loss, and listed the e-stop, which
+    does nothing there.
+    """
+    was = tick(reported=state(position_rad=np.radians([77.7, 0.0, 0.0])))
+    for mode, keys in ((Mode.LOST, "q quit"), (Mode.READY, "c c go on")):
+        shown = drawn(dataclasses.replace(picture(mode, tick(0), was), torque=False))
+        assert keys in shown
+        assert "e-stop" not in shown
+        assert "77.7" not in shown
+        assert "Hz" not in shown
+    now = state(position_rad=np.radians([11.1, 0.0, 0.0]))
+    ready = dataclasses.replace(picture(Mode.READY, tick(0), was), torque=False, state=now)
+    assert "11.1" in drawn(ready)
+    assert "20.0" not in drawn(ready)  # what the leader asked for then
+    assert "e-stop" in drawn(picture(Mode.RUNNING, tick(0)))
+
+
+def test_the_key_that_clears_is_named_only_where_there_is_one() -> None:
+    from gaploop.scripts._teleop_view import say_trip
+
+    assert say_trip(SafetyReason.ESTOP, (), "press c twice").endswith("way; then press c twice.")
+    assert say_trip(SafetyReason.ESTOP, ()).endswith("way.")
+
+
+def test_torque_is_called_off_only_where_every_servo_confirmed_it() -> None:
+    why = "Torque off isn't confirmed by pan (servo 1 on ./f). Switch the arm's power off."
+    tripped = picture(Mode.TRIPPED, tick(0), tick(1, SafetyReason.TRIPPED | SafetyReason.ESTOP))
+    limp = dataclasses.replace(tripped, torque=False)
+    assert "torque off" in drawn(limp)
+    assert "confirmed" not in drawn(limp)
+    assert why in drawn(dataclasses.replace(limp, unconfirmed=why))

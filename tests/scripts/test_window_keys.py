@@ -47,21 +47,44 @@ class Window:
 
 def test_the_window_is_pumped_while_a_key_is_waited_for() -> None:
     window = Window()
-    keys = WindowKeys.of(Keys(None), window, lambda: None)
-    keys.say("stall (elbow_flex). To go on: free it; then c, c")
-    assert keys.wait(6 * PUMP_S) == ""
+    keys = WindowKeys.of(Keys(), window, lambda: None)
+    keys.say("stall (elbow_flex). To go on: free it")
+    assert keys.presses(6 * PUMP_S) == []
     assert len(window.pumped) >= 3
-    assert window.pumped[-1].endswith("then Enter or Start, twice")
+    assert window.pumped[-1] == "stall (elbow_flex). To go on: free it"
+
+
+def test_the_window_names_the_key_that_clears_there() -> None:
+    """It said "press c twice" where Enter clears and c closes the gripper."""
+    words = WindowKeys(Keys(), Window(), lambda: None).clear_words
+    assert "Enter" in words
+    assert "c twice" not in words
+    assert Keys().clear_words == ""  # nobody is there to press anything
 
 
 def test_its_estop_is_told_at_once_and_its_clear_is_a_key() -> None:
     told: list[str] = []
     window = Window()
-    keys = WindowKeys.of(Keys(None), window, lambda: told.append("e-stop"))
+    keys = WindowKeys.of(Keys(), window, lambda: told.append("e-stop"))
     window.presses = [lambda: window.estop(), lambda: window.clear()]
-    assert keys.wait(1.0) == "c"
+    assert keys.presses(1.0) == ["space"]
+    assert keys.presses(1.0) == ["c"]
     assert told == ["e-stop"]
     assert keys.works
+
+
+def test_an_estop_in_the_window_is_told_before_what_else_was_pressed_there() -> None:
+    told: list[str] = []
+    window = Window()
+    keys = WindowKeys.of(Keys(), window, lambda: told.append("e-stop"))
+
+    def both() -> None:
+        window.clear()
+        window.estop()
+
+    window.presses = [both]
+    assert keys.presses(1.0) == ["space", "c"]
+    assert told == ["e-stop"]
 
 
 def test_a_gamepad_that_was_pulled_out_needs_no_new_connection() -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gaploop.collect.campaign_log import held
 from gaploop.collect.operator.attended import Operator
 from gaploop.collect.operator.book import LabelBook, known_takes
-from gaploop.collect.operator.commands import Command, KeyMap
+from gaploop.collect.operator.commands import HELD_S, Command, KeyMap
 from gaploop.collect.operator.console import Console, Quotas, Safety
+from gaploop.collect.operator.inquiry import Suggestion
 from gaploop.collect.operator.seen import Loop, SetUp
 from gaploop.collect.operator.state import Stage, Timing
 from gaploop.collect.operator.suggesting import Suggester
@@ -24,7 +27,7 @@ from gaploop.core.journal_format import LABELS, read_end, read_journal, take_fol
 from gaploop.core.protocols import Leader
 from gaploop.core.take import Take
 from gaploop.core.types import LeaderSample
-from gaploop.core.vocabulary import Outcome
+from gaploop.core.vocabulary import Outcome, TakeKind
 
 C = Command
 WITHIN_S = 60.0
@@ -263,6 +266,8 @@ def test_a_trip_is_cleared_by_two_presses_and_the_e_stop_works_at_any_time() -> 
     assert console.seen().state.stage is Stage.READY
     now[0] = 15.0
     console.key("c")
+    now[0] += 2 * HELD_S
+    console.seen()
     assert done == ["estop", "clear"]
     tripped[0] = ""
     assert not console.seen().state.blocked
@@ -303,3 +308,65 @@ def test_a_label_that_cannot_be_written_is_said_and_still_stands(tmp_path: Path)
     book.close()
     assert "wasn't written" in book.fault
     assert book.outcome("a") is Outcome.SUCCESS
+
+
+def test_a_failure_that_is_taken_back_fills_no_quota_until_it_is_labelled(tmp_path: Path) -> None:
+    """Undoing a failure left the take without a label, which counted: the session was over."""
+    with Desk(tmp_path, 1, slipped) as desk:
+        desk.take(C.FAILURE, C.NEXT, C.NEXT)
+        desk.until(Stage.READY)
+        told = len(desk.told)
+        desk.console.command(C.UNDO)
+        desk.until(Stage.READY, is_so=lambda: len(desk.told) > told)
+        assert "counts once it has one" in desk.console.seen().note
+        desk.book.flush()
+        quotas = [Quota(1)]
+        assert held(tmp_path, TakeKind.DEMONSTRATION, quotas).total() == 0
+        desk.console.command(C.SUCCESS)
+        desk.book.flush()
+        assert held(tmp_path, TakeKind.DEMONSTRATION, quotas).total() == 1
+        desk.console.command(C.NEXT)  # the take that it waited for isn't needed any more
+        assert desk.finished().counted == 1
+    assert len(take_folders(tmp_path)) == 1
+
+
+def test_a_take_that_was_ended_by_a_key_is_not_suggested_to_have_run_out_of_time(
+    tmp_path: Path,
+) -> None:
+    """F ended a take, and what was seen was suggested to be a time-out."""
+    asked = threading.Event()
+
+    def late(_take: Take) -> Mapping[str, object]:
+        asked.set()
+        return {"failure_mode": "timeout", "dimensions": {"contact_dynamics": 1.0}}
+
+    with Desk(tmp_path, 1, late) as desk:
+        desk.console._state = replace(desk.console._state, timing=Timing(9.0, 0.0))
+        desk.until(Stage.READY)
+        desk.console.command(C.NEXT)
+        desk.until(Stage.RECORDING)
+        desk.console.command(C.FAILURE)
+        desk.until(Stage.VERDICT, is_so=lambda: suggested(desk).dimension == "contact_dynamics")
+        assert suggested(desk).mode == ""
+        desk.console.command(C.NEXT)
+        desk.console.command(C.NEXT)
+        desk.take(C.FAILURE)  # this one lasts its time
+        desk.until(Stage.VERDICT, is_so=lambda: suggested(desk).mode == "timeout")
+    assert asked.is_set()
+
+
+def suggested(desk: Desk) -> Suggestion:
+    inquiry = desk.console.seen().state.inquiry
+    return Suggestion() if inquiry is None else inquiry.suggestion
+
+
+def test_what_was_said_of_a_lost_servo_goes_when_it_answers_again() -> None:
+    """ "Check that servo's cable" stayed after it had been done."""
+    loop = [Loop()]
+    console = console_with(Safety(loop=lambda: loop[0]))
+    loop[0] = Loop(lost="a servo stopped answering")
+    console.seen()
+    console.note("The take is interrupted: check that servo's cable.")
+    assert "cable" in console.seen().note
+    loop[0] = Loop(lost="Everything answers again.", found=True)
+    assert console.seen().note == ""

@@ -147,6 +147,17 @@ def test_a_picture_is_drawn_where_it_belongs_in_its_own_colours(window: Window) 
     assert tuple(pygame.display.get_surface().get_at((380, 480)))[:3] == (250, 10, 20)
 
 
+@pytest.mark.parametrize("question", list(Question))
+def test_pictures_stay_while_a_question_is_open(question: Question, window: Window) -> None:
+    """The picture vanished behind the question, though the arm went on following its leader."""
+    pygame.display.set_mode(SIZE_PX)
+    pink = np.full((48, 64, 3), (250, 10, 200), dtype=np.uint8)
+    state = State(TIMING, stage=Stage.VERDICT, inquiry=Inquiry("a", question))
+    window.draw(look(Seen(1.0, state, KeyMap())), {"top": pink, "side": pink})
+    shown = pygame.surfarray.array3d(pygame.display.get_surface())
+    assert (shown == (250, 10, 200)).all(axis=2).sum() > 60_000  # pixels
+
+
 def test_the_time_left_and_its_share_go_together() -> None:
     seen = Seen(4.0, State(TIMING, Stage.RECORDING), KeyMap(), task="t")
     shown = look(seen)

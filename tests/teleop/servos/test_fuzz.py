@@ -176,4 +176,5 @@ def _one_read(bus: ServoBus, line: Line) -> None:
     parser = line.parser
     assert parser.waiting_bytes == 0
     assert parser.accepted_bytes + parser.rejected_bytes == parser.received_bytes
-    assert line.faults.total > before
+    # A servo that was missing before and still is goes on being one incident.
+    assert line.faults.total > before or silent.any()
