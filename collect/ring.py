@@ -9,17 +9,22 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import tempfile
 from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core import platform_calls
 from gaploop.core.types import Image
 
-SLACK_S: Final = 0.32
+SLACK_S: Final = 2.0
 """How long the reader may fall behind before pictures are dropped [s]."""
+MOST_BYTES: Final = 256_000_000
+"""All slots together, whatever `SLACK_S` asks for: 2 s of two 640×480 cameras at 50 Hz take
+184 MB. Memory that was never needed is never taken."""
 LEAST_SLOTS: Final = 8
+BEHIND_SHARE: Final = 0.25
+"""Of a camera's slots: with so many waiting the reader is behind."""
 
 type CameraSpecs = Mapping[str, Mapping[str, Any]]
 """Camera to {"width", "height", "fps"}."""
@@ -35,9 +40,11 @@ class Ring:
 
     def __init__(self, cameras: CameraSpecs, handle: int | None = None) -> None:
         shapes = {c: (int(s["height"]), int(s["width"]), 3) for c, s in cameras.items()}
-        counts = {c: max(LEAST_SLOTS, math.ceil(SLACK_S * s["fps"])) for c, s in cameras.items()}
+        rate_bytes_s = sum(math.prod(shapes[c]) * s["fps"] for c, s in cameras.items())
+        slack_s = min(SLACK_S, MOST_BYTES / max(rate_bytes_s, 1))
+        counts = {c: max(LEAST_SLOTS, int(slack_s * s["fps"])) for c, s in cameras.items()}
         size = sum(counts[c] * math.prod(shapes[c]) for c in cameras)
-        self.handle = _nameless_file() if handle is None else handle
+        self.handle = platform_calls.nameless_file("gaploop-pictures") if handle is None else handle
         if handle is None:
             os.ftruncate(self.handle, max(size, 1))
         memory = np.frombuffer(mmap.mmap(self.handle, max(size, 1)), dtype=np.uint8)
@@ -54,10 +61,3 @@ class Ring:
         if self.handle >= 0:
             os.close(self.handle)
             self.handle = -1
-
-
-def _nameless_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("gaploop-pictures")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
+from gaploop.core import platform_calls
 from gaploop.core.types import SafetyReason
 
 
@@ -23,8 +23,7 @@ class Keys:
         """Return the next key within `timeout_s` [s], or the empty text."""
         if self._stream is None:
             return ""
-        ready, _, _ = select.select([self._stream], [], [], timeout_s)
-        if not ready:
+        if not platform_calls.has_input(self._stream, timeout_s):
             return ""
         pressed = os.read(self._stream.fileno(), 32)
         # An arrow key sends several bytes that begin with ESC: none of them is a command.
@@ -35,8 +34,9 @@ class Keys:
         if self._stream is None:
             time.sleep(timeout_s)
             return []
-        ready, _, _ = select.select([self._stream], [], [], timeout_s)
-        return key_names(os.read(self._stream.fileno(), 64)) if ready else []
+        if not platform_calls.has_input(self._stream, timeout_s):
+            return []
+        return key_names(os.read(self._stream.fileno(), 64))
 
     def say(self, trip: str) -> None:
         """Show why the arm has tripped, "" where it hasn't; a terminal's view does that itself."""
@@ -105,28 +105,5 @@ def key_names(pressed: bytes) -> list[str]:
 @contextlib.contextmanager
 def keys() -> Iterator[Keys]:
     """Yield the keys of the terminal on stdin; the terminal is put back afterwards."""
-    before = _settings()
-    if before is None:
-        yield Keys(None)
-        return
-    import termios
-    import tty
-
-    tty.setcbreak(sys.stdin)
-    try:
-        yield Keys(sys.stdin)
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
-def _settings() -> list[Any] | None:
-    """Return the settings of the terminal on stdin, or None where keys can't be read from one."""
-    try:
-        import termios
-
-        settings: list[object] = termios.tcgetattr(sys.stdin)
-        # Started with & a program that reads is stopped by the shell.
-        in_front = os.getpgrp() == os.tcgetpgrp(sys.stdin.fileno())
-    except (ImportError, OSError, ValueError, termios.error):
-        return None
-    return settings if in_front else None
+    with platform_calls.key_by_key(sys.stdin) as works:
+        yield Keys(sys.stdin if works else None)

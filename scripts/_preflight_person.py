@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import select
 import sys
 from collections.abc import Callable, Mapping
 from typing import Final
+
+from gaploop.core import platform_calls
 
 LOOK_S: Final = 0.1
 """How often it is looked whether Ctrl-C was pressed [s]."""
@@ -49,7 +50,7 @@ class Terminal:
 
     def _line(self) -> str | None:
         while not self.gone():
-            if select.select([sys.stdin], [], [], LOOK_S)[0]:
+            if platform_calls.has_input(sys.stdin, LOOK_S):
                 line = sys.stdin.readline()
                 return line.strip().lower() if line else None
         return None

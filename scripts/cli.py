@@ -41,6 +41,7 @@ HELPERS: Final = ("cli", "options")
 
 USAGE: Final = "gaploop <command> [DIR] [--option=value ...]"
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells do
+SIGPIPE: Final = 13  # POSIX; Windows has no such signal, but the same exit code will do
 TERMINATED: Final = 143  # 128 + SIGTERM
 _WIDTH: Final = 96
 _DISCOVER: Final = "discover_packages_path"  # LeRobot's option that imports a package of devices
@@ -67,7 +68,7 @@ def guard(command: str, work: Callable[[], int]) -> int:
     except BrokenPipeError:
         # Whoever read our output has left; keep the interpreter from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        return 128 + SIGPIPE
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         _say(f"{what}. Check that path, its permissions and the space left.", command)

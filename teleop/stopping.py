@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Final, Self
 
-STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from gaploop.core import platform_calls
+
+STOP_SIGNALS: Final = platform_calls.signals("SIGINT", "SIGTERM", "SIGHUP")
 """Ctrl-C, a polite kill, and a terminal that was closed."""
 
 type Step = tuple[str, Callable[[], object]]
