@@ -132,7 +132,7 @@ class VideoStream:
     def _converted(self, picture: Image, coarse: bool) -> av.VideoFrame:
         if coarse:  # a quarter of the time; takes the colour of one pixel in four
             planes = cv2.cvtColor(picture, cv2.COLOR_RGB2YUV_I420)
-            return av.VideoFrame.from_ndarray(planes, format="yuv420p")
+            return av.VideoFrame.from_numpy_buffer(planes, format="yuv420p")
         rgb = av.VideoFrame.from_numpy_buffer(np.ascontiguousarray(picture), format="rgb24")
         return self._reformatter.reformat(rgb, format=self._format)
 
