@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaploop.collect.encoder import Encoder
+from gaploop.collect import encoder as encoder_module
+from gaploop.collect import encoder_main
+from gaploop.collect.encoder import Closed, Encoder
 from gaploop.collect.encoder_main import Pace
 from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.collect.recovery import recover
@@ -270,6 +273,76 @@ def test_other_cameras_get_another_process_and_the_take_before_is_still_sealed(
             second = writer.seal_behind(pool, Outcome.SUCCESS)
     assert len(numbers(first.result(), "wrist")) == 80
     assert len(numbers(second.result(), "top")) == 5
+
+
+class Closing:
+    """An encoder's process that gets one thing done each time it is asked."""
+
+    def __init__(self, things: int) -> None:
+        self.closed: dict[str, Closed] = {}
+        self.faults: dict[str, str] = {}
+        self.dead, self.heard_s = False, time.monotonic()
+        self._left = things
+
+    def tell(self, _order: object) -> None:
+        pass
+
+    def hear(self, _timeout_s: float) -> None:
+        if self._left:
+            self._left -= 1
+            self.heard_s = math.inf  # later than any clock says: it has just got something done
+            return
+        self.closed["slow"] = Closed({"top": 5}, {"top": 5})
+
+    def kill(self) -> None:
+        self.dead = True
+
+
+def test_an_encoder_that_is_slow_is_waited_for_and_one_that_hangs_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where eight programs wanted each core the videos took more than 20 s to close, and a whole
+    take was lost though the encoder was at work all the time."""
+    monkeypatch.setattr(encoder_module, "FINISH_S", -1.0)  # no time at all
+    slow = encoder_module._RemoteTake(Closing(100), Path(), "slow", False)  # type: ignore[arg-type]
+    slow._process.heard_s = math.inf
+    assert slow.wait().pictures == {"top": 5}
+    hung = encoder_module._RemoteTake(Closing(0), Path(), "other", False)  # type: ignore[arg-type]
+    with pytest.raises(DeviceError, match="has died"):
+        hung.wait()
+
+
+class Said(encoder_main._Server):
+    """A server whose answers are kept."""
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, object]] = []
+        ring = Ring(CAMERAS)
+        super().__init__(ring, CAMERAS, 1)
+        ring.close()
+
+    def say(self, answer: Mapping[str, object]) -> None:
+        self.said.append(dict(answer))
+
+
+def test_whatever_keeps_the_videos_from_the_disk_is_said_once_and_ends_the_take(
+    tmp_path: Path,
+) -> None:
+    """On macOS the encoder's sync thread ended for want of `os.fdatasync`, and nobody heard."""
+    server = Said()
+    server.obey({"open": "a", "folder": str(tmp_path), "coarse": True})
+
+    def unsynced() -> None:
+        raise AttributeError("module 'os' has no attribute 'fdatasync'")
+
+    for stream in server._takes["a"].values():
+        stream.sync = unsynced  # type: ignore[method-assign]
+    server.sync()
+    server.sync()
+    server.close()
+    faults = [answer for answer in server.said if answer.get("fault") == "a"]
+    assert len(faults) == 1
+    assert "fdatasync" in str(faults[0]["why"])
 
 
 _RECORD = """
