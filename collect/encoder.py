@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 
 from gaploop.collect import encoder_choice
-from gaploop.collect.ring import BEHIND_SHARE, CameraSpecs, Ring
+from gaploop.collect.ring import BEHIND_SHARE, LEAST_SLOTS, CameraSpecs, Ring
 from gaploop.collect.video_stream import SOFTWARE, VideoStream
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
@@ -247,7 +247,9 @@ class _RemoteTake:
     def _slot(self, camera: str) -> int:
         """Return a free slot; -1 where there is none and nobody may wait."""
         free = self._process.free[camera]
-        while not free:
+        # Who can wait does so before much memory is taken.
+        most = LEAST_SLOTS if self._waits else len(self._process.ring.slots[camera])
+        while len(self._process.ring.slots[camera]) - len(free) >= most:
             if not self._waits:
                 return -1
             self._check()

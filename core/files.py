@@ -95,7 +95,7 @@ def append_lines(path: Path, lines: Sequence[str], create: bool = True) -> None:
         end = _mend_tail(stream)
         if len(lines) > 1:  # a kill could cut a long write short between two lines
             stream.seek(0)
-            write_atomically(path, stream.read() + data)
+            write_anew(stream, path, stream.read() + data)
             return
         try:
             if stream.write(data) != len(data):  # the disk is full: the system writes what fits
@@ -174,8 +174,15 @@ def remove_lines(path: Path, unwanted: Callable[[str], bool]) -> int:
         lines = stream.read().decode().splitlines()
         kept = [line for line in lines if not unwanted(line)]
         if len(kept) != len(lines):
-            write_atomically(path, "".join(f"{line}\n" for line in kept))
+            write_anew(stream, path, "".join(f"{line}\n" for line in kept))
         return len(lines) - len(kept)
+
+
+def write_anew(stream: BinaryIO, path: Path, content: bytes | str) -> None:
+    """Write all of a file whose `locked_stream` is held; the stream isn't needed any more."""
+    if not platform_calls.OPEN_FILES_CAN_BE_REPLACED:
+        stream.close()
+    write_atomically(path, content)
 
 
 @contextlib.contextmanager
@@ -194,10 +201,19 @@ def locked_file(path: Path, wait: bool = True) -> Iterator[None]:
 def locked_stream(path: Path, create: bool = True) -> Iterator[BinaryIO]:
     """Open `path` for appending and hold its lock, also where it was replaced meanwhile.
 
+    Where a file that is open can't be replaced the lock is on a hidden file beside it.
+
     Raises:
         FileNotFoundError: it doesn't exist and isn't to be created, or has no folder.
     """
     flags = os.O_RDWR | os.O_APPEND | platform_calls.BINARY | (os.O_CREAT if create else 0)
+    if not platform_calls.OPEN_FILES_CAN_BE_REPLACED:
+        with (
+            locked_file(path.with_name(f".{path.name}.lock")),
+            open(os.open(path, flags, 0o666), "a+b", buffering=0) as stream,
+        ):
+            yield stream
+        return
     while True:
         with open(os.open(path, flags, 0o666), "a+b", buffering=0) as stream:
             platform_calls.lock(stream.fileno())

@@ -2,8 +2,8 @@
 
 Only modules of gaploop miss it: libraries and Python itself have their own ways on each system,
 which aren't here to be run. What behaves otherwise there (folders that can't be opened, locks on
-bytes) is put in its place. Files that can't be replaced while open, paths with backslashes and the
-rest of Windows aren't imitated.
+bytes, open files that can't be renamed by `os.replace` or `os.rename`) is put in its place. Open
+files that can't be deleted, paths with backslashes and the rest of Windows aren't imitated.
 """
 
 from __future__ import annotations
@@ -117,6 +117,19 @@ def _fsync(handle: int) -> None:
     os.fsync(handle)
 
 
+def _replace(source: Any, target: Any) -> None:
+    """Rename as Windows does: nothing that is open or holds what is open, and over no such thing."""
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            held = Path(os.readlink(f"/proc/self/fd/{number}"))
+        except OSError:
+            continue
+        for path in (source, target):
+            if held.is_relative_to(Path(path).absolute()):
+                raise PermissionError(errno.EACCES, f"{held} is open", str(path))
+    os.replace(source, target)
+
+
 def _select(*_waiting: Any) -> Any:
     raise OSError(10038, "An operation was attempted on something that is not a socket")
 
@@ -174,7 +187,12 @@ def windows() -> dict[str, types.ModuleType | None]:
     import sys
 
     few = {"Signals": _signals("SIGABRT", "SIGFPE", "SIGILL", "SIGINT", "SIGSEGV", "SIGTERM")}
-    calls: dict[str, Callable[..., Any]] = {"open": _open, "fsync": _fsync}
+    calls: dict[str, Callable[..., Any]] = {
+        "open": _open,
+        "fsync": _fsync,
+        "replace": _replace,
+        "rename": _replace,
+    }
     return {
         "os": _Without(os, OS - {"O_BINARY"}, {"name": "nt", "O_BINARY": 0, **calls}),
         "sys": _Without(sys, set(), {"platform": "win32"}),
