@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 
 from gaploop.collect import encoder_choice
-from gaploop.collect.ring import BEHIND_SHARE, LEAST_SLOTS, CameraSpecs, Ring
+from gaploop.collect.ring import LEAST_SLOTS, CameraSpecs, Ring
 from gaploop.collect.video_stream import SOFTWARE, VideoStream
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
@@ -262,7 +262,7 @@ class _RemoteTake:
             return longest_s
         for camera, free in self._process.free.items():
             slots = len(self._process.ring.slots[camera])
-            if slots - len(free) >= BEHIND_SHARE * slots:
+            if slots - len(free) >= self._process.ring.behind[camera]:
                 waiting_s = (slots - len(free)) / self._process.cameras[camera]["fps"]
                 longest_s = max(longest_s, waiting_s)
         return longest_s

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.collect.ring import BEHIND_SHARE, CameraSpecs, Ring
+from gaploop.collect.ring import CameraSpecs, Ring
 from gaploop.collect.video_stream import SOFTWARE, VideoStream
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
@@ -49,12 +49,12 @@ class Pace:
     """Says whether a camera's next picture is to be encoded coarsely.
 
     Args:
-        slots: how many pictures may wait.
+        behind: how many pictures wait where it is behind.
         fps: how many come [Hz].
     """
 
-    def __init__(self, slots: int, fps: float) -> None:
-        self._behind = max(2, round(BEHIND_SHARE * slots))
+    def __init__(self, behind: int, fps: float) -> None:
+        self._behind = behind
         self._enough = round(KEPT_UP_S * fps)
         self._kept_up = self._enough
 
@@ -116,18 +116,18 @@ class _Server:
     def _work(self, camera: str) -> None:
         """Encode one camera's pictures in their order until nothing more comes."""
         orders = self._orders[camera]
-        pace = Pace(len(self._ring.slots[camera]), self._specs[camera]["fps"])
+        pace = Pace(self._ring.behind[camera], self._specs[camera]["fps"])
         while (order := orders.get()) is not None:
             uid, slot = order
-            try:
+            with Attempt() as attempt:
                 if slot is None:
                     self._close(uid, camera)
                 else:
                     with self._turns:
                         coarse = pace.is_coarse(orders.qsize()) and uid not in self._unhurried
                         self._show(uid, camera, slot, coarse)
-            except DeviceError as error:
-                self._fault(uid, str(error))
+            if attempt.error is not None:
+                self._fault(uid, one_line(attempt.error))
 
     def _show(self, uid: str, camera: str, slot: int, coarse: bool) -> None:
         stream = self._takes[uid].get(camera)

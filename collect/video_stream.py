@@ -155,6 +155,7 @@ class VideoStream:
         frame.pts, frame.time_base = self.pictures, self._time_base
         try:
             encoder = self._encoder(coarse)
+            coarse = encoder is self._coarse
             # Each encoder knows its own pictures only: a change is a key frame.
             is_new = coarse != self._was_coarse
             frame.pict_type = PictureType.I if is_new else PictureType.NONE
@@ -171,7 +172,7 @@ class VideoStream:
 
     def _encoder(self, coarse: bool) -> av.VideoCodecContext:
         fine = self._stream.codec_context
-        if not coarse:
+        if not coarse or not fine.is_open:
             return fine
         if self._coarse is None:
             self._coarse = av.VideoCodecContext.create(SOFTWARE, "w")
@@ -180,6 +181,9 @@ class VideoStream:
             self._coarse.framerate = fine.framerate
             self._coarse.flags |= fine.flags
             self._coarse.options = {**self._options, **_COARSE}
+            self._coarse.open()
+        if self._coarse.extradata != fine.extradata:  # not one stream with this FFmpeg, then
+            return fine
         return self._coarse
 
     def sync(self) -> None:

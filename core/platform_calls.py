@@ -113,6 +113,14 @@ def nameless_file(name: str) -> int:
         return os.dup(file.fileno())
 
 
+def memory_bytes() -> int:
+    """Return how much memory the machine has; a small one's where that can't be told."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return 4_000_000_000
+
+
 _READING: Final = threading.Lock()
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2

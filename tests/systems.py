@@ -118,7 +118,7 @@ def _fsync(handle: int) -> None:
 
 
 def _replace(source: Any, target: Any) -> None:
-    """Rename as Windows does: nothing that is open or holds what is open, and over no such thing."""
+    """Rename as Windows does: nothing open, nothing that holds it, and nothing over it."""
     for number in os.listdir("/proc/self/fd"):
         try:
             held = Path(os.readlink(f"/proc/self/fd/{number}"))

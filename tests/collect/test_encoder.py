@@ -130,7 +130,7 @@ def test_an_encoder_that_hangs_says_so_then_drops_pictures_but_never_shifts_them
     """Beside eight busy programs two of three pictures were dropped, and the operator only saw
     that afterwards. LeRobot's streaming encoder drops pictures too, and every later one is then a
     row early."""
-    room = round(SLACK_S * 50)
+    room = round(SLACK_S * 50)  # small pictures: memory is not what bounds it
     hung, over = room + 30, room + 35
     with JournalWriter(tmp_path, header(), encoder=encoder) as writer:
         write(writer, 2)
@@ -172,7 +172,7 @@ def test_an_encoder_that_hangs_says_so_then_drops_pictures_but_never_shifts_them
 def test_a_camera_is_coarse_from_falling_behind_until_it_has_kept_up_for_a_while(
     waiting: list[int],
 ) -> None:
-    pace, since = Pace(100, 50.0), None
+    pace, since = Pace(25, 50.0), None
     for count in waiting:
         coarse = pace.is_coarse(count)
         if count >= 25:
@@ -186,7 +186,7 @@ def test_coarse_and_fine_pictures_are_one_stream(tmp_path: Path) -> None:
     """Two encoders take turns in a file: what one wrote must not be read by the other's rules."""
     path = tmp_path / "top.mkv"
     stream = VideoStream(path, SIZE, SIZE, 50.0)
-    coarse = [index % 20 >= 13 for index in range(100)]
+    coarse = [index % 20 >= 13 or index < 3 for index in range(100)]
     for index, is_coarse in enumerate(coarse):
         stream.encode(picture(index), coarse=is_coarse)
         if index % 7 == 0:
@@ -196,7 +196,7 @@ def test_coarse_and_fine_pictures_are_one_stream(tmp_path: Path) -> None:
     assert fine.extradata == cheap.extradata
     stream.close()
     expected = [k for k in range(100) for _ in range(1 + (k % 7 == 0))]
-    assert stream.coarse >= sum(coarse)
+    assert stream.coarse >= sum(coarse) - 1, "all but the first, which opens the file"
     with av.open(str(path)) as container:
         shown = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     assert [number(image) for image in shown] == expected
