@@ -1,10 +1,11 @@
 """Pictures on their way into a take's videos, encoded by a process of their own or right here.
 
 The process may be killed at any time: the open take is then lost up to its last tenth of a
-second, the next one gets a new process. If the recorder is killed instead, the process finishes
-the open files. Every row shows exactly one picture per camera: where the encoder can't keep up,
-the picture before is shown again and the row's camera is reported as dropped, so that pictures
-never shift against rows.
+second and what was still waiting, the next one gets a new process. If the recorder is killed
+instead, the process finishes the open files. Where the encoder can't keep up, pictures wait in
+memory, then they are encoded coarsely, and only where that isn't enough either are they dropped.
+Every row shows exactly one picture per camera all the same: in place of a dropped one the picture
+before is shown again and the row's camera is reported, so that pictures never shift against rows.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ import contextlib
 import json
 import logging
 import os
-import select
 import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -27,8 +27,9 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 
 from gaploop.collect import encoder_choice
-from gaploop.collect.ring import CameraSpecs, Ring
+from gaploop.collect.ring import LEAST_SLOTS, CameraSpecs, Ring
 from gaploop.collect.video_stream import SOFTWARE, VideoStream
+from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import Image
 
@@ -37,9 +38,23 @@ log = logging.getLogger(__name__)
 START_S: Final = 60.0
 """Longest time for the process to come up [s]; a quarter of a second is usual."""
 FINISH_S: Final = 20.0
-"""Longest time from a take's last picture to its closed videos [s]; milliseconds are usual."""
+"""An encoder that closes a take's videos and gets nothing done for this long hangs [s]. One that is
+only slow is waited for: where it was given 20 s in all, a busy machine lost the take."""
 _SLICE_S: Final = 0.005
 _RECORD_AGAIN: Final = "Record the take again."
+
+
+@dataclass(frozen=True)
+class Closed:
+    """What a take's closed videos hold.
+
+    Attributes:
+        pictures: camera to how many, coarse ones included.
+        coarse: camera to how many were encoded coarsely, because the encoder was behind.
+    """
+
+    pictures: Mapping[str, int]
+    coarse: Mapping[str, int]
 
 
 class TakeEncoding(Protocol):
@@ -57,8 +72,12 @@ class TakeEncoding(Protocol):
         """Say that no more rows come; doesn't wait."""
         ...
 
-    def wait(self) -> dict[str, int]:
-        """Return how many pictures each camera's closed video holds.
+    def behind_s(self) -> float:
+        """Return the time whose pictures wait to be encoded [s]; 0 where that isn't unusual."""
+        ...
+
+    def wait(self) -> Closed:
+        """Return what the closed videos hold.
 
         Raises:
             DeviceError: the videos couldn't be finished.
@@ -90,11 +109,16 @@ class LocalTake:
     def finish(self) -> None:
         """Do nothing: every picture is encoded already."""
 
-    def wait(self) -> dict[str, int]:
-        """Close the videos and return how many pictures each holds."""
+    def behind_s(self) -> float:
+        """Return 0: every picture is encoded already."""
+        return 0.0
+
+    def wait(self) -> Closed:
+        """Close the videos and return what they hold."""
         for stream in self._streams.values():
             stream.close()
-        return {camera: stream.pictures for camera, stream in self._streams.items()}
+        pictures = {camera: stream.pictures for camera, stream in self._streams.items()}
+        return Closed(pictures, dict.fromkeys(pictures, 0))
 
     def sync(self) -> None:
         """Bring the videos to the disk."""
@@ -108,8 +132,10 @@ class _Process:
     def __init__(self, cameras: CameraSpecs) -> None:
         self.cameras = {camera: dict(spec) for camera, spec in cameras.items()}
         self.ring = Ring(cameras)
-        self.free = {c: deque(range(len(slots))) for c, slots in self.ring.slots.items()}
-        self.closed: dict[str, dict[str, int]] = {}
+        self.free = {c: list(range(len(slots))) for c, slots in self.ring.slots.items()}
+        self.closed: dict[str, Closed] = {}
+        self.heard_s = time.monotonic()
+        """When it last said something [s]."""
         self.faults: dict[str, str] = {}
         self.dead = self.ready = False
         self._heard, self._reading = b"", threading.Lock()
@@ -121,7 +147,7 @@ class _Process:
             stdout=subprocess.PIPE,
             bufsize=0,
             pass_fds=(self.ring.handle,),
-            start_new_session=True,  # Ctrl-C is the recorder's to answer
+            **platform_calls.APART,  # Ctrl-C is the recorder's to answer
         )
         self.ring.close()
         assert self.popen.stdin is not None
@@ -155,14 +181,14 @@ class _Process:
         """Take in what the process says within `timeout_s` [s]; returns at its first word."""
         if self.dead:
             return
-        if not select.select([self._answers], [], [], timeout_s)[0]:
+        if not platform_calls.has_input(self._answers, timeout_s):
             return
         with self._reading:
             try:
                 heard = os.read(self._answers.fileno(), 1 << 16)
             except BlockingIOError:  # the other thread was faster
                 return
-            self.dead = not heard
+            self.dead, self.heard_s = not heard, time.monotonic()
             *lines, self._heard = (self._heard + heard).split(b"\n")
             for line in lines:
                 self._note(json.loads(line))
@@ -172,7 +198,7 @@ class _Process:
         for camera, slot in answer.get("free", ()):
             self.free[camera].append(slot)
         if "closed" in answer:
-            self.closed[answer["closed"]] = answer["pictures"]
+            self.closed[answer["closed"]] = Closed(answer["pictures"], answer["coarse"])
         if "fault" in answer:
             self.faults[answer["fault"]] = answer["why"]
 
@@ -197,7 +223,7 @@ class _RemoteTake:
         self._process, self._uid, self._waits = process, uid, waits
         self._shown: dict[str, Image] = {}
         self._finished = False
-        process.tell({"open": uid, "folder": str(folder)})
+        process.tell({"open": uid, "folder": str(folder), "coarse": not waits})
 
     def show(self, pictures: Mapping[str, Image]) -> frozenset[str]:
         self._process.hear(0.0)
@@ -221,12 +247,25 @@ class _RemoteTake:
     def _slot(self, camera: str) -> int:
         """Return a free slot; -1 where there is none and nobody may wait."""
         free = self._process.free[camera]
-        while not free:
+        # Who can wait does so before much memory is taken.
+        most = LEAST_SLOTS if self._waits else len(self._process.ring.slots[camera])
+        while len(self._process.ring.slots[camera]) - len(free) >= most:
             if not self._waits:
                 return -1
             self._check()
             self._process.hear(_SLICE_S)
-        return free.popleft()
+        return free.pop()  # the one that was used last: its memory is still near the processor
+
+    def behind_s(self) -> float:
+        longest_s = 0.0
+        if self._waits:
+            return longest_s
+        for camera, free in self._process.free.items():
+            slots = len(self._process.ring.slots[camera])
+            if slots - len(free) >= self._process.ring.behind[camera]:
+                waiting_s = (slots - len(free)) / self._process.cameras[camera]["fps"]
+                longest_s = max(longest_s, waiting_s)
+        return longest_s
 
     def _check(self) -> None:
         why = self._process.faults.get(self._uid)
@@ -243,11 +282,11 @@ class _RemoteTake:
         with contextlib.suppress(DeviceError):  # one that hangs is found out by `wait`
             self._process.tell({"close": self._uid})
 
-    def wait(self) -> dict[str, int]:
-        until_s = time.monotonic() + FINISH_S
+    def wait(self) -> Closed:
+        began_s = time.monotonic()
         while self._uid not in self._process.closed:
             self._check()
-            if time.monotonic() > until_s:
+            if time.monotonic() > max(began_s, self._process.heard_s) + FINISH_S:
                 self._process.kill()
             self._process.hear(_SLICE_S)
         return self._process.closed.pop(self._uid)
@@ -258,6 +297,8 @@ class _RemoteTake:
 
 class Encoder:
     """Encodes the pictures of one take after another in a process of its own.
+
+    On Windows, where such a process can't be given the pictures' memory, in the caller's.
 
     The process is started by the first take, and again where it died or the cameras changed.
     Leave it with `close`, after the last take was sealed.
@@ -306,7 +347,8 @@ class Encoder:
         Raises:
             DeviceError: it doesn't come up.
         """
-        self._running(cameras)
+        if platform_calls.HANDLES_CAN_BE_PASSED:
+            self._running(cameras)
 
     def take(
         self, folder: Path, uid: str, cameras: CameraSpecs, *, waits: bool = False
@@ -322,6 +364,8 @@ class Encoder:
         Raises:
             DeviceError: the process doesn't come up.
         """
+        if not platform_calls.HANDLES_CAN_BE_PASSED:
+            return LocalTake(folder, cameras)
         return _RemoteTake(self._running(cameras), folder, uid, waits)
 
     def _running(self, cameras: CameraSpecs) -> _Process:

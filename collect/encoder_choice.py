@@ -28,6 +28,7 @@ import av
 import numpy as np
 
 from gaploop.collect.video_stream import HARDWARE, SOFTWARE, VideoStream
+from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.types import Image
@@ -113,7 +114,7 @@ def measure(encoder: str, width: int, height: int) -> Measured:
             text=True,
             timeout=PATIENCE_S,
             check=False,
-            start_new_session=True,
+            **platform_calls.APART,
         )
         said = json.loads(done.stdout.rpartition("{")[1] + done.stdout.rpartition("{")[2])
     except subprocess.TimeoutExpired:

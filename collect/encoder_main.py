@@ -1,12 +1,16 @@
 """The process that encodes: reads orders as JSON lines, pictures from shared memory.
 
-    {"open": uid, "folder": …}         begin a take
-    {"show": uid, "slots": [3, -1]}    one row: a slot per camera, -1 for the picture before
-    {"close": uid}                     no more rows
+    {"open": uid, "folder": …, "coarse": true}
+                                      begin a take, whose pictures may be coarse
+    {"show": uid, "slots": [3, -1]}   one row: a slot per camera, -1 for the picture before
+    {"close": uid}                    no more rows
 
-It answers `{"free": [camera, slot]}`, `{"closed": uid, "pictures": {camera: n}}` and
-`{"fault": uid, "why": …}`. When the orders end, because the recorder was killed, it finishes the
-open files: pictures that were handed over are not lost.
+It answers `{"free": [[camera, slot]]}` after every picture, `{"closed": uid, "pictures": {camera:
+n}, "coarse": {camera: n}}` and `{"fault": uid, "why": …}`. When the orders end, because the
+recorder was killed, it finishes the open files: pictures that were handed over are not lost.
+
+Each camera has a thread of its own. One that falls behind encodes coarsely, at half the time for a
+picture, until it has kept up for a while.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import sys
 import threading
 from collections.abc import Mapping
@@ -22,59 +27,135 @@ from typing import Any, Final
 
 from gaploop.collect.ring import CameraSpecs, Ring
 from gaploop.collect.video_stream import SOFTWARE, VideoStream
+from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
+from gaploop.teleop.stopping import Attempt, one_line
 
 SYNC_EVERY_S: Final = 0.25
 """What was written waits at most this long for the disk, and as long as the disk takes [s]."""
+KEPT_UP_S: Final = 2.0
+"""Coarse pictures end once a camera has kept up for this long [s]."""
+PRIORITY: Final = 1
+"""Real-time, but the lowest: far below the control loop."""
+NICE: Final = -10
+"""Where real-time priority isn't granted, this may be."""
+MANY: Final = 64
+
+type _Order = tuple[str, int | None]
+"""A take, and a slot: -1 for the picture before, None at the take's end."""
+
+
+class Pace:
+    """Says whether a camera's next picture is to be encoded coarsely.
+
+    Args:
+        behind: how many pictures wait where it is behind.
+        fps: how many come [Hz].
+    """
+
+    def __init__(self, behind: int, fps: float) -> None:
+        self._behind = behind
+        self._enough = round(KEPT_UP_S * fps)
+        self._kept_up = self._enough
+
+    def is_coarse(self, waiting: int) -> bool:
+        """Return it, given how many pictures wait behind this one."""
+        if waiting >= self._behind:
+            self._kept_up = 0
+        elif waiting <= 1 and self._kept_up < self._enough:
+            self._kept_up += 1
+        return self._kept_up < self._enough
 
 
 class _Server:
-    """The open takes and who may speak to the recorder."""
+    """The open takes, a thread for each camera, and who may speak to the recorder.
 
-    def __init__(self, ring: Ring, cameras: CameraSpecs) -> None:
-        self._ring, self._cameras = ring, cameras
+    Args:
+        ring: where the pictures are.
+        cameras: their sizes, rates and encoders.
+        at_once: how many cameras may be encoded at the same time.
+    """
+
+    def __init__(self, ring: Ring, cameras: CameraSpecs, at_once: int) -> None:
+        self._ring, self._specs = ring, cameras
         self._takes: dict[str, dict[str, VideoStream]] = {}
-        self._faulty: set[str] = set()
-        self._speaking = threading.Lock()
+        self._closed: dict[str, dict[str, VideoStream]] = {}
+        self._faulty, self._unhurried = set[str](), set[str]()
+        self._speaking, self._closing = threading.Lock(), threading.Lock()
+        self._turns = threading.Semaphore(at_once)
+        self._orders = {camera: queue.SimpleQueue[_Order | None]() for camera in cameras}
+        self._threads = [
+            threading.Thread(target=self._work, args=(camera,), name=f"encode {camera}")
+            for camera in cameras
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def obey(self, order: Mapping[str, Any]) -> None:
-        uid = order.get("open") or order.get("show") or order["close"]
-        try:
-            if "open" in order:
-                self._open(uid, Path(order["folder"]))
-            elif "show" in order:
-                self._show(uid, order["slots"])
-            else:
-                self._close(uid)
-        except DeviceError as error:
-            self._fault(uid, str(error))
+        if "open" in order:
+            self._open(order["open"], Path(order["folder"]))
+            if not order["coarse"]:
+                self._unhurried.add(order["open"])
+            return
+        uid = order.get("show") or order["close"]
+        slots = order.get("slots") or [None] * len(self._orders)
+        for orders, slot in zip(self._orders.values(), slots, strict=True):
+            orders.put((uid, slot))
 
     def _open(self, uid: str, folder: Path) -> None:
         streams = self._takes[uid] = {}
-        for camera, spec in self._cameras.items():
-            path = folder / f"{camera}.mkv"
-            encoder = spec.get("encoder", SOFTWARE)
-            streams[camera] = VideoStream(path, spec["width"], spec["height"], spec["fps"], encoder)
-
-    def _show(self, uid: str, slots: list[int]) -> None:
         try:
-            for (camera, stream), slot in zip(self._takes[uid].items(), slots, strict=False):
-                if uid in self._faulty:
-                    continue
-                if slot < 0:
-                    stream.encode_again()
-                else:
-                    stream.encode(self._ring.slots[camera][slot])
-                    stream.forget_source()
-        finally:
-            used = [(c, s) for c, s in zip(self._cameras, slots, strict=True) if s >= 0]
-            self.say({"free": used})
+            for camera, spec in self._specs.items():
+                path = folder / f"{camera}.mkv"
+                encoder = spec.get("encoder", SOFTWARE)
+                size = spec["width"], spec["height"]
+                streams[camera] = VideoStream(path, *size, spec["fps"], encoder)
+        except DeviceError as error:
+            self._fault(uid, str(error))
 
-    def _close(self, uid: str) -> None:
-        streams = self._takes.pop(uid)
-        for stream in streams.values():
+    def _work(self, camera: str) -> None:
+        """Encode one camera's pictures in their order until nothing more comes."""
+        orders = self._orders[camera]
+        pace = Pace(self._ring.behind[camera], self._specs[camera]["fps"])
+        while (order := orders.get()) is not None:
+            uid, slot = order
+            with Attempt() as attempt:
+                if slot is None:
+                    self._close(uid, camera)
+                else:
+                    with self._turns:
+                        coarse = pace.is_coarse(orders.qsize()) and uid not in self._unhurried
+                        self._show(uid, camera, slot, coarse)
+            if attempt.error is not None:
+                self._fault(uid, one_line(attempt.error))
+
+    def _show(self, uid: str, camera: str, slot: int, coarse: bool) -> None:
+        stream = self._takes[uid].get(camera)
+        try:
+            if stream is None or uid in self._faulty:
+                return
+            if slot < 0:
+                stream.encode_again()
+            else:
+                stream.encode(self._ring.slots[camera][slot], coarse=coarse)
+                stream.forget_source()
+        finally:
+            self.say({"free": [[camera, slot]] if slot >= 0 else []})
+
+    def _close(self, uid: str, camera: str) -> None:
+        stream = self._takes[uid].get(camera)
+        if stream is not None:
             stream.close()
-        self.say({"closed": uid, "pictures": {c: s.pictures for c, s in streams.items()}})
+        with self._closing:
+            closed = self._closed.setdefault(uid, {})
+            if stream is not None:
+                closed[camera] = stream
+            if len(closed) < len(self._specs):
+                return
+            del self._takes[uid], self._closed[uid]
+        pictures = {c: closed[c].pictures for c in self._specs}
+        coarse = {c: closed[c].coarse for c in self._specs}
+        self.say({"closed": uid, "pictures": pictures, "coarse": coarse})
 
     def _fault(self, uid: str, why: str) -> None:
         self._faulty.add(uid)
@@ -86,29 +167,46 @@ class _Server:
             os.write(sys.stdout.fileno(), line)
 
     def sync(self) -> None:
-        """Bring what was written to the disk."""
+        """Bring what was written to the disk; whatever keeps it from that ends the takes."""
         for uid, streams in tuple(self._takes.items()):
-            try:
+            with Attempt() as attempt:
                 for stream in tuple(streams.values()):
                     stream.sync()
-            except OSError as error:
-                self._fault(uid, f"The disk doesn't take the video ({error.strerror}).")
+            if attempt.error is not None and uid not in self._faulty:
+                why = getattr(attempt.error, "strerror", None) or one_line(attempt.error)
+                self._fault(uid, f"The disk doesn't take the video ({why}).")
 
     def close(self) -> None:
-        """Finish what is open."""
+        """Finish what was handed over and what is open."""
+        for orders in self._orders.values():
+            orders.put(None)
+        for thread in self._threads:
+            thread.join()
         for streams in self._takes.values():
             for stream in streams.values():
                 with contextlib.suppress(DeviceError):
                     stream.close()
 
 
+def _be_prompt() -> int:
+    """Come before other programs, behind the control loop; return how many may encode at once.
+
+    At real-time priority an encoder that has more to do than it can would keep everybody else out,
+    the cameras too: half of the cores stay theirs.
+    """
+    cores = os.cpu_count() or 1
+    if cores > 1 and platform_calls.realtime(PRIORITY):
+        return cores // 2
+    platform_calls.ordinary_priority()  # a recorder with real-time rights hands them down
+    platform_calls.nice(NICE)
+    return MANY
+
+
 def main() -> None:
     """Serve until the orders end."""
     job = json.loads(sys.argv[1])
-    if hasattr(os, "sched_setscheduler"):  # a recorder with real-time rights hands them down
-        with contextlib.suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    server = _Server(Ring(job["cameras"], job["ring"]), job["cameras"])
+    at_once = _be_prompt()
+    server = _Server(Ring(job["cameras"], job["ring"]), job["cameras"], at_once)
     over = threading.Event()
 
     def keep_syncing() -> None:
@@ -122,9 +220,9 @@ def main() -> None:
         while line := sys.stdin.buffer.readline():
             server.obey(json.loads(line))
     finally:
+        server.close()
         over.set()
         syncing.join()
-        server.close()
 
 
 if __name__ == "__main__":

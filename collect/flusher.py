@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -9,6 +10,9 @@ from typing import Final
 
 from gaploop.collect.streams import WRITE_EVERY_S
 from gaploop.core.clock import utc_ns
+from gaploop.teleop.stopping import Attempt, one_line
+
+log = logging.getLogger(__name__)
 
 SYNC_EVERY_S: Final = 0.25
 """What was written waits at most this long for the disk, and as long as the disk takes [s]."""
@@ -37,7 +41,8 @@ class Flusher:
         on_clock_step: Callable[[float], None],
         wall_ns: Callable[[], int] = utc_ns,
     ) -> None:
-        self.fault: OSError | None = None
+        self.fault: Exception | None = None
+        """What ended one of the threads: from then on nothing is brought to the disk."""
         self._first, self._write, self._syncs = first, write, syncs
         self._on_clock_step, self._wall_ns = on_clock_step, wall_ns
         self._offset_ns = self._clock_offset_ns()
@@ -64,10 +69,11 @@ class Flusher:
             thread.join()
 
     def _guard(self, loop: Callable[[], None]) -> None:
-        try:
+        with Attempt() as attempt:
             loop()
-        except OSError as error:
-            self.fault = error
+        if attempt.error is not None:
+            log.warning("The journal's thread ended (%s).", one_line(attempt.error))
+            self.fault = attempt.error
 
     def _keep_writing(self) -> None:
         self._over.wait(AFTER_S)

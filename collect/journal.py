@@ -8,7 +8,6 @@ frame row (see `encoder`). What a kill leaves is put right by `recovery`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -25,19 +24,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gaploop.collect.encoder import Encoder, LocalTake, TakeEncoding
+from gaploop.collect.encoder import Closed, Encoder, LocalTake, TakeEncoding
 from gaploop.collect.flusher import AFTER_S, Flusher
 from gaploop.collect.frame_row import FrameRow
 from gaploop.collect.streams import ArrowStream, EventStream
-from gaploop.collect.take_folder import make_folder, sync_file, synced_sha256, unusable
+from gaploop.collect.take_folder import make_folder, synced_sha256, unusable
 from gaploop.collect.video_stream import check_sizes
-from gaploop.core import journal_format, telemetry
+from gaploop.core import journal_format, platform_calls, telemetry
 from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DeviceError, GaploopError
-from gaploop.core.files import sync_folder, write_json
+from gaploop.core.files import sync_file, sync_folder, write_json
 from gaploop.core.journal_format import TakeEnd, TakeHeader
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Outcome
+from gaploop.teleop.stopping import one_line
 
 __all__ = ["FrameRow", "JournalWriter", "warm_up"]
 
@@ -78,8 +78,11 @@ class JournalWriter:
         self.folder = journal / header.info.uid
         self.sealed = False
         self.dropped = dict.fromkeys(header.cameras, 0)
+        self.most_behind_s = 0.0
+        """The longest time whose pictures have waited to be encoded [s]."""
         self._shown_at_s = dict.fromkeys(header.cameras, math.nan)
         self._t_s, self._handed_over = 0.0, False
+        self._is_behind = False
         self._is_header_new = False
         self._cleanup = contextlib.ExitStack()
         check_sizes(header.cameras)
@@ -123,7 +126,7 @@ class JournalWriter:
             self._wake,
         )
         self._cleanup.callback(self._frames.close)
-        fcntl.flock(self._frames.handle, fcntl.LOCK_EX)  # `recover` leaves an open take alone
+        platform_calls.lock(self._frames.handle)  # `recover` leaves an open take alone
         self._telemetry = ArrowStream(
             self.folder / journal_format.TELEMETRY,
             telemetry.arrow_schema(header.channels),
@@ -163,8 +166,9 @@ class JournalWriter:
     def frame(self, row: FrameRow) -> None:
         """Add one policy frame and its pictures.
 
-        Where the encoder is behind, the row stands beside the picture before: its age says so,
-        an event names the camera, and `dropped` counts it.
+        Where the encoder is behind an event says so. Where pictures don't fit into
+        memory any more, the row stands beside the picture before: its age says so, an event names
+        the camera, and `dropped` counts it.
 
         Raises:
             DeviceError: a camera's picture is missing or has another size than the header says;
@@ -172,12 +176,24 @@ class JournalWriter:
         """
         row.check(self.header.cameras)
         dropped = self._encoding.show(row.pictures)
+        self._watch_encoder(row.t_s)
         ages = [self._age_s(camera, row, camera in dropped) for camera in self.header.cameras]
         for camera in sorted(dropped):
             self.dropped[camera] += 1
             self.event(row.t_s, journal_format.DROPPED, camera=camera, frame=self._frames.rows)
         with self._writable():
             self._frames.append(row.values(ages), row.t_s)
+
+    def _watch_encoder(self, t_s: float) -> None:
+        behind_s = self.behind_s()
+        self.most_behind_s = max(self.most_behind_s, behind_s)
+        if bool(behind_s) != self._is_behind:
+            self._is_behind = not self._is_behind
+            self.event(t_s, journal_format.BEHIND, on=self._is_behind, behind_s=round(behind_s, 3))
+
+    def behind_s(self) -> float:
+        """Return the time whose pictures wait now [s], 0 where that isn't unusual; any thread."""
+        return self._encoding.behind_s()
 
     def _age_s(self, camera: str, row: FrameRow, is_dropped: bool) -> float:
         """Return the age of the picture that stands beside the row [s]."""
@@ -221,9 +237,16 @@ class JournalWriter:
     @contextlib.contextmanager
     def _writable(self) -> Iterator[None]:
         """Raise DeviceError where the disk doesn't take the take, now or behind our back."""
+        fault = self._flusher.fault
         try:
-            if self._flusher.fault is not None:
-                raise self._flusher.fault
+            if isinstance(fault, OSError):
+                raise fault
+            if fault is not None:
+                raise DeviceError(
+                    f"Take {self.header.info.uid} isn't brought to the disk any more "
+                    f"({type(fault).__name__}: {one_line(fault)}). Report this; until it is fixed, "
+                    "record on another machine."
+                )
             yield
         except OSError as error:
             why = error.strerror or error
@@ -264,18 +287,19 @@ class JournalWriter:
                 self._frames.finish()
                 self._telemetry.finish()
                 self._events.flush()
-                self._count_pictures(self._encoding.wait())
-                self._write_end(outcome, reason)
+                videos = self._encoding.wait()
+                self._count_pictures(videos.pictures)
+                self._write_end(outcome, reason, videos)
             self.sealed = True
         finally:
             self._close()
         return self.folder
 
-    def _write_end(self, outcome: Outcome, reason: str) -> None:
+    def _write_end(self, outcome: Outcome, reason: str, videos: Closed) -> None:
         self._sync_header()
         sums = {p.name: synced_sha256(p) for p in sorted(self.folder.iterdir())}
         rows = self._frames.rows, self._telemetry.rows
-        end = TakeEnd(outcome, reason, *rows, self.dropped, sums)
+        end = TakeEnd(outcome, reason, *rows, self.dropped, sums, dict(videos.coarse))
         write_json(self.folder / journal_format.END, asdict(end))
 
     def _count_pictures(self, pictures: Mapping[str, int]) -> None:

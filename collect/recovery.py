@@ -9,7 +9,6 @@ changes nothing, killing it neither, and sealed takes are never opened for writi
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -24,11 +23,10 @@ import av
 import numpy as np
 import pyarrow as pa
 
-from gaploop.collect.take_folder import sync_file
 from gaploop.collect.video_stream import MATROSKA
-from gaploop.core import journal_format, labels
+from gaploop.core import journal_format, labels, platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError
-from gaploop.core.files import read_json, sha256, sync_folder, write_json
+from gaploop.core.files import read_json, sha256, sync_file, sync_folder, write_json
 from gaploop.core.journal_format import TakeEnd, TakeHeader, read_header, read_stream, take_folders
 from gaploop.core.vocabulary import Outcome
 
@@ -142,7 +140,7 @@ def held_take(folder: Path) -> Iterator[bool]:
         return
     with frames.open("rb") as stream:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            platform_calls.lock(stream.fileno(), wait=False)
         except BlockingIOError:
             yield False
             return
@@ -158,7 +156,7 @@ def held_take(folder: Path) -> Iterator[bool]:
 def _is_locked(path: Path) -> bool:
     with path.open("rb") as stream:
         try:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            platform_calls.lock(stream.fileno(), shared=True, wait=False)
         except BlockingIOError:
             return True
     return False
@@ -205,7 +203,7 @@ def _rewrite_stream(path: Path, table: pa.Table) -> None:
         with pa.ipc.new_stream(stream, table.schema) as writer:
             writer.write_table(table)
         stream.flush()
-        os.fsync(stream.fileno())
+        platform_calls.sync(stream.fileno())
     os.replace(new, path)
 
 

@@ -9,17 +9,26 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import tempfile
 from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core import platform_calls
 from gaploop.core.types import Image
 
-SLACK_S: Final = 0.32
-"""How long the reader may fall behind before pictures are dropped [s]."""
+SLACK_S: Final = 10.0
+"""How long the reader may fall behind before pictures are dropped [s], if memory allows."""
+MOST_BYTES: Final = 1_000_000_000
+"""All slots together: 10 s of two 640×480 cameras at 50 Hz take 922 MB. What was never needed is
+never taken."""
+MEMORY_SHARE: Final = 1 / 8
+"""… nor more than this share of the machine's memory."""
 LEAST_SLOTS: Final = 8
+BEHIND_S: Final = 0.5
+"""With pictures of so long waiting the reader is behind [s] …"""
+BEHIND_SHARE: Final = 0.25
+"""… or with this share of the slots, where they are few."""
 
 type CameraSpecs = Mapping[str, Mapping[str, Any]]
 """Camera to {"width", "height", "fps"}."""
@@ -35,29 +44,29 @@ class Ring:
 
     def __init__(self, cameras: CameraSpecs, handle: int | None = None) -> None:
         shapes = {c: (int(s["height"]), int(s["width"]), 3) for c, s in cameras.items()}
-        counts = {c: max(LEAST_SLOTS, math.ceil(SLACK_S * s["fps"])) for c, s in cameras.items()}
+        rate_bytes_s = sum(math.prod(shapes[c]) * s["fps"] for c, s in cameras.items())
+        most_bytes = min(MOST_BYTES, MEMORY_SHARE * platform_calls.memory_bytes())
+        slack_s = min(SLACK_S, most_bytes / max(rate_bytes_s, 1))
+        counts = {c: max(LEAST_SLOTS, int(slack_s * s["fps"])) for c, s in cameras.items()}
         size = sum(counts[c] * math.prod(shapes[c]) for c in cameras)
-        self.handle = _nameless_file() if handle is None else handle
+        self.handle = platform_calls.nameless_file("gaploop-pictures") if handle is None else handle
         if handle is None:
             os.ftruncate(self.handle, max(size, 1))
         memory = np.frombuffer(mmap.mmap(self.handle, max(size, 1)), dtype=np.uint8)
         self.slots: dict[str, Image] = {}
         """Camera to its slots, shape (slots, height, width, 3)."""
+        self.behind: dict[str, int] = {}
+        """Camera to how many of them wait where the reader is behind."""
         start = 0
         for camera, shape in shapes.items():
             length = counts[camera] * math.prod(shape)
             self.slots[camera] = memory[start : start + length].reshape(counts[camera], *shape)
             start += length
+            few = BEHIND_SHARE * counts[camera], BEHIND_S * cameras[camera]["fps"]
+            self.behind[camera] = max(2, round(min(few)))
 
     def close(self) -> None:
         """Close the file; the memory lives as long as somebody maps it."""
         if self.handle >= 0:
             os.close(self.handle)
             self.handle = -1
-
-
-def _nameless_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("gaploop-pictures")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

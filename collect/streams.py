@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from gaploop.core import platform_calls
 from gaploop.core.types import FloatArray
 
 WRITE_EVERY_S: Final = 0.25
@@ -59,7 +60,7 @@ class ArrowStream:
         self._filling, self._spare = _Block(sum(widths)), _Block(sum(widths))
         self._is_time_first = schema.names[0] == "t_ns"
         self._swapping, self._writing = threading.Lock(), threading.Lock()
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | platform_calls.BINARY
         self.handle = os.open(path, flags, 0o644)
         self._unsynced = True
         self._write(schema.serialize())
@@ -115,7 +116,7 @@ class ArrowStream:
         """
         if self.handle >= 0 and self._unsynced:
             self._unsynced = False
-            os.fdatasync(self.handle)
+            platform_calls.sync(self.handle, data_only=True)
 
     def finish(self) -> None:
         """Write what waits and the end-of-stream mark."""
@@ -209,4 +210,4 @@ class EventStream:
         if self._unsynced:
             self._unsynced = False
             with self._path.open("a") as stream:
-                os.fdatasync(stream.fileno())
+                platform_calls.sync(stream.fileno(), data_only=True)

@@ -52,6 +52,8 @@ class TakeResult:
         reason: why it ended, in words.
         duration_s: length on the loop's clock [s].
         frames: policy frames.
+        dropped: pictures that the encoder couldn't take.
+        behind_s: the longest time whose pictures waited to be encoded [s].
         sealing: the seal, where it is done behind the next take; it raises what went wrong.
     """
 
@@ -60,6 +62,8 @@ class TakeResult:
     reason: str
     duration_s: float
     frames: int
+    dropped: int = 0
+    behind_s: float = 0.0
     sealing: Future[Path] | None = field(default=None, compare=False)
 
 
@@ -178,7 +182,9 @@ def run_take(
     elif writer is not None:
         sealing = _seal(rig, writer, outcome, reason, sealer)
     uid = writer.header.info.uid if writer is not None else ""
-    return TakeResult(uid, outcome, reason, end.duration_s, end.frames, sealing)
+    dropped = sum(writer.dropped.values()) if writer is not None else 0
+    behind_s = writer.most_behind_s if writer is not None else 0.0
+    return TakeResult(uid, outcome, reason, end.duration_s, end.frames, dropped, behind_s, sealing)
 
 
 def _asking(leader: PolicyLeader) -> OnFrame:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from pathlib import Path
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import sync_file
 
 ROOM_BYTES: Final = 64_000_000
 """Room that a take is begun with: a minute and a half of two 640×480 cameras at 50 Hz."""
@@ -47,15 +47,6 @@ def unusable(journal: Path, error: OSError) -> UnusableInputError:
     return UnusableInputError(
         f"Journal {journal} can't be written ({error.strerror}). Name another with --journal."
     )
-
-
-def sync_file(path: Path) -> None:
-    """Wait until a file is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def synced_sha256(path: Path) -> str:

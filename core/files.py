@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import UnusableInputError
 
 
@@ -39,7 +39,7 @@ def write_atomically(path: Path, content: bytes | str, mode: int | None = None) 
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
-            os.fsync(stream.fileno())
+            platform_calls.sync(stream.fileno())
         os.chmod(name, mode)
         os.replace(name, path)
     except BaseException:
@@ -95,7 +95,7 @@ def append_lines(path: Path, lines: Sequence[str], create: bool = True) -> None:
         end = _mend_tail(stream)
         if len(lines) > 1:  # a kill could cut a long write short between two lines
             stream.seek(0)
-            write_atomically(path, stream.read() + data)
+            write_anew(stream, path, stream.read() + data)
             return
         try:
             if stream.write(data) != len(data):  # the disk is full: the system writes what fits
@@ -103,7 +103,7 @@ def append_lines(path: Path, lines: Sequence[str], create: bool = True) -> None:
         except OSError:
             stream.truncate(end)
             raise
-        os.fsync(stream.fileno())
+        platform_calls.sync(stream.fileno())
 
 
 def _mend_tail(stream: BinaryIO) -> int:
@@ -174,8 +174,15 @@ def remove_lines(path: Path, unwanted: Callable[[str], bool]) -> int:
         lines = stream.read().decode().splitlines()
         kept = [line for line in lines if not unwanted(line)]
         if len(kept) != len(lines):
-            write_atomically(path, "".join(f"{line}\n" for line in kept))
+            write_anew(stream, path, "".join(f"{line}\n" for line in kept))
         return len(lines) - len(kept)
+
+
+def write_anew(stream: BinaryIO, path: Path, content: bytes | str) -> None:
+    """Write all of a file whose `locked_stream` is held; the stream isn't needed any more."""
+    if not platform_calls.OPEN_FILES_CAN_BE_REPLACED:
+        stream.close()
+    write_atomically(path, content)
 
 
 @contextlib.contextmanager
@@ -186,7 +193,7 @@ def locked_file(path: Path, wait: bool = True) -> Iterator[None]:
         BlockingIOError: another process holds it, and it isn't to be waited for.
     """
     with path.open("a") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        platform_calls.lock(stream.fileno(), wait=wait)
         yield
 
 
@@ -194,13 +201,22 @@ def locked_file(path: Path, wait: bool = True) -> Iterator[None]:
 def locked_stream(path: Path, create: bool = True) -> Iterator[BinaryIO]:
     """Open `path` for appending and hold its lock, also where it was replaced meanwhile.
 
+    Where a file that is open can't be replaced the lock is on a hidden file beside it.
+
     Raises:
         FileNotFoundError: it doesn't exist and isn't to be created, or has no folder.
     """
-    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    flags = os.O_RDWR | os.O_APPEND | platform_calls.BINARY | (os.O_CREAT if create else 0)
+    if not platform_calls.OPEN_FILES_CAN_BE_REPLACED:
+        with (
+            locked_file(path.with_name(f".{path.name}.lock")),
+            open(os.open(path, flags, 0o666), "a+b", buffering=0) as stream,
+        ):
+            yield stream
+        return
     while True:
         with open(os.open(path, flags, 0o666), "a+b", buffering=0) as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
+            platform_calls.lock(stream.fileno())
             try:
                 current = os.stat(path).st_ino == os.fstat(stream.fileno()).st_ino
             except FileNotFoundError:
@@ -212,16 +228,12 @@ def locked_stream(path: Path, create: bool = True) -> Iterator[BinaryIO]:
 
 def sync_folder(folder: Path) -> None:
     """Make renames and creations in `folder` durable."""
-    sync_file(folder)
+    platform_calls.sync_path(folder)
 
 
 def sync_file(path: Path) -> None:
     """Make what was written to `path` durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    platform_calls.sync_path(path)
 
 
 def sha256(path: Path) -> str:

@@ -41,6 +41,7 @@ TRUTH: Final = "truth.jsonl"
 """What was injected, beside the journal's takes. Only scoring opens it, never diagnosis."""
 SCHEMA: Final = "gaploop.take.v1"
 DROPPED: Final = "dropped"
+BEHIND: Final = "behind"
 """Event of a frame row that stands beside the picture before: {"camera": …, "frame": index}."""
 INTERRUPTED: Final = "interrupted"
 """Event of a take that was cut off: {"why": …}."""
@@ -107,6 +108,7 @@ class TakeEnd:
         dropped: camera to pictures that the encoder could not take; those rows stand beside the
             picture before, as its age in the row says.
         checksums: file name to SHA-256.
+        coarse: camera to pictures that were encoded coarsely, because the encoder was behind.
     """
 
     outcome: Outcome
@@ -115,6 +117,7 @@ class TakeEnd:
     telemetry_rows: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     checksums: Mapping[str, str] = field(default_factory=dict)
+    coarse: Mapping[str, int] = field(default_factory=dict)
 
 
 def frames_schema(

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from gaploop.core import vocabulary
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import append_lines, json_lines, locked_stream, write_atomically
+from gaploop.core.files import append_lines, json_lines, locked_stream, write_anew
 
 SOURCES: Final = ("auto", "operator", "engineer")
 """Who says so, in rising order of precedence."""
@@ -210,9 +210,9 @@ def insert(path: Path, *events: LabelEvent, create: bool = True) -> None:
         UnusableInputError: a line of the file can't be read.
         OSError: they can't be written.
     """
-    with locked_stream(path, create):
+    with locked_stream(path, create) as stream:
         lines = [event.to_line() for event in merge(read(path), events)]
-        write_atomically(path, "".join(f"{line}\n" for line in lines))
+        write_anew(stream, path, "".join(f"{line}\n" for line in lines))
 
 
 def read(path: Path) -> Iterator[LabelEvent]:

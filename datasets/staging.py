@@ -9,8 +9,6 @@ which the next `recover` puts back.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ from typing import Final
 
 import filelock
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import sync_file, sync_folder, writable_folder
 from gaploop.datasets.labels.late_labels import carried_over
@@ -26,8 +25,6 @@ from gaploop.datasets.labels.late_labels import carried_over
 LINKED: Final = ("data", "videos", "telemetry")
 """Folders whose files are never changed once written, so that hard links are safe."""
 LOCK_WAIT_S: Final = 60.0
-_AT_FDCWD: Final = -100
-_RENAME_EXCHANGE: Final = 2
 
 
 class BusyError(UnusableInputError):
@@ -164,7 +161,7 @@ def commit(
         os.replace(staging, root)
     else:
         with carried_over(root, staging):
-            if not (exchange or exchange_names)(staging, root):
+            if not (exchange or platform_calls.exchange_names)(staging, root):
                 os.rename(root, beside(root, "old"))
                 hook("renamed away")
                 os.rename(staging, root)
@@ -179,21 +176,3 @@ def sync_tree(folder: Path) -> None:
     for path in (folder, *folder.rglob("*")):
         if path.is_dir() or (path.is_file() and path.stat().st_nlink == 1):
             sync_file(path)
-
-
-def exchange_names(a: Path, b: Path) -> bool:
-    """Let two names trade places atomically; False where kernel or file system can't.
-
-    Source: renameat2(2), flag RENAME_EXCHANGE, glibc 2.28 or newer.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    call = getattr(libc, "renameat2", None)
-    if call is None:
-        return False
-    flags = ctypes.c_uint(_RENAME_EXCHANGE)
-    if call(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), flags) == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
-        return False
-    raise OSError(code, os.strerror(code), str(a))

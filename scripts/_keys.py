@@ -13,14 +13,14 @@ import os
 import queue
 import re
 import select
-import signal
 import sys
 import threading
 import time
 import unicodedata
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final, Self
+from typing import Final, Self
 
+from gaploop.core import platform_calls
 from gaploop.core.types import SafetyReason
 from gaploop.teleop.stopping import Attempt
 
@@ -242,66 +242,9 @@ def keys() -> Iterator[Keys]:
 
     Meanwhile neither Ctrl-S nor Ctrl-Z holds the program up: it may have an arm to look after.
     """
-    before = _settings()
-    if before is None:
-        yield Keys()
-        return
-    import termios
-
-    fd = sys.stdin.fileno()
-    with contextlib.ExitStack() as undo:
-        undo.enter_context(_never_suspended())
-        undo.callback(_set, fd, termios.TCSADRAIN, before)
-        _set(fd, termios.TCSANOW, _every_key(fd, before))
-        yield undo.enter_context(Keys(fd))
-
-
-@contextlib.contextmanager
-def _never_suspended() -> Iterator[None]:
-    """Ignore what would stop this process, and with it a control loop, for using its terminal."""
-    numbers = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _every_key(fd: int, settings: list[Any]) -> list[Any]:
-    """Return terminal settings with which every key comes at once and none stops output."""
-    import termios
-
-    iflag, oflag, cflag, lflag, ispeed, ospeed, controls = settings
-    controls = list(controls)
-    controls[termios.VMIN], controls[termios.VTIME] = 1, 0
-    controls[termios.VSUSP] = bytes([os.fpathconf(fd, "PC_VDISABLE") & 0xFF])
-    lflag &= ~(termios.ECHO | termios.ICANON)
-    return [iflag & ~termios.IXON, oflag, cflag, lflag, ispeed, ospeed, controls]
-
-
-def _set(fd: int, when: int, settings: list[Any]) -> None:
-    import termios
-
-    with contextlib.suppress(termios.error):  # the terminal is gone
-        termios.tcsetattr(fd, when, settings)
-
-
-def _settings() -> list[Any] | None:
-    """Return the settings of the terminal on stdin, or None where keys can't be read from one."""
-    try:
-        import termios
-
-        fd = sys.stdin.fileno()
-        settings: list[Any] = termios.tcgetattr(fd)
-    except (ImportError, AttributeError, OSError, ValueError, termios.error):
-        return None
-    try:
-        # Started with & a program that reads is stopped by the shell.
-        in_front = os.getpgrp() == os.tcgetpgrp(fd)
-    except OSError:  # a terminal that isn't the one that controls this program
-        in_front = True
-    return settings if in_front else None
+    with platform_calls.key_by_key(sys.stdin) as works:
+        if not works:
+            yield Keys()
+            return
+        with Keys(sys.stdin.fileno()) as heard:
+            yield heard

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-import os
 import shlex
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.teleop.stopping import one_line
@@ -79,10 +79,9 @@ class Publisher:
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=faults,
-                start_new_session=True,  # Ctrl-C is for the session; publishing ends in order
+                **platform_calls.APART,  # Ctrl-C is for the session; publishing ends in order
             )
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, self._child.pid, NICE)
+        platform_calls.nice(NICE, self._child.pid)
 
     def finish(self) -> None:
         """Publish what is left, here; waits for a process that publishes already.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from gaploop.scripts._campaign import Campaign
 from gaploop.scripts.options import emit
 
 if TYPE_CHECKING:
-    from gaploop.collect.session import SessionEnd
+    from gaploop.collect.session import SessionEnd, TakeResult
     from gaploop.datasets.lerobot_publish import PublishReport
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ def tell_end(
         "interrupted": end.interrupted,
         "gave_up": end.gave_up,
         "uids": [take.uid for take in end.takes],
+        "video": video_figures(end.takes),
         "push": pushed,
     }
     words = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
@@ -77,3 +78,27 @@ def tell_end(
     if campaign is not None:
         log.info("%s", campaign.as_text())
     emit(as_json, summary, text)
+
+
+def video_figures(takes: Iterable[TakeResult]) -> dict[str, float]:
+    """Return, and warn of, what the encoder couldn't do in time.
+
+    Returns:
+        `dropped`: pictures; `most_behind_s`: the longest time whose pictures waited [s].
+    """
+    takes = tuple(takes)
+    dropped = sum(take.dropped for take in takes)
+    behind_s = max((take.behind_s for take in takes), default=0.0)
+    if dropped:
+        log.warning(
+            "The encoder couldn't keep up: %d pictures were dropped; those rows stand beside the "
+            "picture before. Close other programs, or use fewer or smaller pictures.",
+            dropped,
+        )
+    elif behind_s:
+        log.warning(
+            "The encoder was up to %.1f s behind and encoded coarsely; nothing was dropped. Close "
+            "other programs, or use fewer or smaller pictures.",
+            behind_s,
+        )
+    return {"dropped": dropped, "most_behind_s": round(behind_s, 2)}

@@ -29,6 +29,7 @@ from gaploop.scripts._campaign import require_consents
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_display, check_targets, check_wanted_sensors
 from gaploop.scripts._record_publish import STOPPING, Publisher
+from gaploop.scripts._record_report import video_figures
 from gaploop.scripts._rolling import Rolling
 from gaploop.scripts._signals import stoppable
 from gaploop.scripts._watching import Watching, watching
@@ -252,6 +253,7 @@ def _tell(
         "interrupted": bool(stopped),
         "evidence": _evidence(job),
         "uids": [take.uid for take in end.takes],
+        "video": video_figures(end.takes),
         "push": push_after(config.dataset, job.root, config.consents, stopped),
     }
     words = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"

@@ -35,6 +35,7 @@ gaploop bench journal --kills=1000 --output_dir=outputs/journal
 gaploop bench modes --n=2 --output_dir=outputs/modes
 gaploop bench memory --n=200
 gaploop bench record --seconds=300 --output_dir=outputs/record
+gaploop bench record --seconds=30 --load=8 --n=3 --output_dir=outputs/record
 gaploop bench publish --json
 gaploop bench review --json
 gaploop bench real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
@@ -113,6 +114,8 @@ class BenchConfig:
     ray: options.RayOptions = field(default_factory=options.RayOptions)
     seconds: float = 60.0
     """loop, record: how long each program is measured [s]."""
+    load: int = 0
+    """record: so many busy processes beside."""
     seeds: int = 0
     """closed_loop, finetune: how many seeds, from --seed on; 5 unless given."""
     quick: bool = False

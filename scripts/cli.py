@@ -54,6 +54,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""
 _TERMINATING: Final = ("SIGTERM", "SIGHUP", "SIGQUIT")
+SIGPIPE: Final = 13  # POSIX; Windows has no such signal, but the same exit code will do
 _WIDTH: Final = 96
 _DISCOVER: Final = "discover_packages_path"  # LeRobot's option that imports a package of devices
 
@@ -82,7 +83,7 @@ def guard(command: str, work: Callable[[], int]) -> int:
     except BrokenPipeError:
         # Whoever read our output has left; keep the interpreter from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        return 128 + SIGPIPE
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         _say(f"{what}. Check that path, its permissions and the space left.", command)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import sys
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 from gaploop.scripts import options
 from gaploop.scripts._signals import stoppable
@@ -249,7 +249,7 @@ class _Lines:
             time.sleep(duration_s)
             return []
         try:
-            ready, _, _ = select.select([sys.stdin], [], [], duration_s)
+            ready = platform_calls.has_input(sys.stdin, duration_s)
             chunk = os.read(sys.stdin.fileno(), 4096) if ready else None
         except (OSError, ValueError):  # closed, or no file at all, as under a test runner
             chunk = b""

@@ -7,15 +7,15 @@ in a hundred began 4 to 5 ms late, with them 0.05 ms.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
-import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
+
+from gaploop.core import platform_calls
 
 FIFO_PRIORITY: Final = 50
 """Above everything ordinary, below the kernel's own threads and watchdogs (1 to 99)."""
@@ -25,7 +25,6 @@ COLLECT_EVERY_S: Final = 1.0
 """Young garbage is collected this often [s], while the loop waits anyway."""
 COLLECT_SPARE_S: Final = 0.002
 """Only when at least this is left before the next turn [s]; it takes some 0.1 ms."""
-_PR_SET_TIMERSLACK: Final = 29  # <linux/prctl.h>
 
 HOW_TO_GRANT: Final = (
     "No real-time rights: expect some turns to begin up to 5 ms late. Grant them: "
@@ -53,16 +52,11 @@ def raise_priority() -> Realtime:
 
     What the thread starts runs at ordinary priority again.
     """
-    if not sys.platform.startswith("linux"):
+    if not platform_calls.HAS_REALTIME:
         return Realtime(False, NEEDS_LINUX)
-    # Without real-time priority the kernel may lump timers together by 50 us.
-    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
-    try:
-        os.sched_setscheduler(0, policy, os.sched_param(FIFO_PRIORITY))
-    except PermissionError:
-        return Realtime(False, HOW_TO_GRANT)
-    return Realtime(True)
+    platform_calls.exact_timers()
+    granted = platform_calls.realtime(FIFO_PRIORITY, hand_down=False)
+    return Realtime(granted, "" if granted else HOW_TO_GRANT)
 
 
 def realtime_rights() -> Realtime:

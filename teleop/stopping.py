@@ -9,13 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Final, Self
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
 
-STOP_SIGNALS: Final = tuple(
-    getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGTSTP")
-    if hasattr(signal, name)
-)
+STOP_SIGNALS: Final = platform_calls.signals("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGTSTP")
 """Ctrl-C, a polite kill, a terminal that was closed, Ctrl-\\, and Ctrl-Z: a program that is stopped
 leaves the arm under torque with nobody who watches it."""
 

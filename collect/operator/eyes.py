@@ -62,6 +62,7 @@ class Eyes:
             say_trip(tripped, joints) if tripped else "",
             snapshot is not None and snapshot.mode is Mode.TRIPPED,
             faults=snapshot.faults if snapshot is not None else (),
+            behind_s=writer.behind_s() if writer is not None else 0.0,
         )
 
 

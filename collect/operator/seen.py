@@ -42,6 +42,7 @@ class Loop:
         fps: policy frames per second that are asked for [Hz].
         missed: turns skipped since the session began.
         dropped: camera to pictures of the take that the encoder couldn't take.
+        behind_s: the time whose pictures wait to be encoded [s], 0 where that isn't unusual.
         trips: how often the safety filter has tripped.
         trip: why it has tripped now and what to do, in words, or "".
         limp: torque is off.
@@ -60,6 +61,7 @@ class Loop:
     lost: str = ""
     found: bool = False
     faults: tuple[str, ...] = ()
+    behind_s: float = 0.0
 
 
 @dataclass(frozen=True)

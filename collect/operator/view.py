@@ -234,6 +234,8 @@ def _loop(loop: Loop) -> str:
     parts.append(f"missed {loop.missed}")
     dropped = ", ".join(f"{camera} {count}" for camera, count in loop.dropped.items() if count)
     parts.append(f"dropped {dropped or 0}")
+    if loop.behind_s:
+        parts.append(f"VIDEO {loop.behind_s:.1f} s BEHIND: close other programs")
     if loop.trips:
         parts.append(f"tripped {loop.trips}x")
     return " · ".join(parts)
@@ -261,7 +263,7 @@ def _ramp(driven: Driven | None) -> Iterator[Bar]:
 
 
 def _in_trouble(loop: Loop) -> bool:
-    return bool(loop.trip or loop.lost or any(loop.dropped.values()))
+    return bool(loop.trip or loop.lost or loop.behind_s or any(loop.dropped.values()))
 
 
 def _choices(asked: Inquiry, keys: KeyMap) -> Iterator[Choice]:

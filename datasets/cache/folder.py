@@ -7,7 +7,6 @@ holds for all of them together: the least recently used that nobody reads makes 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
@@ -22,6 +21,7 @@ from typing import BinaryIO, Final
 import filelock
 import xxhash
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import locked_file, read_json, write_json
 from gaploop.datasets.cache.packs import INDEX, PACK, Codec
@@ -230,7 +230,7 @@ def _shared(path: Path) -> BinaryIO:
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             stream = path.open("ab")
-            fcntl.flock(stream, fcntl.LOCK_SH)
+            platform_calls.lock(stream.fileno(), shared=True)
             if path.exists() and path.stat().st_ino == os.fstat(stream.fileno()).st_ino:
                 os.utime(path)
                 return stream
@@ -241,7 +241,7 @@ def _remove_unused(folder: Path) -> bool:
     """Remove a cache unless someone uses it; say whether it is gone."""
     try:
         with (folder / _USED).open("ab") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            platform_calls.lock(stream.fileno(), wait=False)
             shutil.rmtree(folder, ignore_errors=True)
     except FileNotFoundError:
         return True

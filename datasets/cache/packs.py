@@ -24,6 +24,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from gaploop.core import platform_calls
 from gaploop.core.files import append_line
 from gaploop.core.types import Image
 
@@ -243,7 +244,7 @@ class PictureStore:
             return False
         try:
             # Not a memory map: page faults cost more than the copy that they save.
-            read = os.preadv(self._file(row), [data.data], int(self._offset[row]))
+            read = platform_calls.read_at(self._file(row), data.data, int(self._offset[row]))
         except OSError:
             return False
         if read != size or xxhash.xxh3_64_intdigest(data) != int(self._sum[row]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -11,6 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError
 from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.diagnosis import TakeDiagnosis
@@ -50,8 +50,7 @@ class Suggester:
 
 def _begin(root: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the page's to handle
-    with contextlib.suppress(OSError):
-        os.nice(NICE)
+    platform_calls.nice(NICE)
     _worker.append(_Worker(root))
 
 

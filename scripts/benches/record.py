@@ -10,16 +10,19 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import resource
+import os
 import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
 from gaploop.scripts.benches.cameras import (
@@ -53,8 +56,7 @@ class Cpu:
     @classmethod
     def now(cls) -> Cpu:
         """Read it."""
-        used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        return cls(sum(u.ru_utime + u.ru_stime for u in used), time.monotonic())
+        return cls(sum(os.times()[:4]), time.monotonic())
 
     def share_pct(self, cameras: tuple[Camera, ...]) -> dict[str, float]:
         """Return the share of one core since then [%], and that of drawing the pictures."""
@@ -73,13 +75,28 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     if config.seconds <= 0:
         raise UnusableInputError(f"--seconds must be above 0, got {config.seconds:g}.")
     results: dict[str, Any] = {}
-    with options.progress("Recording", 1 + len(CODECS)) as advance:
-        results["gaploop"] = _gaploop(folder / "gaploop", config.seconds)
-        advance()
-        for name, codec in CODECS.items():
-            results[name] = _lerobot(folder / name, config.seconds, codec)
+    repeats = config.n or 1
+    with options.progress("Recording", repeats * (1 + len(CODECS))) as advance, busy(config.load):
+        for repeat in range(repeats):
+            number = f" {repeat + 1}" if repeats > 1 else ""
+            results[f"gaploop{number}"] = _gaploop(folder / "gaploop", config.seconds)
             advance()
-    return {"seconds": config.seconds, "fps": FPS, "cameras": 2, "results": results}
+            for name, codec in CODECS.items():
+                results[f"{name}{number}"] = _lerobot(folder / name, config.seconds, codec)
+                advance()
+    sizes = {"seconds": config.seconds, "fps": FPS, "cameras": 2, "load": config.load}
+    return {**sizes, "results": results}
+
+
+@contextlib.contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Keep so many processes busy beside; each in a session of its own, as from other terminals."""
+    command = [sys.executable, "-c", "while True: pass"]
+    with contextlib.ExitStack() as stack:
+        for _ in range(processes):
+            process = stack.enter_context(subprocess.Popen(command, **platform_calls.APART))
+            stack.callback(process.kill)
+        yield
 
 
 def _gaploop(folder: Path, seconds: float) -> dict[str, Any]:
@@ -103,7 +120,11 @@ def _gaploop(folder: Path, seconds: float) -> dict[str, Any]:
             sealed_s = time.monotonic() - sealing_s
         encoder.close()
         share = cpu.share_pct(cameras)
-    return {**_judge(take, expected), "seal_ms": round(1e3 * sealed_s, 1), **end, **share}
+    figures = {
+        "behind_s": round(writer.most_behind_s, 2),
+        "seal_ms": round(1e3 * sealed_s, 1),
+    }
+    return {**_judge(take, expected), **figures, **end, **share}
 
 
 def _header(arm: Arm, cameras: tuple[Camera, ...]) -> Any:
@@ -157,16 +178,19 @@ def _judge(take: Path, expected: Expected) -> dict[str, Any]:
     lines = events.read_text().splitlines() if events.exists() else []
     said = [event for event in map(json.loads, lines) if event["event"] == DROPPED]
     told = {(event["camera"], event["frame"]) for event in said}
-    wrong = 0
+    wrong = shown_right = 0
     for camera in read.cameras:
         shown = read_barcodes(take / f"{camera}.mkv")
         rows = [expected.rows.get(t_s, {}).get(camera, -1) for t_s in read.frames.t_s]
         differ = [k for k, (a, b) in enumerate(zip(rows, shown, strict=False)) if a != b]
         wrong += sum((camera, k) not in told for k in differ) + abs(len(rows) - len(shown))
+        shown_right += len(shown) - len(differ)
     return {
         "rows": len(read.frames),
         "rows_expected": len(expected.rows),
         "dropped": sum(end.dropped.values()) if end is not None else None,
+        "coarse": sum(end.coarse.values()) if end is not None else None,
+        "pictures": shown_right,
         "unreported": wrong + abs(len(expected.rows) - len(read.frames)),
         **_period_errors(read.frames.t_s),
         "camera_age_p99_ms": round(
@@ -219,7 +243,8 @@ def _lerobot(folder: Path, seconds: float, codec: str) -> dict[str, Any]:
         "rows": len(times_s),
         "rows_expected": round(seconds * FPS),
         "dropped": dropped,
-        "unreported": sum(wrong.values()),
+        "pictures": sum(stored for _, stored in wrong.values()),
+        "unreported": sum(count for count, _ in wrong.values()),
         **_period_errors(times_s),
         "save_and_finalize_ms": round(1e3 * saved_s, 1),
         **share,
@@ -252,19 +277,23 @@ def _lerobot_drops(dataset: Any) -> int | None:
     return None if counts is None else sum(counts.values())
 
 
-def _wrong(folder: Path, camera: str, rows: list[int]) -> int:
-    """Return how many rows stand beside another picture than theirs, or beside none."""
+def _wrong(folder: Path, camera: str, rows: list[int]) -> tuple[int, int]:
+    """Return how many rows stand beside another picture than theirs, or none; how many stored."""
     shown: list[int] = []
     for path in sorted((folder / "videos" / f"observation.images.{camera}").rglob("*.mp4")):
         shown += read_barcodes(path)
     same = sum(a == b for a, b in zip(rows, shown, strict=False))
-    return len(rows) - same
+    return len(rows) - same, len(shown)
 
 
 def table(result: Mapping[str, Any]) -> str:
     """Return the figures as text."""
-    keys = ("rows", "dropped", "unreported", "period_error_p99_ms", "cpu_pct")
-    lines = [f"{result['seconds']:g} s, two {WIDTH}×{HEIGHT} cameras at {FPS} Hz"]
+    keys = ("rows", "pictures", "dropped", "coarse", "unreported", "period_error_p99_ms", "cpu_pct")
+    wanted = round(result["seconds"] * FPS)
+    lines = [
+        f"{result['seconds']:g} s, two {WIDTH}×{HEIGHT} cameras at {FPS} Hz, beside them "
+        f"{result['load']} busy processes: {wanted} rows and {2 * wanted} pictures wanted"
+    ]
     lines.append("".join(f"{k:>21}" for k in ("", *keys)))
     for name, figures in result["results"].items():
         lines.append("".join(f"{v!s:>21}" for v in (name, *(figures.get(k) for k in keys))))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import grp
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gaploop.core import platform_calls
 from gaploop.teleop.doctor.finding import Finding, Level
 
 AREA: Final = "serial port"
@@ -116,10 +116,7 @@ def trouble(port: str, access: Access = os.access) -> tuple[str, str] | None:
 
 def permission_mend(port: str, gid: int) -> str:
     """Return how to be allowed to open a port that belongs to group `gid`."""
-    try:
-        group = grp.getgrgid(gid).gr_name
-    except KeyError:
-        group = ""
+    group = platform_calls.group_name(gid)
     if group in ("", "root"):
         return f"sudo chmod a+rw {port} (or add a udev rule that gives it to group dialout)"
     return f"sudo usermod -aG {group} $USER, then log in again"

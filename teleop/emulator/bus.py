@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, cast
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.protocols import Plant
 from gaploop.teleop.emulator.arms import ArmPlan, arm_plan
@@ -374,11 +375,8 @@ def raise_priority() -> None:
 
     Real servos don't wait for the host's processor; the makers' SDKs give up after 34 ms.
     """
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_REAL_TIME))
-    except PermissionError:
-        with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _PRIORITY)
+    if not platform_calls.realtime(_REAL_TIME):
+        platform_calls.nice(_PRIORITY, threading.get_native_id())
 
 
 def _chain(

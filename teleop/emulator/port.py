@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import struct
 import tempfile
-import tty
 from pathlib import Path
-from typing import Final
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import UnusableInputError
-
-# Linux, asm-generic/ioctls.h: struct termios2 holds any bit rate, not only the named ones.
-_TCGETS2: Final = 0x802C542A
-_TERMIOS2_SIZE: Final = 44
-_OSPEED: Final = 40
 
 
 class Port:
@@ -31,13 +23,15 @@ class Port:
         """Open a terminal and point `link` to it.
 
         Raises:
-            UnusableInputError: `link` is something else than a link, or can't be made.
+            UnusableInputError: `link` is something else than a link, or can't be made; or the
+                system has no pseudo-terminals.
         """
-        self.fd, self._host_fd = os.openpty()
-        os.set_blocking(self.fd, False)
+        if not platform_calls.HAS_PSEUDO_TERMINALS:
+            raise UnusableInputError(
+                "Emulated arms need pseudo-terminals, which this system doesn't have. Use Linux."
+            )
         # Our own hold on the host's end keeps the terminal alive between hosts.
-        tty.setraw(self._host_fd)
-        self.name = os.ttyname(self._host_fd)
+        self.fd, self._host_fd, self.name = platform_calls.open_terminals()
         self._link = link
         try:
             if link is not None:
@@ -53,8 +47,7 @@ class Port:
 
     def baud(self) -> int:
         """Return the bit rate that the host has set [bit/s]."""
-        settings = fcntl.ioctl(self.fd, _TCGETS2, bytes(_TERMIOS2_SIZE))
-        return int(struct.unpack_from("I", settings, _OSPEED)[0])
+        return platform_calls.terminal_baud(self.fd)
 
     def send(self, data: bytes) -> None:
         """Send bytes to the host; what doesn't fit is lost, as a UART has no flow control."""

@@ -7,14 +7,13 @@ its driver for low latency, because an FTDI adapter otherwise keeps replies for 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
-import termios
 import time
 
 import serial
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.servos.port_errors import busy_error, open_error, other_holder
 
@@ -61,9 +60,14 @@ class SerialPort:
         """
         if self._serial is not None:
             return
+        if not platform_calls.HAS_SERIAL_HANDLES:
+            raise DeviceError(
+                "gaploop doesn't drive arms on this system, whose serial ports can't be waited "
+                "for. Use Linux or macOS."
+            )
         try:
             device = serial.Serial(self.path, self.baud, timeout=0, exclusive=True)
-        except (OSError, ValueError, termios.error) as error:  # SerialException is an OSError
+        except platform_calls.TERMINAL_ERRORS as error:  # SerialException is an OSError
             raise open_error(self.path, error) from error
         self._serial, self._fd = device, device.fileno()
         if not os.path.realpath(self.path).startswith("/dev/pts/"):
@@ -75,8 +79,7 @@ class SerialPort:
         if holder:
             self.close()
             raise busy_error(self.path, holder)
-        with contextlib.suppress(OSError):
-            fcntl.ioctl(self._fd, termios.TIOCEXCL)
+        platform_calls.claim_terminal(self._fd)
         with contextlib.suppress(OSError, ValueError, NotImplementedError, AttributeError):
             device.set_low_latency_mode(True)
 
@@ -90,14 +93,14 @@ class SerialPort:
         if self._serial is not None:
             try:
                 self._serial.baudrate = baud
-            except (OSError, ValueError, termios.error) as error:
+            except platform_calls.TERMINAL_ERRORS as error:
                 raise DeviceError(f"{self.path} doesn't do {baud} bit/s: {error}.") from error
 
     def close(self) -> None:
         """Close the port; safe to call twice."""
         device, self._serial, self._fd, self._readable = self._serial, None, -1, None
         if device is not None:
-            with contextlib.suppress(OSError, termios.error):
+            with contextlib.suppress(*platform_calls.TERMINAL_ERRORS):
                 device.close()
 
     def read(self, most: int = 4096) -> bytes:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
 
 _PATTERNS: Final = ("/dev/ttyACM*", "/dev/ttyUSB*", "/dev/tty.usb*", "/dev/cu.usb*")
@@ -57,11 +58,9 @@ def _number_in(text: str) -> int | None:
 
 
 def _group(path: str) -> str:
-    with contextlib.suppress(OSError, KeyError, ImportError):
-        import grp
-
-        name = grp.getgrgid(os.stat(path).st_gid).gr_name
-        if name != "root":
+    with contextlib.suppress(OSError):
+        name = platform_calls.group_name(os.stat(path).st_gid)
+        if name not in ("", "root"):
             return name
     return "dialout"
 

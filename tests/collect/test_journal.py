@@ -16,7 +16,7 @@ import pytest
 
 from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.collect.recovery import recover
-from gaploop.core import journal_format, labels
+from gaploop.core import journal_format, labels, platform_calls
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import sha256, uuid7
 from gaploop.core.journal_format import (
@@ -193,6 +193,28 @@ def test_what_a_take_held_is_let_go_of_as_it_is_sealed(tmp_path: Path) -> None:
         assert held() is None
     finally:
         gc.enable()
+
+
+def test_a_sync_thread_that_dies_of_anything_ends_the_take_and_the_take_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On macOS both sync threads ended for want of `os.fdatasync`; takes were sealed all the same,
+    and nothing of them had been synced while they were recorded."""
+
+    def missing(_handle: int, *, data_only: bool = False) -> None:
+        if data_only:
+            raise AttributeError("module 'os' has no attribute 'fdatasync'")
+
+    monkeypatch.setattr(platform_calls, "sync", missing)
+    with JournalWriter(tmp_path, header()) as writer:
+        for thread in writer._flusher._threads:
+            if thread.name == "journal sync":
+                thread.join()
+        with pytest.raises(DeviceError, match=r"isn't brought to the disk any more .*fdatasync"):
+            writer.telemetry(0, np.zeros(len(header().channels)))
+        with pytest.raises(DeviceError, match="isn't brought to the disk any more"):
+            writer.seal(Outcome.SUCCESS)
+    assert read_end(writer.folder) is None
 
 
 def test_a_take_is_never_written_over(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ seens = st.builds(
         dropped=st.sampled_from([{}, {"top": 3}]),
         trip=st.sampled_from(["", "a motor is too hot (gripper). To go on: let it cool."]),
         faults=st.sampled_from([(), ("the camera is slow",)]),
+        behind_s=st.sampled_from([0.0, 1.2]),
     ),
     bars=st.lists(
         st.builds(Bar, st.just("visual domain"), st.integers(0, 9), st.integers(0, 9))
@@ -203,3 +204,11 @@ def test_sounds_can_be_played_and_switched_off() -> None:
     silent.play(Sound.START)
     assert not silent.works
     silent.close()
+
+
+@given(seens)
+def test_an_encoder_that_falls_behind_is_told_before_pictures_are_dropped(seen: Seen) -> None:
+    shown = look(seen)
+    if seen.loop.behind_s and not seen.loop.lost:
+        assert "1.2 s BEHIND" in shown.loop
+        assert shown.trouble

@@ -1,0 +1,384 @@
+"""Calls that not every operating system has, each with what is done in its place.
+
+Whoever needs one calls it here: `os.fdatasync` is missing on macOS, `fcntl`, `termios`, most of
+`signal` and scheduling on Windows. `tests/test_platforms.py` finds calls that were made elsewhere,
+and runs gaploop with the functions taken away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Final
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+try:
+    import termios
+    import tty
+except ImportError:
+    termios = tty = None  # type: ignore[assignment]
+try:
+    import msvcrt
+except ImportError:
+    msvcrt = None  # type: ignore[assignment]
+
+
+# -- files on the disk ----------------------------------------------------------------------
+
+BINARY: Final = getattr(os, "O_BINARY", 0)
+"""For `os.open`: Windows writes a carriage return before each line feed otherwise."""
+_FOLDERS_OPEN: Final = hasattr(os, "O_DIRECTORY")
+"""Folders can be opened like files, and so be synced; not on Windows."""
+
+
+def sync(handle: int, *, data_only: bool = False) -> None:
+    """Wait until what was written to an open file is on the disk.
+
+    Args:
+        handle: the file.
+        data_only: its times needn't be.
+
+    Raises:
+        OSError: the disk doesn't take it.
+    """
+    # macOS's fsync leaves it in the drive's own memory, where a power cut takes it; F_FULLFSYNC
+    # doesn't (fsync(2) there), but not every file system knows it.
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(handle, full)
+            return
+    if data_only and hasattr(os, "fdatasync"):
+        os.fdatasync(handle)
+    else:
+        os.fsync(handle)
+
+
+def sync_path(path: Path) -> None:
+    """Make what was written to a file, or the names in a folder, durable.
+
+    Does nothing for a folder on Windows, whose file system keeps names in a journal of its own.
+
+    Raises:
+        OSError: the disk doesn't take it.
+    """
+    if not _FOLDERS_OPEN and path.is_dir():
+        return
+    # Windows syncs only what may be written.
+    handle = os.open(path, (os.O_RDONLY if _FOLDERS_OPEN else os.O_RDWR) | BINARY)
+    try:
+        sync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_at(handle: int, into: memoryview, offset: int) -> int:
+    """Read from a place in an open file and return how many bytes came; moves nobody's place.
+
+    Without preadv (Windows) the file's place moves, and threads take turns.
+    """
+    if hasattr(os, "preadv"):
+        return os.preadv(handle, [into], offset)
+    with _READING:
+        os.lseek(handle, offset, os.SEEK_SET)
+        data = os.read(handle, into.nbytes)
+    into.cast("B")[: len(data)] = data
+    return len(data)
+
+
+def nameless_file(name: str) -> int:
+    """Open a file that nobody else can open and that goes when it is closed; in memory on Linux.
+
+    Args:
+        name: what tools that list open files show.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def memory_bytes() -> int:
+    """Return how much memory the machine has; a small one's where that can't be told."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return 4_000_000_000
+
+
+_READING: Final = threading.Lock()
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+
+
+def exchange_names(a: Path, b: Path) -> bool:
+    """Let two names trade places atomically; False where kernel or file system can't.
+
+    Source: renameat2(2), flag RENAME_EXCHANGE, glibc 2.28 or newer.
+    """
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):  # macOS; Windows
+        return False
+    flags = ctypes.c_uint(_RENAME_EXCHANGE)
+    if call(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), flags) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(a))
+
+
+# -- locks ----------------------------------------------------------------------------------
+
+OPEN_FILES_CAN_BE_REPLACED: Final = fcntl is not None
+"""A file that somebody holds open can be renamed over; not on Windows."""
+_PLACES: Final = 1000
+_FIRST_PLACE: Final = 0x7FFFFFFF - _PLACES
+"""Windows locks bytes, and nobody else can read what is locked: these lie behind all data."""
+_ASK_AGAIN_S: Final = 0.02
+
+
+def lock(handle: int, *, shared: bool = False, wait: bool = True) -> None:
+    """Lock an open file against other processes, until it is closed or the process ends.
+
+    On Windows whoever shares the lock holds one byte of a thousand, drawn at random, and who wants
+    it alone holds all of them.
+
+    Args:
+        handle: the open file.
+        shared: others may share it.
+        wait: until it is free.
+
+    Raises:
+        BlockingIOError: another holds it, and it isn't to be waited for.
+    """
+    if fcntl is not None:
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(handle, kind if wait else kind | fcntl.LOCK_NB)
+        return
+    if msvcrt is None:
+        raise OSError(errno.ENOLCK, "This system has no file locks")
+    while not _lock_bytes(handle, shared):
+        if not wait:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        time.sleep(_ASK_AGAIN_S)
+
+
+def _lock_bytes(handle: int, shared: bool) -> bool:
+    place = os.lseek(handle, 0, os.SEEK_CUR)
+    try:
+        os.lseek(handle, _FIRST_PLACE + (random.randrange(_PLACES) if shared else 0), os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1 if shared else _PLACES)  # type: ignore[attr-defined]
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EDEADLK, errno.EAGAIN):
+            return False
+        raise
+    finally:
+        os.lseek(handle, place, os.SEEK_SET)
+    return True
+
+
+# -- processes and priorities ---------------------------------------------------------------
+
+APART: Final[dict[str, Any]] = (
+    {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+    if hasattr(subprocess, "CREATE_NEW_PROCESS_GROUP")
+    else {"start_new_session": True}
+)
+"""For `subprocess`: Ctrl-C in our terminal isn't for that process."""
+HANDLES_CAN_BE_PASSED: Final = hasattr(os, "posix_spawn") and fcntl is not None
+"""A child process can be given open files, and pipes to it can be waited for; not on Windows."""
+HAS_REALTIME: Final = hasattr(os, "sched_setscheduler")
+_PR_SET_TIMERSLACK: Final = 29  # <linux/prctl.h>
+
+
+def realtime(priority: int, *, hand_down: bool = True) -> bool:
+    """Give the calling thread real-time priority (SCHED_FIFO); say whether it has it.
+
+    Args:
+        priority: 1 to 99.
+        hand_down: what the thread starts has it too.
+    """
+    if not HAS_REALTIME:
+        return False
+    policy = os.SCHED_FIFO | (0 if hand_down else os.SCHED_RESET_ON_FORK)
+    try:
+        os.sched_setscheduler(0, policy, os.sched_param(priority))
+    except PermissionError:
+        return False
+    return True
+
+
+def ordinary_priority() -> None:
+    """Give up the real-time priority that a thread was handed down."""
+    if HAS_REALTIME:
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def exact_timers() -> None:
+    """Keep the kernel from lumping the calling thread's timers together, by 50 us on Linux."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+
+
+def nice(value: int, pid: int = 0) -> bool:
+    """Set how far a process stands back, -20 to 19; say whether that was possible.
+
+    Args:
+        value: above 0 it comes after others.
+        pid: the process, or on Linux the thread; the calling one unless given.
+    """
+    if not hasattr(os, "setpriority"):
+        return False
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, value)
+        return True
+    return False
+
+
+def group_name(gid: int) -> str:
+    """Return the name of a group of users; "" where it has none, or the system has no groups."""
+    with contextlib.suppress(ImportError, KeyError):
+        import grp
+
+        return grp.getgrgid(gid).gr_name
+    return ""
+
+
+def signals(*names: str) -> tuple[signal.Signals, ...]:
+    """Return those signals that the system has; Windows has SIGINT and SIGTERM, few others."""
+    return tuple(signal.Signals[name] for name in names if name in signal.Signals.__members__)
+
+
+# -- terminals ------------------------------------------------------------------------------
+
+TERMINAL_ERRORS: Final[tuple[type[Exception], ...]] = (
+    (OSError, ValueError) if termios is None else (OSError, ValueError, termios.error)
+)
+"""What opening, setting or closing a terminal or a serial port may raise."""
+
+
+@contextlib.contextmanager
+def key_by_key(stream: IO[str]) -> Iterator[bool]:
+    """Have a terminal's keys come one by one, without Enter; it is put back afterwards.
+
+    Meanwhile neither Ctrl-S nor Ctrl-Z holds the program up: it may have an arm to look after.
+
+    Yields:
+        Whether they do: not where there is no terminal, where the shell would stop a program that
+        reads in the background, or on Windows.
+    """
+    if termios is None:
+        yield False
+        return
+    try:
+        handle = stream.fileno()
+        before = termios.tcgetattr(handle)
+    except (AttributeError, *TERMINAL_ERRORS):  # none, or none that is open
+        yield False
+        return
+    try:
+        in_front = os.getpgrp() == os.tcgetpgrp(handle)
+    except OSError:  # a terminal that isn't the one that controls this program
+        in_front = True
+    if not in_front:
+        yield False
+        return
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(_never_suspended())
+        undo.callback(_set_terminal, handle, termios.TCSADRAIN, before)
+        _set_terminal(handle, termios.TCSANOW, _every_key(handle, before))
+        yield True
+
+
+@contextlib.contextmanager
+def _never_suspended() -> Iterator[None]:
+    """Ignore what would stop this process, and with it a control loop, for using its terminal."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = signals("SIGTSTP", "SIGTTIN", "SIGTTOU")
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _every_key(handle: int, settings: list[Any]) -> list[Any]:
+    """Return terminal settings with which every key comes at once and none stops output."""
+    iflag, oflag, cflag, lflag, ispeed, ospeed, controls = settings
+    controls = list(controls)
+    controls[termios.VMIN], controls[termios.VTIME] = 1, 0
+    controls[termios.VSUSP] = bytes([os.fpathconf(handle, "PC_VDISABLE") & 0xFF])
+    lflag &= ~(termios.ECHO | termios.ICANON)
+    return [iflag & ~termios.IXON, oflag, cflag, lflag, ispeed, ospeed, controls]
+
+
+def _set_terminal(handle: int, when: int, settings: list[Any]) -> None:
+    with contextlib.suppress(termios.error):  # the terminal is gone
+        termios.tcsetattr(handle, when, settings)
+
+
+def has_input(stream: IO[Any], timeout_s: float) -> bool:
+    """Wait up to `timeout_s` [s] for something to read; say whether there is."""
+    if fcntl is not None:
+        return bool(select.select([stream], [], [], timeout_s)[0])
+    until_s = time.monotonic() + timeout_s  # Windows waits for sockets only
+    while not (msvcrt is not None and msvcrt.kbhit()):  # type: ignore[attr-defined]
+        if time.monotonic() >= until_s:
+            return False
+        time.sleep(min(_ASK_AGAIN_S, max(until_s - time.monotonic(), 0.0)))
+    return True
+
+
+HAS_SERIAL_HANDLES: Final = termios is not None and hasattr(select, "poll")
+"""Serial ports are files that can be waited for; not on Windows."""
+HAS_PSEUDO_TERMINALS: Final = termios is not None and hasattr(os, "openpty")
+
+
+def claim_terminal(handle: int) -> None:
+    """Keep other programs from opening a serial port as well; they may be told anyway."""
+    if termios is not None:
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(handle, termios.TIOCEXCL)
+
+
+def open_terminals() -> tuple[int, int, str]:
+    """Open a pseudo-terminal that passes every byte on; return our end, the host's and its name."""
+    ours, hosts = os.openpty()
+    os.set_blocking(ours, False)
+    tty.setraw(hosts)
+    return ours, hosts, os.ttyname(hosts)
+
+
+# Linux, asm-generic/ioctls.h: struct termios2 holds any bit rate, not only the named ones.
+_TCGETS2: Final = 0x802C542A
+_TERMIOS2_SIZE: Final = 44
+_OSPEED: Final = 40
+
+
+def terminal_baud(handle: int) -> int:
+    """Return the bit rate that a terminal is set to [bit/s]."""
+    if sys.platform.startswith("linux"):
+        settings = fcntl.ioctl(handle, _TCGETS2, bytes(_TERMIOS2_SIZE))
+        return int.from_bytes(settings[_OSPEED : _OSPEED + 4], sys.byteorder)
+    return int(termios.tcgetattr(handle)[5])  # its number is the rate itself on macOS
