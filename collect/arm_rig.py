@@ -9,7 +9,7 @@ from typing import Any
 from gaploop.collect.rig import Rig
 from gaploop.collect.take import STALE_CAMERA_S, stale_camera
 from gaploop.core.clock import Clock
-from gaploop.core.errors import DeviceError, LostError
+from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.protocols import (
     CameraSource,
     Follower,
@@ -127,7 +127,7 @@ class ArmRig:
 
         Raises:
             LostError: a device is gone, and has to be connected anew.
-            DeviceError: the arm is limp after a trip, and nobody is there to clear it.
+            TrippedError: the arm is limp after a trip, and nobody is there to clear it.
         """
         self.require_contact()
         tripped = self.rig.safety.tripped
@@ -161,7 +161,7 @@ class ArmRig:
         if unconfirmed := self.control.snapshot().unconfirmed:
             words = f"The arm has tripped ({say_reasons(tripped)}). {unconfirmed}"
         if not self._is_watched and self.rig.station.domain is Domain.REAL:
-            raise DeviceError(
+            raise TrippedError(
                 f"{words} Nobody is there to clear it: see to its cause, then go on with the same "
                 "command."
             )

@@ -86,6 +86,7 @@ class SessionEnd:
         interrupted: the user stopped it.
         gave_up: a line for every quota that was given up.
         reconnected: how often devices that were lost have been found again.
+        trip: the safety trip that ended it, where nobody was there to clear it.
     """
 
     takes: tuple[TakeResult, ...]
@@ -95,6 +96,7 @@ class SessionEnd:
     interrupted: bool
     gave_up: tuple[str, ...] = ()
     reconnected: int = 0
+    trip: str = ""
 
 
 type MakeRig = Callable[[Mapping[str, object]], Rig]

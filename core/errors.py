@@ -28,6 +28,12 @@ class LostError(DeviceError):
     """A device is gone, such as by a pulled cable; whoever can connects it anew."""
 
 
+class TrippedError(DeviceError):
+    """The arm is limp after a safety trip, and nobody is there to clear it. Exit code 1."""
+
+    exit_code = 1
+
+
 def unknown_choice(
     kind: str, value: object, valid: Iterable[str], where: str = ""
 ) -> UnknownChoiceError:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gaploop.collect.operator.book import LabelBook
@@ -14,6 +15,7 @@ from gaploop.collect.operator.console import Console
 from gaploop.collect.operator.sounds import Player
 from gaploop.collect.operator.state import Timing
 from gaploop.collect.session import SessionEnd
+from gaploop.core.errors import DeviceError
 from gaploop.scripts import _arms, _operator_screen, record
 from gaploop.scripts._arm_cast import ArmOptions, arm_cast
 from gaploop.scripts._arms import EMBEDDED
@@ -95,7 +97,12 @@ def attend(job: Job) -> tuple[SessionEnd, list[PublishReport], list[int]]:
         session.remember()
         cast.start()
         end = session.run(turn)
-        cast.finish()
+        try:
+            cast.finish()
+        except DeviceError as error:
+            if not end.trip:
+                raise
+            end = replace(end, trip=f"{end.trip} {error}")
     return end, publisher.reports, stopped
 
 

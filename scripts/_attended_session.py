@@ -16,7 +16,7 @@ from gaploop.collect.operator.seen import Bar, SetUp
 from gaploop.collect.operator.suggesting import Suggester
 from gaploop.collect.session import SessionEnd, TakeResult, record_takes
 from gaploop.collect.setup_words import change_words, words
-from gaploop.core.errors import LostError
+from gaploop.core.errors import LostError, TrippedError
 from gaploop.core.station import Station
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome
@@ -133,7 +133,7 @@ class Session:
     def _record(self) -> SessionEnd:
         job, console, cast = self._job, self._console, self._cast
         operator = self._operator()
-        lost, headway = "", Headway()
+        lost, trip, headway = "", "", Headway()
         while True:
             try:
                 if lost and not cast.find_again(lost, self._is_over):
@@ -145,6 +145,9 @@ class Session:
                 if not console.asks:
                     headway.lost(lost, len(self._results))
                 continue
+            except TrippedError as error:  # it ends, but not without its summary
+                trip = str(error)
+                break
             lost, is_filled = "", self._count()
             if console.left or (is_filled and not console.finish(lambda: not self._count())):
                 break
@@ -157,6 +160,7 @@ class Session:
             recovered=self._recovered,
             interrupted=bool(self._stopped) or self._lacking > 0,
             reconnected=self._reconnected,
+            trip=trip,
         )
 
     def _operator(self) -> Operator:

@@ -43,6 +43,8 @@ def tell_end(
     """
     for line in end.gave_up:
         log.info("%s", line)
+    if end.trip:
+        log.error("%s", end.trip)
     if end.recovered:
         log.info("%d unsealed takes in %s are marked interrupted.", end.recovered, journal)
     withheld = {uid: why for report in reports for uid, why in report.withheld.items()}
@@ -67,6 +69,7 @@ def tell_end(
         "reconnected": end.reconnected,
         "interrupted": end.interrupted,
         "gave_up": end.gave_up,
+        "trip": end.trip,
         "uids": [take.uid for take in end.takes],
         "video": video_figures(end.takes),
         "push": pushed,

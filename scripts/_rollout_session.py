@@ -251,6 +251,7 @@ def _tell(
         "recovered": end.recovered,
         "reconnected": end.reconnected,
         "interrupted": bool(stopped),
+        "trip": end.trip,
         "evidence": _evidence(job),
         "uids": [take.uid for take in end.takes],
         "video": video_figures(end.takes),
@@ -262,7 +263,9 @@ def _tell(
         f"published to {job.root}."
     )
     options.emit(config.json, summary, text)
-    return 128 + stopped[0] if stopped else 0
+    if end.trip:
+        log.error("%s", end.trip)
+    return 128 + stopped[0] if stopped else int(bool(end.trip))
 
 
 def _pace(paces: Sequence[Pace]) -> dict[str, float]:

@@ -158,7 +158,7 @@ def config_class_for(arguments: Sequence[str]) -> type:
 
 
 def run(config: Any) -> int:
-    """Record and publish; return 1 where a quota was given up, 128 + the signal if stopped."""
+    """Record and publish; 1 where a quota was given up or a trip ended it, 128 + the signal."""
     check_options(config)
     station = _station(config)
     root = config.dataset.folder().absolute()
@@ -189,7 +189,7 @@ def run(config: Any) -> int:
     evidence = _evidence(config, station, plan)
     pushed = push_after(config.dataset, root, config.consents, stopped)
     tell_end(config.json, root, journal, end, published, campaign, evidence, pushed)
-    return 128 + stopped[0] if stopped else int(bool(end.gave_up))
+    return 128 + stopped[0] if stopped else int(bool(end.gave_up or end.trip))
 
 
 def is_attended(config: Any) -> bool:

@@ -20,7 +20,7 @@ from gaploop.collect.arm_rig import ArmRig
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.operator.attended import Operator
 from gaploop.collect.operator.book import LabelBook
-from gaploop.collect.operator.commands import Command, KeyMap
+from gaploop.collect.operator.commands import HELD_S, Command, KeyMap
 from gaploop.collect.operator.console import Console
 from gaploop.collect.operator.state import Stage, Timing
 from gaploop.collect.operator.view import look
@@ -347,6 +347,7 @@ def test_the_operator_sees_what_is_lost_and_says_when_the_arm_may_move(
             until(lambda: desk.sees("Everything answers again"))
             assert pair.limp("follower"), "it moves only when the operator says so"
             desk.console.command(Command.CLEAR)
+            time.sleep(2 * HELD_S)
             desk.console.command(Command.CLEAR)
             desk.take()
             desk.take()

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from gaploop.collect.intervention import Driver
 from gaploop.collect.operator.attended import Supervisor
 from gaploop.collect.operator.book import LabelBook
-from gaploop.collect.operator.commands import ROLLOUT, Command, KeyMap
+from gaploop.collect.operator.commands import HELD_S, ROLLOUT, Command, KeyMap
 from gaploop.collect.operator.console import Console
 from gaploop.collect.operator.seen import Driven
 from gaploop.collect.operator.state import Stage, Timing
@@ -25,7 +26,7 @@ from gaploop.collect.rollout import Attempts, spans
 from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.collect.speed_ramp import SpeedRamp
 from gaploop.collect.take_over import OnRequest
-from gaploop.core.errors import DeviceError, LostError
+from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
 from gaploop.core.station import Station
 from gaploop.core.types import FloatArray, Observation
@@ -212,8 +213,9 @@ def test_nothing_drives_after_a_trip_before_the_operator_says_so(bench: Bench) -
             assert look(desk.console.seen()).word == "TRIPPED"
             desk.console.key("c")
             assert bench.limp("follower"), "one press is none"
+            time.sleep(2 * HELD_S)
             desk.console.key("c")
-            until(lambda: not bench.limp("follower"))
+            until(lambda: bool(desk.console.seen()) and not bench.limp("follower"))
             desk.console.key("q")
             desk.thread.join(WITHIN_S)
     (take,) = read_journal(bench.journal)
@@ -229,6 +231,19 @@ def test_where_nobody_is_a_trip_waits_for_no_operator(bench: Bench) -> None:
         hurdle = cast.make_rig({}).hurdle
         assert "limp after a safety trip" in hurdle()
         until(lambda: not hurdle())
+
+
+def test_where_nobody_is_a_trip_of_a_real_arm_ends_the_session_and_says_why(bench: Bench) -> None:
+    """It ended with exit code 2 and without its summary."""
+    options = bench.options(is_watched=False)
+    real = replace(options.station, domain=Domain.REAL)
+    with arm_cast(replace(options, station=real)) as cast:
+        cast.start()
+        cast.safety.estop()
+        until(lambda: bench.limp("follower"))
+        with pytest.raises(TrippedError, match="emergency stop") as caught:
+            cast.make_rig({}).hurdle()
+    assert caught.value.exit_code == 1
 
 
 def test_what_is_finished_between_losses_counts_as_headway() -> None:
