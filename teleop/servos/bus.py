@@ -32,20 +32,21 @@ SET_UP_TRIES: Final = 3
 """Before the loop runs there is time to ask again."""
 _PLACES: Final = slice(0, 7, 6)
 """Rows of `BusState.values` that outlast a servo's silence: position and angle."""
-MORE_BYTES: Final = {reg.Protocol.DYNAMIXEL: 22, reg.Protocol.FEETECH: 16}
+MORE_BYTES: Final = {reg.Protocol.DYNAMIXEL: 22, reg.Protocol.FEETECH: 40}
 """A question may be begun so many bytes earlier, so that its answer can be told from a late one:
-from the state's span that leads to Goal Velocity (104) and to Torque Enable (40)."""
+from the state's span that leads to Goal Velocity (104) and to Max Torque Limit (16); what lies
+between is defined on every model, but for five bytes of Feetech's that read as 0."""
 WATCH_S: Final = 0.1
 """So often those that hold are asked whether they still do [s]."""
 _TORQUE: Final = reg.Register(64, 1)
 _WATCHED: Final = {
     reg.Protocol.FEETECH: (reg.Register(33, 23),),
-    reg.Protocol.DYNAMIXEL: (_TORQUE, _TORQUE, reg.Register(11, 1), _TORQUE, reg.Register(100, 4)),
+    reg.Protocol.DYNAMIXEL: (_TORQUE, _TORQUE, reg.Register(11, 1), _TORQUE, reg.Register(100, 2)),
 }
 """Spans asked for in turn: mode, torque, limits; and on a Feetech servo, whose torque comes back
 with the next goal, what else it forgets."""
 _AS_WAS: Final = ("Operating_Mode", "Acceleration", "Goal_Velocity", "Lock")
-_NO_LESS: Final = ("Torque_Limit", "Goal_PWM", "Goal_Current")
+_NO_LESS: Final = ("Torque_Limit", "Goal_PWM")
 """What a servo that holds keeps as it was, and what it may cut, but not by half."""
 ALERT_TURNS: Final = 20
 """A known hardware error is read again every so many turns."""
@@ -251,10 +252,9 @@ class ServoBus:
 
     def _lost_hold(self, servo_id: int) -> Script[None]:
         """Take note of a servo that should hold and doesn't."""
-        if servo_id in self.rebooted:
-            return
-        self.line.faults.of(servo_id).reboots += 1
-        self.rebooted.add(servo_id)
+        if servo_id not in self.rebooted:
+            self.line.faults.of(servo_id).reboots += 1
+            self.rebooted.add(servo_id)
         if self.revive:
             yield from self.set_up_again(servo_id)
 

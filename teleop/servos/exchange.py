@@ -32,12 +32,12 @@ MIN_WAIT_S: Final = 0.006
 ordinary kernel may be late by a few."""
 MAX_WAIT_S: Final = 0.020
 """Most: an FTDI adapter without the low-latency flag keeps replies for 16 ms [s]."""
-LATE_S: Final = 0.5
-"""An answer is told from a later request's for this long [s]; far longer than a servo may be silent
-before the arm trips."""
+LATE_S: Final = 0.25
+"""An answer is told from a later request's for this long [s]; a servo that is silent for less trips
+the arm."""
 _PATIENCE: Final = 6.0
 """How many usual reply times are waited for."""
-_SLACK_BYTES: Final = 32
+_SLACK_BYTES: Final = 48
 """A frame may be this much longer than expected and still be told from noise, not waited for."""
 _ERROR_CODE: Final = 0x7F  # of a Dynamixel's error byte; the highest bit is the alert
 
