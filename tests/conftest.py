@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 
 from hypothesis import settings
 
@@ -13,3 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("gaploop", deadline=None)
 settings.load_profile("gaploop")
 
+# A shell has what it starts in the background ignore Ctrl-C, and that is inherited: laws of Ctrl-C
+# failed where the tests ran behind an `&`.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
