@@ -47,9 +47,13 @@ class Still:
 
     fps = 30.0
 
+    def __init__(self) -> None:
+        self.acts = 0
+
     def reset(self) -> None: ...
 
     def act(self, observation: Observation) -> FloatArray:
+        self.acts += 1
         return observation.state
 
 
@@ -69,8 +73,9 @@ class Bench:
             made.append(chosen(port=str(folder / role), id=role, calibration_dir=folder))
         self.robot, self.teleop = made
         self.attempts = Attempts(SpeedRamp(self.journal, "p", 1.0))
+        self.policy = Still()
         self.rolling = Rolling(
-            Still(),
+            self.policy,
             PolicyLeader,
             self.attempts,
             lambda _follower, _fps: OnRequest(),
@@ -169,6 +174,8 @@ def test_the_leader_comes_the_person_drives_and_all_is_limp_afterwards(bench: Be
             assert (shown.hints[0].key, shown.hints[0].does) == ("T", "hand back to the policy")
             desk.console.key("t")
             until(lambda: desk.driven.driver is Driver.POLICY)
+            acts = bench.policy.acts
+            until(lambda: bench.policy.acts > acts + 2)  # so there are frames that it drove
             desk.console.key("s")
             desk.thread.join(WITHIN_S)
     assert bench.limp("follower")
