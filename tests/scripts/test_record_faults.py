@@ -41,6 +41,8 @@ from gaploop.scripts.cli import main
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.loop import Rates
 
+pytestmark = pytest.mark.usefixtures("patient_wire")
+
 WITHIN_S = 60.0
 
 

@@ -37,6 +37,8 @@ from gaploop.scripts._find_again import Headway
 from gaploop.scripts._rolling import Rolling
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 
+pytestmark = pytest.mark.usefixtures("patient_wire")
+
 WITHIN_S = 60.0
 STATION = Station(name="bench", domain=Domain.SIM_TARGET)
 C = Command

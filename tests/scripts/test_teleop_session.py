@@ -23,6 +23,8 @@ from gaploop.scripts._teleop_view import Mode, Picture, render
 from gaploop.teleop.emulator import EmulatedBus, arm_plan
 from gaploop.teleop.loop import Rates
 
+pytestmark = pytest.mark.usefixtures("patient_wire")
+
 HZ = 100.0
 PATIENCE_S = 30.0
 

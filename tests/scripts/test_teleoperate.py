@@ -20,6 +20,8 @@ from gaploop.scripts.cli import main
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.emulator.arms import ArmPlan
 
+pytestmark = pytest.mark.usefixtures("patient_wire")
+
 
 @dataclass
 class Pair:

@@ -20,6 +20,8 @@ from gaploop.teleop.leaders.options import ForceOptions
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.force import ForceLeader
 
+pytestmark = pytest.mark.usefixtures("patient_wire")
+
 
 class Pair:
     def __init__(self, stack: ExitStack, model: str, root: Path, hand: str = "still") -> None:

@@ -19,6 +19,8 @@ from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower, ServoLeader
 from gaploop.teleop.servos.exchange import Line
 
+pytestmark = pytest.mark.usefixtures("patient_wire")
+
 MODELS = ("so101", "koch", "openmanipulator")
 
 

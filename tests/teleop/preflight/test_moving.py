@@ -22,6 +22,8 @@ from gaploop.teleop.emulator.arms import JOINTS
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.preflight.item import By, Item, Person, Result, may_drive
 
+pytestmark = pytest.mark.usefixtures("patient_wire")
+
 PATIENT = SafetyLimits(lost_servo_s=2.0)
 """The driver's own waits are of the machine's time: beside busy programs it may wait in vain."""
 STATION = Station(name="bench", domain=Domain.SIM_TARGET, safety=PATIENT)
