@@ -27,6 +27,7 @@ from gaploop.collect.speed_ramp import SpeedRamp
 from gaploop.collect.take_over import OnRequest
 from gaploop.core.errors import DeviceError, LostError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
+from gaploop.core.limits import SafetyLimits
 from gaploop.core.station import Station
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
@@ -39,8 +40,10 @@ from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 
 pytestmark = pytest.mark.usefixtures("patient_wire")
 
-WITHIN_S = 60.0
-STATION = Station(name="bench", domain=Domain.SIM_TARGET)
+WITHIN_S = 120.0
+PATIENT = SafetyLimits(stale_leader_s=1.0)
+"""A loop that gets no processor for a while is no leader that is gone."""
+STATION = Station(name="bench", domain=Domain.SIM_TARGET, safety=PATIENT)
 C = Command
 
 
