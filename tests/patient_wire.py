@@ -1,4 +1,9 @@
-"""Emulated arms whose wire, not the machine's clock, says that no answer comes."""
+"""Emulated arms whose wire, not the machine's clock, says that no answer comes.
+
+A servo answers within a millisecond, so hosts wait for some. An emulated one answers when its
+thread and the kernel's behind the pseudo-terminal are given a processor: beside busy programs, arms
+that were well "didn't hold". Here hosts in this process give up only when nothing is on the wire.
+"""
 
 from __future__ import annotations
 
@@ -8,85 +13,107 @@ import fcntl
 import os
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-WITHIN_S = 60.0
+if TYPE_CHECKING:
+    from gaploop.teleop.servos.port import SerialPort
+
+WITHIN_S = 120.0
 """Something that hangs is given up after this long."""
 
 
-@pytest.fixture
-def patient_wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let our driver give an emulated servo up only when nothing is on the wire any more.
+class Traffic:
+    """What has gone over one arm's wire [bytes], and who listens at the host's end."""
 
-    A servo answers within a millisecond and the driver waits for some. An emulated one answers when
-    its thread is given a processor: beside busy programs arms that were well "didn't hold".
-    """
+    def __init__(self) -> None:
+        self.written = self.received = self.worked_on = self.sent = self.read = 0
+        self.servos_fd: Callable[[], int] = lambda: -1
+        self.host: object = None
+        self.host_fd: Callable[[], int] = lambda: -1
+
+    def opened(self, host: object, fd: Callable[[], int]) -> None:
+        """Count from here on: what an earlier host hadn't read is thrown away."""
+        self.host, self.host_fd = host, fd
+        self.written, self.read = self.received, self.sent
+
+    def waiting(self) -> int:
+        """Return how many bytes the host can read."""
+        count = array.array("i", [0])
+        with contextlib.suppress(OSError):  # unplugged just now
+            fcntl.ioctl(self.host_fd(), termios.FIONREAD, count)
+        return count[0]
+
+    def is_quiet(self) -> bool:
+        """Say whether all that was asked has been worked on, and every answer has arrived."""
+        if self.servos_fd() < 0 or self.host_fd() < 0:
+            return True
+        return self.worked_on >= self.written and self.read + self.waiting() >= self.sent
+
+
+def _watched(monkeypatch: pytest.MonkeyPatch) -> dict[str, Traffic]:
+    """Return terminal to its traffic, for the emulated arms that start from now on."""
     from gaploop.teleop.emulator import bus
     from gaploop.teleop.emulator.port import Port
-    from gaploop.teleop.servos.port import SerialPort
 
-    wires: dict[str, Wire] = {}
+    wires: dict[str, Traffic] = {}
 
-    class Wire(Port):
-        """The servos' end, which counts what goes over it."""
-
-        def __init__(self, *given: object) -> None:
-            super().__init__(*given)  # type: ignore[arg-type]
-            self.received = self.worked_on = self.sent = 0
-            self.host: SerialPort | None = None
-            self.written = self.read = 0
-            wires[self.name] = self
+    class Watched(Port):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.traffic = wires[self.name] = Traffic()
+            self.traffic.servos_fd = lambda: self.fd
 
         def receive(self) -> bytes:
             data = super().receive()
-            self.received += len(data)
+            self.traffic.received += len(data)
             return data
 
         def send(self, data: bytes) -> None:
             with contextlib.suppress(BlockingIOError):
-                self.sent += os.write(self.fd, data)
+                self.traffic.sent += os.write(self.fd, data)
 
-        def is_quiet(self) -> bool:
-            """Say whether all that was asked has been worked on, and every answer has arrived."""
-            host = self.host
-            if self.fd < 0 or host is None or host.fileno() < 0:
-                return True
-            waiting = array.array("i", [0])
-            with contextlib.suppress(OSError):  # unplugged just now
-                fcntl.ioctl(host.fileno(), termios.FIONREAD, waiting)
-            return self.worked_on >= self.written and self.read + waiting[0] >= self.sent
-
-    turn, opens, writes = bus.EmulatedBus._wait, SerialPort.open, SerialPort._write_some
-    reads, waits = SerialPort.read, SerialPort.wait
+    turn = bus.EmulatedBus._wait
 
     def next_turn(emulated: bus.EmulatedBus, port: Port | None) -> bool:
-        if isinstance(port, Wire):
-            port.worked_on = port.received  # and answered
+        if isinstance(port, Watched):
+            port.traffic.worked_on = port.traffic.received  # and answered
         return turn(emulated, port)
 
-    def wire_of(port: SerialPort) -> Wire | None:
-        wire = wires.get(os.path.realpath(port.path))
-        return wire if wire is not None and wire.host is port else None
+    monkeypatch.setattr(bus, "Port", Watched)
+    monkeypatch.setattr(bus.EmulatedBus, "_wait", next_turn)
+    return wires
 
-    def open_and_count(port: SerialPort) -> None:
+
+@pytest.fixture
+def patient_wire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let our own driver give a servo up only when nothing is on any wire."""
+    from gaploop.teleop.servos.port import SerialPort
+
+    wires = _watched(monkeypatch)
+    opens, writes = SerialPort.open, SerialPort._write_some
+    reads, waits = SerialPort.read, SerialPort.wait
+
+    def wire_of(port: SerialPort) -> Traffic:
+        wire = wires.get(os.path.realpath(port.path))
+        return wire if wire is not None and wire.host is port else Traffic()
+
+    def open_(port: SerialPort) -> None:
         was_open = port.is_open
         opens(port)
-        wire = wires.get(os.path.realpath(port.path))
-        if wire is not None and not was_open:
-            wire.host, wire.written, wire.read = port, wire.received, wire.sent
+        if not was_open and (wire := wires.get(os.path.realpath(port.path))) is not None:
+            wire.opened(port, port.fileno)
 
     def write_some(port: SerialPort, data: bytes) -> int:
-        count, wire = writes(port, data), wire_of(port)
-        if wire is not None:
-            wire.written += count
+        count = writes(port, data)
+        wire_of(port).written += count
         return count
 
     def read(port: SerialPort, most: int = 4096) -> bytes:
-        data, wire = reads(port, most), wire_of(port)
-        if wire is not None:
-            wire.read += len(data)
+        data = reads(port, most)
+        wire_of(port).read += len(data)
         return data
 
     def wait(port: SerialPort, timeout_s: float) -> bool:
@@ -97,11 +124,60 @@ def patient_wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             time.sleep(0.0005)
         return is_ready or waits(port, 0.0)
 
-    monkeypatch.setattr(bus, "Port", Wire)
-    monkeypatch.setattr(bus.EmulatedBus, "_wait", next_turn)
-    monkeypatch.setattr(SerialPort, "open", open_and_count)
-    monkeypatch.setattr(SerialPort, "_write_some", write_some)
-    monkeypatch.setattr(SerialPort, "read", read)
-    monkeypatch.setattr(SerialPort, "wait", wait)
-    yield
-    wires.clear()
+    for name, function in (
+        ("open", open_),
+        ("_write_some", write_some),
+        ("read", read),
+        ("wait", wait),
+    ):
+        monkeypatch.setattr(SerialPort, name, function)
+
+
+@pytest.fixture
+def patient_sdks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the servo makers' SDKs, which LeRobot uses, give up only when nothing is on the wire."""
+    import dynamixel_sdk
+    import scservo_sdk
+
+    wires = _watched(monkeypatch)
+
+    def patient(handler_type: Any) -> None:
+        opens, writes = handler_type.setupPort, handler_type.writePort
+        reads, is_over = handler_type.readPort, handler_type.isPacketTimeout
+
+        def wire_of(handler: Any) -> Traffic:
+            wire = wires.get(os.path.realpath(handler.port_name))
+            return wire if wire is not None and wire.host is handler else Traffic()
+
+        def open_(handler: Any, cflag_baud: int) -> bool:
+            is_open = bool(opens(handler, cflag_baud))
+            if (wire := wires.get(os.path.realpath(handler.port_name))) is not None:
+                wire.opened(handler, lambda: handler.ser.fd if handler.ser.is_open else -1)
+            return is_open
+
+        def write(handler: Any, packet: Any) -> int:
+            count = int(writes(handler, packet))
+            wire_of(handler).written += count
+            return count
+
+        def read(handler: Any, length: int) -> Any:
+            data = reads(handler, length)
+            wire_of(handler).read += len(data)
+            return data
+
+        def time_is_up(handler: Any) -> bool:
+            wire = wire_of(handler)
+            if not wire.is_quiet() or wire.waiting():  # in this order: it may come meanwhile
+                return False
+            return bool(is_over(handler))
+
+        for name, function in (
+            ("setupPort", open_),
+            ("writePort", write),
+            ("readPort", read),
+            ("isPacketTimeout", time_is_up),
+        ):
+            monkeypatch.setattr(handler_type, name, function)
+
+    patient(dynamixel_sdk.PortHandler)
+    patient(scservo_sdk.PortHandler)
