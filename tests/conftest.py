@@ -12,9 +12,9 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from patient_wire import patient_sdks, patient_wire
+from patient_wire import patient_sdks, patient_serial, patient_wire
 
-__all__ = ["patient_sdks", "patient_wire"]
+__all__ = ["patient_sdks", "patient_serial", "patient_wire"]
 
 # Small models: on a shared machine more threads were 4 to 11 times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

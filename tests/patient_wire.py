@@ -181,3 +181,51 @@ def patient_sdks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     patient(dynamixel_sdk.PortHandler)
     patient(scservo_sdk.PortHandler)
+
+
+@pytest.fixture
+def patient_serial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what reads through pyserial, such as the doctor, wait for all that is on the wire."""
+    import serial
+
+    wires = _watched(monkeypatch)
+    Serial: Any = serial.Serial
+    opens, writes, reads = Serial.open, Serial.write, Serial.read
+    forgets = Serial.reset_input_buffer
+
+    def wire_of(port: Any) -> Traffic:
+        wire = wires.get(os.path.realpath(port.port))
+        return wire if wire is not None and wire.host is port else Traffic()
+
+    def open_(port: Any) -> None:
+        opens(port)
+        if (wire := wires.get(os.path.realpath(port.port))) is not None:
+            wire.opened(port, lambda: port.fd if port.is_open else -1)
+
+    def write(port: Any, data: bytes) -> int:
+        count = int(writes(port, data))
+        wire_of(port).written += count
+        return count
+
+    def read(port: Any, size: int = 1) -> bytes:
+        wire, data = wire_of(port), b""
+        while len(data) < size:
+            was_quiet = wire.is_quiet()
+            more = bytes(reads(port, size - len(data)))
+            wire.read += len(more)
+            data += more
+            if was_quiet and not more:
+                break
+        return data
+
+    def forget(port: Any) -> None:
+        wire_of(port).read += wire_of(port).waiting()
+        forgets(port)
+
+    for name, function in (
+        ("open", open_),
+        ("write", write),
+        ("read", read),
+        ("reset_input_buffer", forget),
+    ):
+        monkeypatch.setattr(Serial, name, function)
