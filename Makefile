@@ -5,12 +5,8 @@ PYTHON ?=
 BIN := .venv/bin
 STAMP := .venv/.gaploop-setup
 PYTEST := $(BIN)/pytest -q
-# These run control loops and emulated arms in real time and would starve each other; the others
-# share two cores.
-REALTIME := tests/collect tests/scripts $(addprefix tests/teleop/,emulator lerobot_devices preflight \
-    test_control.py test_loop.py)
-TWO := -n 2 --dist=loadfile --no-loadscope-reorder $(addprefix --ignore=,$(REALTIME))
-
+# Two at a time, each file by one of them: what a file's tests share is made once.
+TWO := -n 2 --dist=loadfile --no-loadscope-reorder
 # Small models and a shared machine: more threads are slower (measured 4 to 11 times).
 export OMP_NUM_THREADS ?= 1
 # Rendering without a display. macOS has no EGL and needs none.
@@ -49,11 +45,9 @@ demo: setup
 
 test: lint types
 	$(PYTEST) $(TWO)
-	$(PYTEST) $(REALTIME)
 
 test-all: lint types
 	$(PYTEST) $(TWO) -m "slow or not slow"
-	$(PYTEST) $(REALTIME) -m "slow or not slow"
 
 lint: setup
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Protocol
 
@@ -33,10 +34,11 @@ class MonotonicClock:
 
 
 class ManualClock:
-    """A clock that moves only when it is slept on: time in tests."""
+    """A clock that moves only when it is slept on: time in tests. Threads may share it."""
 
     def __init__(self, start_s: float = 0.0) -> None:
         self._now_s = start_s
+        self._lock = threading.Lock()
 
     def now_s(self) -> float:
         """Return the time reached so far [s]."""
@@ -44,7 +46,8 @@ class ManualClock:
 
     def sleep_until(self, deadline_s: float) -> None:
         """Jump to `deadline_s` [s]; never backwards."""
-        self._now_s = max(self._now_s, deadline_s)
+        with self._lock:
+            self._now_s = max(self._now_s, deadline_s)
 
 
 def utc_ns() -> int:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import signal
+import sys
+import threading
+from pathlib import Path
 
-import pytest
 from hypothesis import settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from patient_wire import patient_sdks, patient_serial, patient_wire
+
+__all__ = ["patient_sdks", "patient_serial", "patient_wire"]
 
 # Small models: on a shared machine more threads were 4 to 11 times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,16 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("gaploop", deadline=None)
 settings.load_profile("gaploop")
 
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Keep neighbours from stopping the one process that emulated arms and their host share.
-
-    A servo doesn't wait for the host's processor. An emulated one does: for the interpreter, which
-    a test that was put off by the kernel may hold (380 ms were measured beside two busy programs).
-    """
-    shares = config.getoption("numprocesses", None) or hasattr(config, "workerinput")
-    if shares or not hasattr(os, "sched_setscheduler"):
-        return
-    with contextlib.suppress(PermissionError):
-        policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK  # what it starts runs as usual
-        os.sched_setscheduler(0, policy, os.sched_param(1))  # as the emulated bus does
+# A shell has what it starts in the background ignore Ctrl-C, and that is inherited: laws of Ctrl-C
+# failed where the tests ran behind an `&`.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,7 +8,6 @@ import os
 import select
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Final, Self, cast
 
 from gaploop.core import platform_calls
+from gaploop.core.clock import Clock, MonotonicClock
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.protocols import Plant
 from gaploop.teleop.emulator.arms import ArmPlan, arm_plan
@@ -91,6 +91,7 @@ class EmulatedBus:
         faults: Iterable[Fault] = (),
         seed: int = 0,
         plant: Plant | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Build the arm; `start` switches it on.
 
@@ -102,6 +103,7 @@ class EmulatedBus:
             faults: what is to go wrong, and when.
             seed: draws faults.
             plant: the mechanics behind the servos; joints on their own unless given.
+            clock: the arm's time; the machine's unless given.
 
         Raises:
             UnusableInputError: the link can't be made, or a fault names no servo.
@@ -119,7 +121,8 @@ class EmulatedBus:
         self.counts = Counts()
         self.wire_time = wire_time
         self._link = link
-        self._start_s = time.monotonic()
+        self._clock = clock or MonotonicClock()
+        self._start_s = self._clock.now_s()
         self.chain.now_s = self._start_s
         self._heard_s = self._start_s
         self._late: deque[tuple[float, bytes]] = deque()
@@ -148,6 +151,7 @@ class EmulatedBus:
         faults: Iterable[Fault] = (),
         seed: int = 0,
         plant: Plant | None = None,
+        clock: Clock | None = None,
     ) -> Self:
         """Build an arm, switch it on and serve its port from a thread; a context manager.
 
@@ -163,6 +167,7 @@ class EmulatedBus:
             faults: what is to go wrong, and when.
             seed: draws faults.
             plant: the mechanics behind the servos; joints on their own unless given.
+            clock: the arm's time; the machine's unless given.
 
         Raises:
             UnusableInputError: an unknown arm, role, protocol, hand; or the link can't be made.
@@ -178,6 +183,7 @@ class EmulatedBus:
             faults=faults,
             seed=seed,
             plant=plant,
+            clock=clock,
         )
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
         bus._thread = threading.Thread(target=bus.serve, name="emulated-bus", daemon=True)
@@ -191,7 +197,7 @@ class EmulatedBus:
 
     def age_s(self) -> float:
         """Return the time since the start [s]."""
-        return time.monotonic() - self._start_s
+        return self._clock.now_s() - self._start_s
 
     def servo(self, name: str) -> Servo:
         """Return a servo by the name of its motor.
@@ -246,9 +252,9 @@ class EmulatedBus:
             heard = self._wait(port)
             with self.lock:
                 due_s, answer = self._turn(port if heard else None)
-            while self._late and self._late[0][0] <= time.monotonic():
+            while self._late and self._late[0][0] <= self._clock.now_s():
                 self._say(self._late.popleft()[1], 0.0)
-            if answer and (self._late or due_s - time.monotonic() > _HELD_UP_S):
+            if answer and (self._late or due_s - self._clock.now_s() > _HELD_UP_S):
                 self._late.append((due_s, answer))
             elif answer:
                 self._say(answer, due_s)
@@ -265,11 +271,11 @@ class EmulatedBus:
     def _idle_s(self) -> float:
         if not self._late:
             return IDLE_S
-        return min(max(self._late[0][0] - time.monotonic(), 0.0), IDLE_S)
+        return min(max(self._late[0][0] - self._clock.now_s(), 0.0), IDLE_S)
 
     def _turn(self, port: Port | None) -> tuple[float, bytes]:
         """Move on to now and work on what came; return when what is to be answered."""
-        now_s = time.monotonic()
+        now_s = self._clock.now_s()
         age_s = now_s - self._start_s
         self.faults.update(age_s)
         self.hand.update(age_s)
@@ -305,9 +311,7 @@ class EmulatedBus:
 
     def _say(self, answer: bytes, due_s: float) -> None:
         """Send an answer when it is due; the wire is busy until then."""
-        wait_s = due_s - time.monotonic()
-        if wait_s > 0:
-            time.sleep(wait_s)
+        self._clock.sleep_until(due_s)
         with self.lock:
             if self._port is not None:
                 self._port.send(answer)

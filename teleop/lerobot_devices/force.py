@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -42,15 +43,21 @@ class ForceLeader(WrappedLeader):
     Args:
         leader: a connected Dynamixel leader, limp.
         options: how hard.
+        now_s: monotonic time [s].
 
     Raises:
         UnusableInputError: none of its motors takes currents.
         DeviceError: a motor doesn't do what it is told.
     """
 
-    def __init__(self, leader: ServoLeader, options: ForceOptions) -> None:
+    def __init__(
+        self,
+        leader: ServoLeader,
+        options: ForceOptions,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(leader)
-        joints = leader.own_joints
+        self._now_s, joints = now_s, leader.own_joints
         self._law = ForceLaw(options, len(joints))
         self._order, self._sign = np.array(joints), np.sign(leader.slope_rad_per_tick)
         self._motors = _motors(leader)
@@ -63,7 +70,7 @@ class ForceLeader(WrappedLeader):
             )
         self._state: FollowerState | None = None
         self._tripped, self._pushing = False, False
-        self._written_s = time.monotonic()
+        self._written_s = self._now_s()
         self._over = threading.Event()
         self._modes = self._engage()
         self._watchdog = threading.Thread(target=self._watch, name="force watchdog", daemon=True)
@@ -89,7 +96,7 @@ class ForceLeader(WrappedLeader):
         push = self._law.current_a(sample, state, t_s)
         if self._pushing or push.any():
             self._write(push)
-        self._written_s = time.monotonic()
+        self._written_s = self._now_s()
         return sample
 
     def close(self) -> None:
@@ -171,7 +178,7 @@ class ForceLeader(WrappedLeader):
     def _watch(self) -> None:
         """Take the push away where the loop stands still."""
         while not self._over.wait(0.5 * STALE_S):
-            if self._pushing and time.monotonic() - self._written_s > STALE_S:
+            if self._pushing and self._now_s() - self._written_s > STALE_S:
                 self._write(np.zeros(len(self._order)))
 
 

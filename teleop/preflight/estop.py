@@ -33,14 +33,15 @@ def check_estop(control: ControlThread, follower: Follower, hold_s: float) -> It
         follower: says whether every servo has let go.
         hold_s: how long a trip is held before torque goes off [s].
     """
-    pressed_s = time.monotonic()
+    clock = control.clock
+    pressed_s = clock.now_s()
     control.estop()
     allowed_s = hold_s + SLACK_S
     while control.snapshot().mode is not Mode.TRIPPED:
-        if time.monotonic() - pressed_s > 2 * allowed_s + 1.0 or not control.alive:
+        if clock.now_s() - pressed_s > 2 * allowed_s + 1.0 or not control.alive:
             break
         time.sleep(POLL_S)
-    took_s = time.monotonic() - pressed_s
+    took_s = clock.now_s() - pressed_s
     data = {"took_s": took_s, "allowed_s": allowed_s}
     try:
         follower.torque_off()

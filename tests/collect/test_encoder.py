@@ -41,6 +41,8 @@ from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome
 
 SIZE = 64
+WITHIN_S = 120.0
+"""Something that hangs is given up after this long."""
 CAMERAS = {
     name: {"width": SIZE, "height": SIZE, "fps": 50.0, "codec": "h264"} for name in ("top", "wrist")
 }
@@ -50,6 +52,15 @@ CAMERAS = {
 def encoder() -> Iterator[Encoder]:
     with Encoder() as encoder:
         yield encoder
+
+
+def catch_up(encoder: Encoder) -> None:
+    """Wait until the encoder's process has worked off all pictures that it was handed."""
+    process = encoder._process
+    assert process is not None
+    while any(len(process.free[name]) < len(slots) for name, slots in process.ring.slots.items()):
+        assert not process.dead
+        process.hear(0.1)
 
 
 def header(cameras: dict[str, dict[str, object]] = CAMERAS) -> TakeHeader:  # type: ignore[assignment]
@@ -117,13 +128,6 @@ def test_the_process_and_the_caller_encode_the_same_bits(tmp_path: Path, encoder
     assert videos[0] == videos[1]
 
 
-def catch_up(writer: JournalWriter) -> None:
-    """Wait until the encoder has come to every picture that it was given."""
-    process = writer._encoding._process  # type: ignore[attr-defined]
-    while any(len(free) < len(process.ring.slots[c]) for c, free in process.free.items()):
-        process.hear(1.0)
-
-
 def test_an_encoder_that_hangs_says_so_then_drops_pictures_but_never_shifts_them(
     tmp_path: Path, encoder: Encoder
 ) -> None:
@@ -134,7 +138,7 @@ def test_an_encoder_that_hangs_says_so_then_drops_pictures_but_never_shifts_them
     hung, over = room + 30, room + 35
     with JournalWriter(tmp_path, header(), encoder=encoder) as writer:
         write(writer, 2)
-        catch_up(writer)
+        catch_up(encoder)
         os.kill(encoder.pid, signal.SIGSTOP)
         try:
             for index in range(2, hung):
@@ -143,7 +147,7 @@ def test_an_encoder_that_hangs_says_so_then_drops_pictures_but_never_shifts_them
             assert writer.behind_s() == pytest.approx(SLACK_S)
         finally:
             os.kill(encoder.pid, signal.SIGCONT)
-        catch_up(writer)
+        catch_up(encoder)
         assert writer.behind_s() == 0
         for index in range(hung, over):
             writer.frame(row(index))
@@ -254,7 +258,7 @@ def test_takes_are_sealed_behind_the_next_one(tmp_path: Path, encoder: Encoder) 
         with JournalWriter(tmp_path, header(), encoder=encoder, waits=True) as writer:
             write(writer, frames)
             sealing.append(writer.seal_behind(pool, Outcome.SUCCESS))
-    folders = [seal.result(timeout=60) for seal in sealing]
+    folders = [seal.result(timeout=WITHIN_S) for seal in sealing]
     pool.shutdown()
     assert [len(numbers(folder, "top")) for folder in folders] == [30, 50, 20]
     assert all(read_end(folder) for folder in folders)
@@ -368,7 +372,7 @@ def test_when_the_recorder_is_killed_the_encoder_finishes_the_videos_and_ends(
     )
     assert process.stdout is not None
     pid = int(process.stdout.readline())
-    until_s = time.monotonic() + 30
+    until_s = time.monotonic() + WITHIN_S
     while time.monotonic() < until_s and not all(
         read_stream(folder / "frames.arrows").num_rows == 50 for folder in tmp_path.iterdir()
     ):
@@ -379,7 +383,7 @@ def test_when_the_recorder_is_killed_the_encoder_finishes_the_videos_and_ends(
     assert lost.frames == 50
     (folder,) = take_folders(tmp_path)
     assert numbers(folder, "top") == [2 * index for index in range(50)]
-    until_s = time.monotonic() + 20
+    until_s = time.monotonic() + WITHIN_S
     while _is_alive(pid) and time.monotonic() < until_s:
         time.sleep(0.02)
     assert not _is_alive(pid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +35,8 @@ from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.check.dataset import check
 
 SIZE = 128
+WITHIN_S = 120.0
+"""Something that hangs is given up after this long."""
 CAMERA = {"top": {"width": SIZE, "height": SIZE, "fps": 50.0, "codec": "h264"}}
 __all__ = ["DeviceError", "Encoder", "Outcome"]  # what the recording processes use
 NOISE = np.random.default_rng(0).integers(0, 255, (8, SIZE, SIZE, 3), dtype=np.uint8)
@@ -105,14 +108,14 @@ def test_a_session_goes_on_after_a_take_whose_encoder_died(tmp_path: Path) -> No
         """Ends the encoder's process in the middle of the second take."""
 
         def __init__(self) -> None:
-            self.reads = 0
+            self.reads = self.takes = 0
 
         def reset(self) -> None:
-            self.reads = 0
+            self.reads, self.takes = 0, self.takes + 1
 
         def read(self, t_s: float) -> LeaderSample:
             self.reads += 1
-            if self.reads == 30 and len(take_folders(tmp_path)) == 2 and not killed:
+            if self.reads == 30 and self.takes == 2 and not killed:
                 killed.extend(_encoders())
                 for pid in killed:
                     subprocess.run(["kill", "-9", str(pid)], check=True)
@@ -192,15 +195,18 @@ class _Still:
 
 
 def test_a_wall_clock_that_is_set_is_an_event_and_moves_no_row(tmp_path: Path) -> None:
-    offset_ns = [0]
-    with JournalWriter(
-        tmp_path, header({}), wall_ns=lambda: time.time_ns() + offset_ns[0]
-    ) as writer:
+    offset_ns, looked = 0, threading.Semaphore(0)
+
+    def wall_ns() -> int:
+        looked.release()
+        return time.monotonic_ns() + offset_ns
+
+    with JournalWriter(tmp_path, header({}), wall_ns=wall_ns) as writer:
         writer.telemetry(0, np.zeros(50))
-        time.sleep(0.4)
-        offset_ns[0] = -3_600_000_000_000
+        assert all(looked.acquire(timeout=WITHIN_S) for _ in range(6))
+        offset_ns = -3_600_000_000_000
         writer.telemetry(400_000_000, np.zeros(50))
-        time.sleep(0.4)
+        assert all(looked.acquire(timeout=WITHIN_S) for _ in range(9))
         folder = writer.seal(Outcome.SUCCESS)
     (event,) = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert event["event"] == "clock_step"

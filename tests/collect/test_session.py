@@ -44,10 +44,10 @@ class Idle:
     """Asks for the home pose, or what it is told to; it never says done."""
 
     def __init__(self, q_rad: FloatArray | None = None) -> None:
-        self.q_rad, self.reads = q_rad, 0
+        self.q_rad, self.reads, self.takes = q_rad, 0, 0
 
     def reset(self) -> None:
-        self.reads = 0
+        self.reads, self.takes = 0, self.takes + 1
 
     def read(self, t_s: float) -> LeaderSample:
         self.reads += 1
@@ -215,7 +215,7 @@ def test_a_stopped_session_leaves_one_interrupted_take_and_goes_on_later(tmp_pat
         [Quota(3)],
         lambda _conditions: embedded_rig(),
         lambda _rig, _seed: leader,
-        stop=lambda: len(take_folders(tmp_path)) == 2 and leader.reads > 20,
+        stop=lambda: leader.takes == 2 and leader.reads > 20,
     )
     assert end.interrupted
     assert end.counted == 1

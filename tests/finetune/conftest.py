@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,7 +45,7 @@ def make_episode(index: int, frames: int = 12, domain: float = 0.0) -> Episode:
     return Episode(f"u{index}", index, state, scene, action, np.ones(frames, dtype=bool))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_source() -> Callable[..., Source]:
     def make(takes: int = 4, first: int = 0, domain: Domain = Domain.SIM, **changes: Any) -> Source:
         flag = 0.0 if domain is Domain.SIM else 1.0
@@ -54,7 +55,7 @@ def make_source() -> Callable[..., Source]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_bundle(make_source: Callable[..., Source]) -> Callable[..., act.ActBundle]:
     def make(seed: int = 0) -> act.ActBundle:
         stages = [Stage((1.0,))]
@@ -64,22 +65,45 @@ def make_bundle(make_source: Callable[..., Source]) -> Callable[..., act.ActBund
     return make
 
 
-@pytest.fixture
-def base(tmp_path: Path, make_bundle: Callable[..., act.ActBundle]) -> Path:
-    """Return the folder of an untrained base."""
-    act.save(make_bundle(), tmp_path / "base")
-    return tmp_path / "base"
+@pytest.fixture(scope="session")
+def _base(
+    tmp_path_factory: pytest.TempPathFactory, make_bundle: Callable[..., act.ActBundle]
+) -> Path:
+    folder = tmp_path_factory.mktemp("untrained") / "base"
+    act.save(make_bundle(), folder)
+    return folder
 
 
 @pytest.fixture
-def write_dataset(tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that publishes takes, each given by what differs from the default."""
+def base(tmp_path: Path, _base: Path) -> Path:
+    """Return the folder of an untrained base; it was made once, and this is the test's own copy."""
+    return shutil.copytree(_base, tmp_path / "base")
+
+
+@pytest.fixture(scope="session")
+def _published(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that publishes takes, the same ones only once."""
+    folder, made = tmp_path_factory.mktemp("published"), dict[str, Path]()
+
+    def publish_once(name: str, takes: list[dict[str, Any]], fps: float) -> Path:
+        key = repr((name, takes, fps))
+        if key not in made:
+            root = folder / str(len(made)) / name
+            for number, take in enumerate(takes):
+                _write_take(root.parent / "journal", number, fps, **take)
+            publish(root.parent / "journal", root, f"test/{name}")
+            made[key] = root
+        return made[key]
+
+    return publish_once
+
+
+@pytest.fixture
+def write_dataset(tmp_path: Path, _published: Callable[..., Path]) -> Callable[..., Path]:
+    """Return a function that gives published takes, each given by what differs from the default."""
 
     def write(name: str, takes: list[dict[str, Any]], fps: float = 50.0) -> Path:
-        for number, take in enumerate(takes):
-            _write_take(tmp_path / f"{name}_journal", number, fps, **take)
-        publish(tmp_path / f"{name}_journal", tmp_path / name, f"test/{name}")
-        return tmp_path / name
+        return shutil.copytree(_published(name, takes, fps), tmp_path / name)
 
     return write
 

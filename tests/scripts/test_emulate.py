@@ -52,11 +52,11 @@ def test_a_signal_ends_it_and_removes_its_link(
 ) -> None:
     with running(tmp_path, "--link=./arm", "--json") as process:
         assert event(process, "ready")["port"] == "arm"
-        with serial.Serial(str(tmp_path / "arm"), 1_000_000, timeout=2) as port:
+        with serial.Serial(str(tmp_path / "arm"), 1_000_000, timeout=120) as port:
             port.write(feetech.ping(1))
             assert port.read(6) == feetech.status(1, 0)
         process.send_signal(number)
-        assert process.wait(timeout=30) == code
+        assert process.wait(timeout=120) == code
         assert not os.path.lexists(tmp_path / "arm")
 
 
@@ -72,7 +72,7 @@ def test_commands_and_faults_are_told_as_events(tmp_path: Path) -> None:
         assert isinstance(servos, list)
         assert servos[0]["name"] == "shoulder_pan"
         event(process, "end")
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader, read_end, read_journal, take_folders
+from gaploop.core.limits import SafetyLimits
 from gaploop.core.station import Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.types import CameraFrame
@@ -41,7 +42,9 @@ from gaploop.scripts.cli import main
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.loop import Rates
 
-WITHIN_S = 60.0
+pytestmark = pytest.mark.usefixtures("patient_wire")
+
+WITHIN_S = 120.0
 
 
 class Touch:
@@ -54,7 +57,9 @@ class Touch:
         return dict.fromkeys(self.channels, 7.0)
 
 
-STATION = Station(name="bench", domain=Domain.SIM_TARGET)
+PATIENT = SafetyLimits(stale_leader_s=1.0)
+"""A loop that gets no processor for a while is no leader that is gone."""
+STATION = Station(name="bench", domain=Domain.SIM_TARGET, safety=PATIENT)
 
 
 class Pair:

@@ -28,6 +28,7 @@ from gaploop.collect.speed_ramp import SpeedRamp
 from gaploop.collect.take_over import OnRequest
 from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
+from gaploop.core.limits import SafetyLimits
 from gaploop.core.station import Station
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
@@ -38,8 +39,12 @@ from gaploop.scripts._find_again import Headway
 from gaploop.scripts._rolling import Rolling
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 
-WITHIN_S = 60.0
-STATION = Station(name="bench", domain=Domain.SIM_TARGET)
+pytestmark = pytest.mark.usefixtures("patient_wire")
+
+WITHIN_S = 120.0
+PATIENT = SafetyLimits(stale_leader_s=1.0)
+"""A loop that gets no processor for a while is no leader that is gone."""
+STATION = Station(name="bench", domain=Domain.SIM_TARGET, safety=PATIENT)
 C = Command
 
 
@@ -48,9 +53,13 @@ class Still:
 
     fps = 30.0
 
+    def __init__(self) -> None:
+        self.acts = 0
+
     def reset(self) -> None: ...
 
     def act(self, observation: Observation) -> FloatArray:
+        self.acts += 1
         return observation.state
 
 
@@ -70,8 +79,9 @@ class Bench:
             made.append(chosen(port=str(folder / role), id=role, calibration_dir=folder))
         self.robot, self.teleop = made
         self.attempts = Attempts(SpeedRamp(self.journal, "p", 1.0))
+        self.policy = Still()
         self.rolling = Rolling(
-            Still(),
+            self.policy,
             PolicyLeader,
             self.attempts,
             lambda _follower, _fps: OnRequest(),
@@ -170,6 +180,8 @@ def test_the_leader_comes_the_person_drives_and_all_is_limp_afterwards(bench: Be
             assert (shown.hints[0].key, shown.hints[0].does) == ("T", "hand back to the policy")
             desk.console.key("t")
             until(lambda: desk.driven.driver is Driver.POLICY)
+            acts = bench.policy.acts
+            until(lambda: bench.policy.acts > acts + 2)  # so there are frames that it drove
             desk.console.key("s")
             desk.thread.join(WITHIN_S)
     assert bench.limp("follower")

@@ -20,6 +20,8 @@ from gaploop.scripts.cli import main
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.emulator.arms import ArmPlan
 
+pytestmark = pytest.mark.usefixtures("patient_wire")
+
 
 @dataclass
 class Pair:
@@ -352,11 +354,11 @@ def test_a_signal_ends_it_with_torque_off(number: int, pair: Make) -> None:
     command = [sys.executable, "-m", "gaploop.scripts.cli", "teleoperate", *both.options, "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        until_s = time.monotonic() + 60
+        until_s = time.monotonic() + 120
         while len(both.torque()) < 6 and process.poll() is None and time.monotonic() < until_s:
             time.sleep(0.02)
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 128 + number, err

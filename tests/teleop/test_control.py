@@ -34,7 +34,7 @@ from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.stopping import run_steps
 
 RATES = Rates(200.0, 50.0)
-SOON_S = 20.0
+SOON_S = 120.0
 """Longest time that a loaded machine is waited for."""
 
 

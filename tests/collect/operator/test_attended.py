@@ -52,7 +52,12 @@ class Desk:
     def __init__(self, journal: Path, takes: int, suggest: Callable[[Take], Mapping[str, object]]):
         self.journal = journal
         self.book = LabelBook(journal, "ana")
-        self.console = Console(Timing(0.3, 0.0), KeyMap(), self.book, task="t")
+        self._ahead_s = 0.0
+        self.console = Console(
+            *(Timing(0.3, 0.0), KeyMap(), self.book),
+            task="t",
+            now_s=lambda: time.monotonic() + self._ahead_s,
+        )
         self.suggester = Suggester(suggest, self.console.suggested)
         self.end: SessionEnd | None = None
         self.told: list[int] = []
@@ -94,7 +99,7 @@ class Desk:
         self.until(Stage.READY)
         self.console.command(C.NEXT)
         self.until(Stage.VERDICT)
-        time.sleep(0.45)
+        self._ahead_s += 0.45
         for key in keys:
             self.console.command(key)
 

@@ -15,6 +15,8 @@ from gaploop.teleop.emulator.arms import ArmPlan
 
 ARMS = {"so101": so101, "koch": koch, "openmanipulator": openmanipulator}
 
+pytestmark = pytest.mark.usefixtures("patient_serial")
+
 
 def scan(plan: ArmPlan) -> list[Finding]:
     with EmulatedBus.start(plan=plan) as bus:

@@ -15,13 +15,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import dynamixel_sdk
 import pytest
-from lerobot.motors.feetech import feetech
+import scservo_sdk
 
+from gaploop.core.clock import ManualClock
 from gaploop.teleop.emulator import EmulatedBus
 from gaploop.teleop.emulator.arms import JOINTS
 
-PATIENCE_S = 60.0
+pytestmark = pytest.mark.usefixtures("patient_sdks")
+
+PATIENCE_S = 120.0
 ARMS = [
     ("so101", "follower", "so_follower", "SO101Follower"),
     ("so101", "leader", "so_leader", "SO101Leader"),
@@ -35,37 +39,6 @@ AS_THE_OTHERS = (("so101", "leader"), ("koch", "follower"))
 """Their calibration takes the same steps as that of the two that are always tried."""
 
 
-@pytest.fixture(autouse=True)
-def a_slow_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the makers' SDKs wait as for a slow adapter: half a second, instead of 34 and 50 ms."""
-    monkeypatch.setattr("dynamixel_sdk.port_handler.LATENCY_TIMER", 250)
-    usual = feetech.patch_setPacketTimeout
-
-    def patient(handler: Any, packet_length: int) -> None:
-        usual(handler, packet_length)
-        handler.packet_timeout += 450
-
-    monkeypatch.setattr(feetech, "patch_setPacketTimeout", patient)
-
-
-def tried(attempt: Callable[[], None], times: int = 6) -> None:
-    """Try again where a maker's SDK gave up waiting.
-
-    They count by the clock on the wall: on a machine with more to run than it has cores, the
-    kernel's own thread behind a pseudo-terminal may come later than that.
-    """
-    for left in reversed(range(times)):
-        try:
-            attempt()
-        except (ConnectionError, RuntimeError) as error:
-            unheard = isinstance(error, ConnectionError) or "motor check failed" in str(error)
-            if not left or not unheard:
-                raise
-            time.sleep(1.0)  # what else runs may have ended by then
-        else:
-            return
-
-
 def device(role: str, module: str, name: str, port: str, folder: Path) -> Any:
     """Build LeRobot's device of that name."""
     import importlib
@@ -76,11 +49,33 @@ def device(role: str, module: str, name: str, port: str, folder: Path) -> Any:
     return getattr(found, name)(config)
 
 
+REQUEST_S = 0.01
+"""What a request takes of the arm's time, however long the machine takes for it."""
+
+
+@pytest.fixture
+def arms_time(monkeypatch: pytest.MonkeyPatch, patient_sdks: None) -> ManualClock:
+    """Return an arm's time that goes on with each request of a host."""
+    del patient_sdks
+    clock = ManualClock()
+
+    def timed(writes: Callable[[Any, Any], int]) -> Callable[[Any, Any], int]:
+        def write(handler: Any, packet: Any) -> int:
+            clock.sleep_until(clock.now_s() + REQUEST_S)
+            return writes(handler, packet)
+
+        return write
+
+    for sdk in (dynamixel_sdk, scservo_sdk):
+        monkeypatch.setattr(sdk.PortHandler, "writePort", timed(sdk.PortHandler.writePort))
+    return clock
+
+
 class Person:
     """Presses ENTER on standard input: once for the middle, once when the ranges are known."""
 
-    def __init__(self, bus: EmulatedBus, stdin: int) -> None:
-        self._bus, self._stdin = bus, stdin
+    def __init__(self, bus: EmulatedBus, clock: ManualClock, stdin: int) -> None:
+        self._bus, self._clock, self._stdin = bus, clock, stdin
         self._thread = threading.Thread(target=self._act)
         self._gone = threading.Event()
 
@@ -102,14 +97,16 @@ class Person:
         )
         os.write(self._stdin, b"\n")
         self._wait(lambda: any(abs(s.joint.v_rad_s) > 0.5 for s in self._bus.all_servos))
-        # Twice through the ranges: LeRobot may have waited for a lost answer at the first end.
-        if not self._gone.wait(self._bus.hand.sweep_s * 2.3):
+        # Twice through the ranges, as far as LeRobot's requests have brought the arm's time.
+        over_s = self._clock.now_s() + self._bus.hand.sweep_s * 2.3
+        self._wait(lambda: self._clock.now_s() > over_s, is_host_waiting=False)
+        if not self._gone.is_set():
             os.write(self._stdin, b"\n")
 
-    def _wait(self, true: Callable[[], bool]) -> None:
-        end_s = time.monotonic() + PATIENCE_S
-        while not true() and time.monotonic() < end_s and not self._gone.wait(0.02):
-            pass
+    def _wait(self, true: Callable[[], bool], *, is_host_waiting: bool = True) -> None:
+        while not true() and not self._gone.wait(0.005):
+            if is_host_waiting:
+                self._clock.sleep_until(self._clock.now_s() + REQUEST_S)
 
 
 @contextlib.contextmanager
@@ -136,27 +133,19 @@ def test_lerobots_calibration_finds_the_arms_middle_and_ranges(
     name: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    arms_time: ManualClock,
 ) -> None:
     """What LeRobot finds is what the arm's mechanics are."""
-    tried(lambda: calibrate(model, role, module, name, tmp_path, monkeypatch))
-
-
-def calibrate(
-    model: str,
-    role: str,
-    module: str,
-    name: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (folder / "x.json").unlink(missing_ok=True)
+    hand = "middle_then_ranges"
     with (
-        EmulatedBus.start(model, role=role, calibrated=False, hand="middle_then_ranges") as bus,
+        EmulatedBus.start(model, role=role, calibrated=False, hand=hand, clock=arms_time) as bus,
         typed_input(monkeypatch) as keys,
     ):
         bus.hand.sweep_s = 3.0
-        arm = device(role, module, name, bus.port, folder)
-        with Person(bus, keys) if model != "openmanipulator" else contextlib.nullcontext():
+        arm = device(role, module, name, bus.port, tmp_path)
+        with (
+            Person(bus, arms_time, keys) if model != "openmanipulator" else contextlib.nullcontext()
+        ):
             arm.connect()
         assert arm.is_calibrated
         truth = bus.plan.calibration()
@@ -164,17 +153,13 @@ def calibrate(
             for field, value in truth[motor].items():
                 # a person's hand sags some ticks, and LeRobot samples a moving arm
                 assert getattr(found, field) == pytest.approx(value, abs=25), (motor, field)
-        assert (folder / "x.json").is_file()
+        assert (tmp_path / "x.json").is_file()
         arm.disconnect()
 
 
 @pytest.mark.parametrize("model", ["so101", "koch", "openmanipulator"])
 def test_a_follower_follows_its_leader(model: str, tmp_path: Path) -> None:
     """LeRobot's own classes, at 50 Hz for two seconds."""
-    tried(lambda: follow(model, tmp_path))
-
-
-def follow(model: str, tmp_path: Path) -> None:
     modules = {(m, r): (module, name) for m, r, module, name in ARMS}
     with (
         EmulatedBus.start(model, hand="still") as follower_bus,
@@ -183,7 +168,7 @@ def follow(model: str, tmp_path: Path) -> None:
         arms = []
         for role, bus in (("follower", follower_bus), ("leader", leader_bus)):
             folder = tmp_path / role
-            folder.mkdir(exist_ok=True)
+            folder.mkdir()
             (folder / "x.json").write_text(json.dumps(bus.plan.calibration()))
             arms.append(device(role, *modules[model, role], bus.port, folder))
         follower, leader = arms
@@ -251,8 +236,7 @@ def test_lerobot_scans_bit_rates_and_sets_up_a_new_motor() -> None:
 def test_the_makers_sdk_reads_fast(tmp_path: Path) -> None:
     """dynamixel_sdk's own fast sync read understands the combined packet."""
     del tmp_path
-    import dynamixel_sdk as dxl
-
+    dxl = dynamixel_sdk
     with EmulatedBus.start("koch") as bus:
         port, packets = dxl.PortHandler(bus.port), dxl.PacketHandler(2.0)
         assert port.openPort()
@@ -260,7 +244,7 @@ def test_the_makers_sdk_reads_fast(tmp_path: Path) -> None:
         group = dxl.GroupSyncRead(port, packets, 132, 4)
         for servo in bus.servos:
             group.addParam(servo)
-        assert any(group.fastSyncRead() == dxl.COMM_SUCCESS for _ in range(6))
+        assert group.fastSyncRead() == dxl.COMM_SUCCESS
         for servo in bus.servos:
             shown = group.getData(servo, 132, 4)
             assert shown == pytest.approx(bus.servos[servo].position_ticks, abs=3)

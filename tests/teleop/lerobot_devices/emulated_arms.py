@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gaploop.core.clock import Clock
 from gaploop.teleop.emulator import EmulatedBus, koch, openmanipulator, so101
 
 PLANS = {"so101": so101, "koch": koch, "openmanipulator": openmanipulator}
@@ -59,10 +60,11 @@ def emulated(
     *,
     plan: Any = None,
     hand: str = "still",
+    clock: Clock | None = None,
     **options: Any,
 ) -> Iterator[Emulated]:
-    """Start an arm; `options` go into its LeRobot config."""
+    """Start an arm, in real time unless given a clock; `options` go into its LeRobot config."""
     plan = plan or PLANS[model](role).calibrated()
-    with EmulatedBus.start(plan=plan, hand=hand, wire_time=False) as bus:
+    with EmulatedBus.start(plan=plan, hand=hand, wire_time=False, clock=clock) as bus:
         folder = calibration_folder(root, role, PLANS[model](role).calibration())
         yield Emulated(bus, folder, config_of(model, role, bus.port, folder, **options))

@@ -16,6 +16,8 @@ from gaploop.teleop.emulator import EmulatedBus, arm_plan
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.aligning import SPEED_RAD_S, THERE_RAD, AligningLeader, aligning
 
+pytestmark = pytest.mark.usefixtures("patient_wire")
+
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[EmulatedBus, AligningLeader, object]]:

@@ -12,29 +12,34 @@ import numpy as np
 import pytest
 from emulated_arms import emulated
 
+from gaploop.core.clock import ManualClock
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import FollowerState, LeaderSample, SafeCommand, SafetyReason, Tick
+from gaploop.teleop.leaders.feedback import STALE_S
 from gaploop.teleop.leaders.options import ForceOptions
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.force import ForceLeader
+
+pytestmark = pytest.mark.usefixtures("patient_wire")
 
 
 class Pair:
     def __init__(self, stack: ExitStack, model: str, root: Path, hand: str = "still") -> None:
         follows = stack.enter_context(emulated(model, "follower", root))
-        leads = stack.enter_context(emulated(model, "leader", root, hand=hand))
-        self.bus = leads.bus
+        clock = ManualClock()
+        leads = stack.enter_context(emulated(model, "leader", root, hand=hand, clock=clock))
+        self.bus, self.clock = leads.bus, clock
         self.follower = make_follower(follows.config)
         stack.callback(self.follower.close)
         self.inner: Any = make_leader(leads.config, self.follower)
         stack.callback(self.inner.close)
-        self.leader = ForceLeader(self.inner, ForceOptions(enabled=True))
+        self.leader = ForceLeader(self.inner, ForceOptions(enabled=True), clock.now_s)
         stack.callback(self.leader.close)
 
     def turn(self, behind_rad: float, reasons: SafetyReason = SafetyReason.NONE) -> LeaderSample:
         """One turn of a loop whose follower is blocked, `behind_rad` behind in every joint."""
         self.follower.read()
-        now_s = time.monotonic()
+        now_s = self.clock.now_s()
         sample = self.leader.read(now_s)
         n = len(sample.q_rad)
         state = FollowerState(
@@ -43,7 +48,7 @@ class Pair:
         )  # fmt: skip
         command = SafeCommand(sample.q_rad, sample.q_rad, reasons)
         self.leader.tick(Tick(0, now_s, 0.005, 0.0, sample, command, state, {}))
-        time.sleep(0.003)
+        self.clock.sleep_until(now_s + 0.005)
         return sample
 
     def register(self, name: str) -> list[int]:
@@ -57,8 +62,9 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield Pair(stack, "koch", tmp_path)
 
 
-def until(happens: Callable[[], bool], within_s: float = 3.0) -> bool:
-    end_s = time.monotonic() + within_s
+def until(happens: Callable[[], bool]) -> bool:
+    """Wait for what another thread does, for a long time at most."""
+    end_s = time.monotonic() + 120.0
     while time.monotonic() < end_s:
         if happens():
             return True
@@ -113,6 +119,7 @@ def test_a_loop_that_stands_still_takes_the_push_away(pair: Pair) -> None:
     for _ in range(60):
         pair.turn(0.3)
     assert any(pair.register("Goal_Current")[:5])
+    pair.clock.sleep_until(pair.clock.now_s() + 2 * STALE_S)
     assert until(lambda: not any(pair.register("Goal_Current")[:5]))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.clock import Clock
 from gaploop.core.types import FloatArray, FollowerState
 from gaploop.sim.scene import HOME_Q_RAD
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
@@ -81,12 +82,13 @@ class Watcher:
 
 @contextmanager
 def emulated_arm(
-    folder: Path, *, swapped: bool = False, stuck: tuple[str, ...] = ()
+    folder: Path, clock: Clock, *, swapped: bool = False, stuck: tuple[str, ...] = ()
 ) -> Iterator[tuple[Any, Watcher]]:
     """Yield LeRobot's config of an emulated follower, and somebody who watches it.
 
     Args:
         folder: for link and calibration.
+        clock: the arm's time.
         swapped: two servos have each other's id, and were calibrated so.
         stuck: joints that don't move.
     """
@@ -102,7 +104,9 @@ def emulated_arm(
     (folder / "f.json").write_text(json.dumps(said))
     mechanics = Mechanics(stuck)
     with ExitStack() as stack:
-        bus = EmulatedBus.start(plan=plan, hand="still", link=folder / "f", plant=mechanics)
+        bus = EmulatedBus.start(
+            plan=plan, hand="still", link=folder / "f", plant=mechanics, clock=clock
+        )
         stack.enter_context(bus)
         config: Any = registries()[0].get_choice_class("so101_follower")
         robot = config(port=str(folder / "f"), id="f", calibration_dir=folder)

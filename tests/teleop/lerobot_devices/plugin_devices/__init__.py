@@ -127,7 +127,7 @@ class PluginSo(SOFollower):  # type: ignore[misc]
 
 
 class FakeCamera(Camera):  # type: ignore[misc]
-    """Gives a picture every 5 ms, taken 40 ms ago, until it stalls or dies."""
+    """Gives a picture every 5 ms, taken 40 ms ago, until it stalls, dies or doesn't answer."""
 
     config_class = FakeCameraConfig
 
@@ -137,6 +137,8 @@ class FakeCamera(Camera):  # type: ignore[misc]
         self.connected = False
         self.taken = self.connects = 0
         self.stall, self.dead = threading.Event(), threading.Event()
+        self.asked, self.answers = threading.Event(), threading.Event()
+        self.answers.set()
         self.latest_timestamp: float | None = None
 
     is_connected = property(lambda self: self.connected)
@@ -158,6 +160,8 @@ class FakeCamera(Camera):  # type: ignore[misc]
     def async_read(self, timeout_ms: float = 200) -> Any:
         if self.dead.is_set() or not self.connected:
             raise RuntimeError("the read thread is not running")
+        self.asked.set()
+        self.answers.wait()
         if self.stall.is_set():
             time.sleep(timeout_ms / 1000.0)
             raise TimeoutError("no picture")

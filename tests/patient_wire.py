@@ -1,0 +1,231 @@
+"""Emulated arms whose wire, not the machine's clock, says that no answer comes.
+
+A servo answers within a millisecond, so hosts wait for some. An emulated one answers when its
+thread and the kernel's behind the pseudo-terminal are given a processor: beside busy programs, arms
+that were well "didn't hold". Here hosts in this process give up only when nothing is on the wire.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import os
+import termios
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from gaploop.teleop.servos.port import SerialPort
+
+WITHIN_S = 120.0
+"""Something that hangs is given up after this long."""
+
+
+class Traffic:
+    """What has gone over one arm's wire [bytes], and who listens at the host's end."""
+
+    def __init__(self) -> None:
+        self.written = self.received = self.worked_on = self.sent = self.read = 0
+        self.servos_fd: Callable[[], int] = lambda: -1
+        self.host: object = None
+        self.host_fd: Callable[[], int] = lambda: -1
+
+    def opened(self, host: object, fd: Callable[[], int]) -> None:
+        """Count from here on: what an earlier host hadn't read is thrown away."""
+        self.host, self.host_fd = host, fd
+        self.written, self.read = self.received, self.sent
+
+    def waiting(self) -> int:
+        """Return how many bytes the host can read."""
+        count = array.array("i", [0])
+        with contextlib.suppress(OSError):  # unplugged just now
+            fcntl.ioctl(self.host_fd(), termios.FIONREAD, count)
+        return count[0]
+
+    def is_quiet(self) -> bool:
+        """Say whether all that was asked has been worked on, and every answer has arrived."""
+        if self.servos_fd() < 0 or self.host_fd() < 0:
+            return True
+        return self.worked_on >= self.written and self.read + self.waiting() >= self.sent
+
+
+def _watched(monkeypatch: pytest.MonkeyPatch) -> dict[str, Traffic]:
+    """Return terminal to its traffic, for the emulated arms that start from now on."""
+    from gaploop.teleop.emulator import bus
+    from gaploop.teleop.emulator.port import Port
+
+    wires: dict[str, Traffic] = {}
+
+    class Watched(Port):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.traffic = wires[self.name] = Traffic()
+            self.traffic.servos_fd = lambda: self.fd
+
+        def receive(self) -> bytes:
+            data = super().receive()
+            self.traffic.received += len(data)
+            return data
+
+        def send(self, data: bytes) -> None:
+            with contextlib.suppress(BlockingIOError):
+                self.traffic.sent += os.write(self.fd, data)
+
+    turn = bus.EmulatedBus._wait
+
+    def next_turn(emulated: bus.EmulatedBus, port: Port | None) -> bool:
+        if isinstance(port, Watched):
+            port.traffic.worked_on = port.traffic.received  # and answered
+        return turn(emulated, port)
+
+    monkeypatch.setattr(bus, "Port", Watched)
+    monkeypatch.setattr(bus.EmulatedBus, "_wait", next_turn)
+    return wires
+
+
+@pytest.fixture
+def patient_wire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let our own driver give a servo up only when nothing is on any wire."""
+    from gaploop.teleop.servos.port import SerialPort
+
+    wires = _watched(monkeypatch)
+    opens, writes = SerialPort.open, SerialPort._write_some
+    reads, waits = SerialPort.read, SerialPort.wait
+
+    def wire_of(port: SerialPort) -> Traffic:
+        wire = wires.get(os.path.realpath(port.path))
+        return wire if wire is not None and wire.host is port else Traffic()
+
+    def open_(port: SerialPort) -> None:
+        was_open = port.is_open
+        opens(port)
+        if not was_open and (wire := wires.get(os.path.realpath(port.path))) is not None:
+            wire.opened(port, port.fileno)
+
+    def write_some(port: SerialPort, data: bytes) -> int:
+        count = writes(port, data)
+        wire_of(port).written += count
+        return count
+
+    def read(port: SerialPort, most: int = 4096) -> bytes:
+        data = reads(port, most)
+        wire_of(port).read += len(data)
+        return data
+
+    def wait(port: SerialPort, timeout_s: float) -> bool:
+        is_ready = waits(port, timeout_s)
+        give_up_s = time.monotonic() + WITHIN_S
+        while not all(wire.is_quiet() for wire in tuple(wires.values())):
+            assert time.monotonic() < give_up_s, "the emulated arm hangs"
+            time.sleep(0.0005)
+        return is_ready or waits(port, 0.0)
+
+    for name, function in (
+        ("open", open_),
+        ("_write_some", write_some),
+        ("read", read),
+        ("wait", wait),
+    ):
+        monkeypatch.setattr(SerialPort, name, function)
+
+
+@pytest.fixture
+def patient_sdks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the servo makers' SDKs, which LeRobot uses, give up only when nothing is on the wire."""
+    import dynamixel_sdk
+    import scservo_sdk
+
+    wires = _watched(monkeypatch)
+
+    def patient(handler_type: Any) -> None:
+        opens, writes = handler_type.setupPort, handler_type.writePort
+        reads, is_over = handler_type.readPort, handler_type.isPacketTimeout
+
+        def wire_of(handler: Any) -> Traffic:
+            wire = wires.get(os.path.realpath(handler.port_name))
+            return wire if wire is not None and wire.host is handler else Traffic()
+
+        def open_(handler: Any, cflag_baud: int) -> bool:
+            is_open = bool(opens(handler, cflag_baud))
+            if (wire := wires.get(os.path.realpath(handler.port_name))) is not None:
+                wire.opened(handler, lambda: handler.ser.fd if handler.ser.is_open else -1)
+            return is_open
+
+        def write(handler: Any, packet: Any) -> int:
+            count = int(writes(handler, packet))
+            wire_of(handler).written += count
+            return count
+
+        def read(handler: Any, length: int) -> Any:
+            data = reads(handler, length)
+            wire_of(handler).read += len(data)
+            return data
+
+        def time_is_up(handler: Any) -> bool:
+            wire = wire_of(handler)
+            if not wire.is_quiet() or wire.waiting():  # in this order: it may come meanwhile
+                return False
+            return bool(is_over(handler))
+
+        for name, function in (
+            ("setupPort", open_),
+            ("writePort", write),
+            ("readPort", read),
+            ("isPacketTimeout", time_is_up),
+        ):
+            monkeypatch.setattr(handler_type, name, function)
+
+    patient(dynamixel_sdk.PortHandler)
+    patient(scservo_sdk.PortHandler)
+
+
+@pytest.fixture
+def patient_serial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what reads through pyserial, such as the doctor, wait for all that is on the wire."""
+    import serial
+
+    wires = _watched(monkeypatch)
+    Serial: Any = serial.Serial
+    opens, writes, reads = Serial.open, Serial.write, Serial.read
+    forgets = Serial.reset_input_buffer
+
+    def wire_of(port: Any) -> Traffic:
+        wire = wires.get(os.path.realpath(port.port))
+        return wire if wire is not None and wire.host is port else Traffic()
+
+    def open_(port: Any) -> None:
+        opens(port)
+        if (wire := wires.get(os.path.realpath(port.port))) is not None:
+            wire.opened(port, lambda: port.fd if port.is_open else -1)
+
+    def write(port: Any, data: bytes) -> int:
+        count = int(writes(port, data))
+        wire_of(port).written += count
+        return count
+
+    def read(port: Any, size: int = 1) -> bytes:
+        wire, data = wire_of(port), b""
+        while len(data) < size:
+            was_quiet = wire.is_quiet()
+            more = bytes(reads(port, size - len(data)))
+            wire.read += len(more)
+            data += more
+            if was_quiet and not more:
+                break
+        return data
+
+    def forget(port: Any) -> None:
+        wire_of(port).read += wire_of(port).waiting()
+        forgets(port)
+
+    for name, function in (
+        ("open", open_),
+        ("write", write),
+        ("read", read),
+        ("reset_input_buffer", forget),
+    ):
+        monkeypatch.setattr(Serial, name, function)
