@@ -103,6 +103,8 @@ def _train(opened: OpenMixture | None, cache: CacheOptions, as_json: bool) -> in
     from gaploop.datasets.mixing.report import REPORT
 
     options = _options()
+    for name in ("policy", "reward_model"):
+        _refuse_foreign_code(name, getattr(options, name, None))
     with caching(cache, progress), mixing(opened) if opened else contextlib.nullcontext():
         train(options)
     if PartialState().is_main_process:
@@ -147,6 +149,33 @@ def _options() -> Any:
         raise UnusableInputError(
             f"lerobot-train's options: {said}. All of them: lerobot-train --help"
         ) from None
+
+
+def _refuse_foreign_code(option: str, config: Any) -> None:
+    """Look at the policy that LeRobot is about to start from; what is looked at is what it loads.
+
+    Args:
+        option: what LeRobot calls it on the command line, which it reads once more by itself.
+        config: its configuration, if it is given.
+
+    Raises:
+        UnusableInputError: its files name code to run, or it isn't there.
+    """
+    from gaploop.finetune import lerobot_adapter as adapter
+    from gaploop.finetune.hub_fetch import fetch, is_hub_name
+    from gaploop.finetune.lerobot_trust import refuse_foreign_code
+
+    path = getattr(config, "pretrained_path", None)
+    if not path:
+        return
+    folder = Path(path)
+    if is_hub_name(path):
+        folder = fetch(str(path), getattr(config, "pretrained_revision", None))
+        # Another could be pushed in between.
+        sys.argv.append(f"--{option}.pretrained_revision={folder.name}")
+    refuse_foreign_code(folder)
+    if adapter.is_adapter(folder):
+        adapter.base_folder(folder)
 
 
 def _hint(error: str) -> str:
