@@ -77,14 +77,13 @@ def clear_reviews() -> list[Path]:
     """Delete what killed reviews left; return the folders of those that are open with videos."""
     still_open = []
     for folder in sorted(Path(tempfile.gettempdir()).glob(f"{REVIEWS}*")):
-        if folder.is_symlink() or not folder.is_dir():
+        if folder.is_symlink() or not any(folder.glob("*.mp4")):
             continue
         try:
             with locked_file(folder / _LOCK, wait=False):
                 shutil.rmtree(folder)
         except BlockingIOError:
-            if any(folder.glob("*.mp4")):
-                still_open.append(folder)
+            still_open.append(folder)
         except OSError:
             continue  # another user's
     return still_open

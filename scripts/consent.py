@@ -161,9 +161,8 @@ def _words(report: WithdrawalReport) -> str:
     lines = [f"{_takes(len(f.uids))} {verb} the {f.what} {f.where}" for f in report.found]
     if not report.found:
         lines.append(f"No takes of {report.id} in any place that is known or named.")
-    lines += [
-        f"{'Removed' if report.done else 'Would be removed'}: {what}" for what in report.copies
-    ]
+    done = "Removed" if report.done else "Would be removed"
+    lines += [f"{done}: {copy}, which shows them" for copy in report.copies]
     lines += [f"Not reached: {u.where}: {u.why}" for u in report.unreached]
     lines += [
         f"Trained on {_takes(t.takes) if t.takes else 'a policy that learned from takes'} of "
