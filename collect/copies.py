@@ -1,12 +1,14 @@
 """Copies of takes that gaploop makes by itself, so that a withdrawn consent reaches them.
 
-Frame caches of trainings, datasets that `repair` kept as they were, and videos that a review left
-in the temporary folder when it was killed.
+Frame caches of trainings, tables that LeRobot's loader keeps, datasets that `repair` kept as they
+were, and videos that a review left in the temporary folder when it was killed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -64,6 +66,34 @@ def _may_hold(root: Path, uids: Collection[str], is_theirs: Callable[[TakeInfo],
         return True
     names = {p.name.partition(".")[0] for p in (root / "telemetry").glob("*")}
     return any(uid in names or any(uid.encode() in t for t in texts) for uid in uids)
+
+
+def lerobot_tables(uids: Collection[str]) -> list[Path]:
+    """Return folders in which LeRobot's loader keeps tables with some takes in them.
+
+    Hugging Face's `datasets` writes every Parquet file that it reads once more, as Arrow: numbers,
+    and the pictures of datasets that keep them in their tables. What is deleted there is made
+    anew when it is needed.
+    """
+    needles = [u.encode() for u in uids]
+    needles += [columns.take_hash(u).to_bytes(8, "little") for u in uids]
+    found = dict[Path, None]()
+    for path in sorted(_datasets_cache().glob("parquet/*/*/*/*.arrow")):
+        with (
+            contextlib.suppress(OSError, ValueError),
+            path.open("rb") as stream,
+        ):  # also an empty one
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                if any(content.find(needle) >= 0 for needle in needles):
+                    found[path.parent] = None
+    return list(found)
+
+
+def _datasets_cache() -> Path:
+    """Return Hugging Face's folder for tables, by its own rules (datasets.config)."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = Path(os.environ.get("HF_HOME") or cache / "huggingface")
+    return Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets").expanduser()
 
 
 @contextlib.contextmanager

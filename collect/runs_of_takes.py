@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.run_record import RUN
+from gaploop.datasets import lineage
 
 RUN_DEPTH: Final = 3
 """How many folders below a dataset's parent its training runs are looked for."""
@@ -79,6 +80,8 @@ def runs_of(
 
 def _read(path: Path, uids: Collection[str], names: set[str]) -> tuple[Run, str]:
     value = json.loads(path.read_text())
+    if value.get("schema") == lineage.SCHEMA:
+        raise ValueError("a dataset's own, which is cleared as a dataset")
     used = sum(_used(entry, uids, names, path.parent) for entry in value["inputs"])
     command, result = str(value.get("command", "")), value.get("result") or {}
     is_training = command in TRAININGS or "policy" in result

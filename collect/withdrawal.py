@@ -37,8 +37,7 @@ OUT_OF_REACH: Final = (
     "you name them",
     "what policies learned from the takes, adapters among them, and what was made from those",
     "tables, pages and pictures that you saved elsewhere, and older revisions on a Hub",
-    "caches of other programs, such as ~/.cache/huggingface, where LeRobot keeps numbers of "
-    "datasets that it loaded",
+    "caches of other programs, such as ~/.cache/huggingface with what was downloaded from a Hub",
 )
 """What no register can know of; every report says so."""
 
@@ -168,6 +167,10 @@ def _clear_copies(
             if remove:
                 shutil.rmtree(path)
             gone.append(str(path))
+    for path in copies.lerobot_tables(uids):
+        if remove:
+            shutil.rmtree(path)
+        gone.append(str(path))
     gone += [page for run in shown for page in clear_pages(run, remove=remove)]
     if remove:
         why = "a review that is open keeps videos: close it, then run this again"

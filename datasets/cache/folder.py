@@ -153,6 +153,7 @@ class CacheFolder:
         A file is read only where its size or time of change differs from when it was last read.
         What is cached of a content that no video has any more is removed.
         """
+        (self.path / _LOCK).touch(PRIVATE)
         with locked_file(self.path / _LOCK):  # two trainings may begin with different takes
             path = self.path / _VIDEOS
             before = read_json(path)["files"] if path.exists() else {}
