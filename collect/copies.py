@@ -80,12 +80,12 @@ def lerobot_tables(uids: Collection[str]) -> list[Path]:
     found = dict[Path, None]()
     for path in sorted(_datasets_cache().glob("parquet/*/*/*/*.arrow")):
         with (
-            contextlib.suppress(OSError, ValueError),
+            contextlib.suppress(OSError, ValueError),  # an empty one, or one that has just gone
             path.open("rb") as stream,
-        ):  # also an empty one
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                if any(content.find(needle) >= 0 for needle in needles):
-                    found[path.parent] = None
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            if any(content.find(needle) >= 0 for needle in needles):
+                found[path.parent] = None
     return list(found)
 
 

@@ -79,7 +79,6 @@ def pack_policy(
     load_policy(folder)
     identity = policy_id(folder)
     lineage, roots, warnings = _lineage(folder, identity)
-    require_clean(folder, files_of(folder), options.allow_paths)
 
     def still_allowed() -> None:
         if policy_id(folder) != identity:
@@ -87,6 +86,7 @@ def pack_policy(
         _require_consent(folder, lineage, roots, options.consents)
 
     _require_consent(folder, lineage, roots, options.consents)
+    require_clean(folder, files_of(folder), options.allow_paths)
     contents = portable(folder, target.repo_id)
     card = card_of(folder, identity, lineage, target, options, before)
     contents.append(HubFile(README, card.encode()))
