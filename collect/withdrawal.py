@@ -119,11 +119,17 @@ def withdraw(
     where = dict.fromkeys((*consent_store.load_register(register).places.get(id_, ()), *places))
     uids = frozenset(uid for place in where for uid in _uids(place, id_))
     uids |= noted_uids(register, id_)
+    policies, emptied = noted_policies(register, id_), _noted(register, id_, "emptied")
+    known_before = {"policies": sorted(policies), "emptied": sorted(emptied)}
     if remove:
-        _note(register, id_, {"uids": sorted(uids), "finished": False})
+        _note(register, id_, {"uids": sorted(uids), "finished": False, **known_before})
     found: list[Found] = []
     unreached: list[Unreached] = []
-    for place in (p for p in where if p.what not in ("cache", "run")):
+    for place in where:
+        if place.what in ("cache", "run") or (
+            place.where in emptied and not Path(place.where).exists()
+        ):
+            continue
         try:
             taken, left = _clear(place, id_, uids) if remove else (_uids(place, id_, uids), ())
             found += [Found(place.what, place.where, tuple(taken))] if taken else []
@@ -141,7 +147,12 @@ def withdraw(
         tuple(cleared),
     )  # fmt: skip
     if remove:
-        _note(register, id_, {"uids": sorted(uids), "finished": not unreached, **asdict(report)})
+        now = {
+            "policies": sorted(policies.union(*(run.policies for run in report.trained))),
+            "emptied": sorted(emptied | {f.where for f in found if not Path(f.where).exists()}),
+        }
+        known_now = {"uids": sorted(uids), "finished": not unreached, **now}
+        _note(register, id_, {**known_now, **asdict(report)})
     return report
 
 
@@ -195,24 +206,29 @@ def noted_uids(register: Path, id_: str) -> frozenset[str]:
     Raises:
         UnusableInputError: its report can't be read.
     """
-    path = report_path(register, id_)
-    if not path.exists():
-        return frozenset()
-    try:
-        return frozenset(str(uid) for uid in read_json(path)["uids"])
-    except (KeyError, TypeError):
-        raise UnusableInputError(f"{path} is no withdrawal report. Move it away.") from None
+    return _noted(register, id_, "uids")
 
 
 def noted_policies(register: Path, id_: str) -> frozenset[str]:
-    """Return the ids of the policies that learned from what a withdrawal found.
+    """Return the ids of the policies that learned from them, also of those deleted since then.
 
     Raises:
         UnusableInputError: its report can't be read.
     """
+    return _noted(register, id_, "policies")
+
+
+def _noted(register: Path, id_: str, key: str) -> frozenset[str]:
     path = report_path(register, id_)
-    trained = read_json(path).get("trained", ()) if path.exists() else ()
-    return frozenset(str(policy) for run in trained for policy in run.get("policies", ()))
+    if not path.exists():
+        return frozenset()
+    try:
+        value = read_json(path)
+        return frozenset(
+            str(name) for name in (value[key] if key == "uids" else value.get(key, ()))
+        )
+    except (AttributeError, KeyError, TypeError):
+        raise UnusableInputError(f"{path} is no withdrawal report. Move it away.") from None
 
 
 def _check_named(places: Iterable[Place]) -> None:

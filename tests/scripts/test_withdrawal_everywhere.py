@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from datetime import timedelta
@@ -16,10 +17,10 @@ import pytest
 from gaploop.collect.copies import REVIEWS, clear_reviews, review_folder
 from gaploop.collect.frame_row import FrameRow
 from gaploop.collect.journal import JournalWriter
-from gaploop.collect.withdrawal import withdraw
+from gaploop.collect.withdrawal import noted_policies, withdraw
 from gaploop.core import consent_store
 from gaploop.core.consent import Place, Use, new_id, today
-from gaploop.core.files import read_json, uuid7, write_json
+from gaploop.core.files import uuid7, write_json
 from gaploop.core.journal_format import TakeHeader
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
@@ -145,20 +146,19 @@ def test_a_policy_made_from_such_a_policy_is_named_too(home: Path) -> None:
     ana = consent_store.add(register, new_id(), today() + timedelta(days=9), frozenset(Use)).id
     consent_store.add_place(register, ana, Place("journal", str(home / "journal")))
     uid = record(home / "journal", ana)
-    for name, base, uids in (
-        ("a", "", [uid]),
-        ("b", "p-a", []),
-        ("c", "p-b", ["x"]),
-        ("d", "", []),
-    ):
+    runs = {"a": ("", [uid]), "b": ("p-a", []), "c": ("p-b", ["x"]), "d": ("", [])}
+    for name, (base, uids) in runs.items():
         run = {"id": name, "command": "finetune", "inputs": [{"root": "r", "uids": uids}],
                "lineage": {"base": base}, "result": {"policy": f"p-{name}"}}  # fmt: skip
         (home / name).mkdir()
         write_json(home / name / "run.json", run)
     report = withdraw(register, ana, remove=True)
     assert [(r.id, r.takes) for r in report.trained] == [("a", 1), ("b", 0), ("c", 0)]
-    noted = read_json(register.parent / f"withdrawal_{ana}.json")
-    assert [r["policies"] for r in noted["trained"]] == [["p-a"], ["p-b"], ["p-c"]]
+    assert noted_policies(register, ana) == {"p-a", "p-b", "p-c"}
+    for name in "abc":  # deleted as told; copies of the policies may still be somewhere
+        shutil.rmtree(home / name)
+    assert withdraw(register, ana, remove=True).trained == ()
+    assert noted_policies(register, ana) == {"p-a", "p-b", "p-c"}
 
 
 def test_caches_that_everybody_could_read_are_tightened_when_opened(home: Path) -> None:
