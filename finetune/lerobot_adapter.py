@@ -177,8 +177,8 @@ def require_base(folder: Path, base: Path, trained_on: str) -> None:
     if found != trained_on:
         raise UnusableInputError(
             f"Adapter {folder} was trained on a base with weights sha256:{trained_on[:16]}, and "
-            f"{base} holds sha256:{found[:16]}, another or a damaged one. Put the old base back, use the merged "
-            "folder of the same run, or train again on the new one."
+            f"{base} holds sha256:{found[:16]}, another or a damaged one. Put the old base back, "
+            "use the merged folder of the same run, or train again on this one."
         )
 
 
