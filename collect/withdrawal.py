@@ -173,19 +173,20 @@ def _clear_copies(
         why = copies.clear_cache(cache) if remove else ""
         left += [Unreached(str(cache), why)] if why else []
         gone += [] if why else [str(cache)]
+    folders = copies.lerobot_tables(uids)
     for root in roots:
-        for path in copies.kept_with(root, uids, lambda info: _is_theirs(info, id_, uids)):
+        folders += copies.kept_with(root, uids, lambda info: _is_theirs(info, id_, uids))
+    for folder in folders:
+        try:
             if remove:
-                shutil.rmtree(path)
-            gone.append(str(path))
-    for path in copies.lerobot_tables(uids):
-        if remove:
-            shutil.rmtree(path)
-        gone.append(str(path))
+                shutil.rmtree(folder)
+            gone.append(str(folder))
+        except OSError as error:
+            left.append(Unreached(str(folder), f"can't be removed ({error.strerror}): delete it"))
     gone += [page for run in shown for page in clear_pages(run, remove=remove)]
     if remove:
         why = "a review that is open keeps videos: close it, then run this again"
-        left += [Unreached(str(folder), why) for folder in copies.clear_reviews()]
+        left += [Unreached(str(review), why) for review in copies.clear_reviews()]
     return gone, left
 
 
@@ -210,12 +211,15 @@ def noted_uids(register: Path, id_: str) -> frozenset[str]:
 
 
 def noted_policies(register: Path, id_: str) -> frozenset[str]:
-    """Return the ids of the policies that learned from them, also of those deleted since then.
+    """Return the ids of the policies that learned from them: noted then, or trained on since.
 
     Raises:
         UnusableInputError: its report can't be read.
     """
-    return _noted(register, id_, "policies")
+    known = consent_store.load_register(register).places.get(id_, ())
+    folders = [Path(place.where) for place in known if place.what == "run"]
+    later = (run.policies for run in runs_of(noted_uids(register, id_), (), (), folders))
+    return _noted(register, id_, "policies").union(*later)
 
 
 def _noted(register: Path, id_: str, key: str) -> frozenset[str]:

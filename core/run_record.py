@@ -51,8 +51,6 @@ def write_run(
         base_folder: where that policy is.
     """
     inputs = list(inputs)
-    roots = [e["root"] for e in inputs if e.get("root")]
-    note_made_from(Place("run", str(folder.absolute())), [*roots, base_folder])
     lineage = {
         "base": base,
         "datasets": [str(e.get("sha256") or e.get("hash") or "") for e in inputs],
@@ -61,6 +59,8 @@ def write_run(
     }
     more = {"argv": [Path(sys.argv[0]).name, *sys.argv[1:]], "seed": seed, "lineage": lineage}
     write_record(folder, SCHEMA, command, config, inputs, result, more)
+    roots = [e["root"] for e in inputs if e.get("root")]
+    note_made_from(Place("run", str(folder.absolute())), [*roots, base_folder])
 
 
 def write_record(

@@ -134,8 +134,10 @@ def _recorded(opened: OpenMixture | None) -> Iterator[Callable[[], None]]:
     from accelerate import PartialState
     from lerobot.scripts import lerobot_train
 
-    from gaploop.core.run_record import write_run
+    from gaploop.core.files import read_json
+    from gaploop.core.run_record import RUN, write_run
     from gaploop.datasets.layout import read_episodes, read_info
+    from gaploop.finetune.hub_fetch import fetch, is_hub_name
     from gaploop.finetune.lerobot_policy import policy_id
     from gaploop.finetune.runs import CHECKPOINTS, takes_inputs
 
@@ -147,25 +149,34 @@ def _recorded(opened: OpenMixture | None) -> Iterator[Callable[[], None]]:
                     for number in range(len(opened.datasets))]  # fmt: skip
             return list(zip(opened.datasets, mine, strict=True))
         info = read_info(Path(dataset.root))
-        return [(info, read_episodes(info))]
+        return [(info, read_episodes(info, getattr(dataset, "episodes", None)))]
 
     def made(config: Any) -> Any:
         datasets = make(config)
         if PartialState().is_main_process:
-            base = config.trainable_config.pretrained_path
-            inputs = takes_inputs(taken(datasets[0]))
+            config.output_dir.mkdir(parents=True, exist_ok=True)
+            inputs, base, folder = begun(config, list(takes_inputs(taken(datasets[0]))))
 
             def write(**result: Any) -> None:
                 known = {"output_dir": str(config.output_dir), "steps": config.steps}
-                where = Path(base) if base and Path(base).is_dir() else None
                 write_run(config.output_dir, "train", known, inputs, result, seed=config.seed,
-                          base=policy_id(where) if where else str(base or ""),
-                          base_folder=where)  # fmt: skip
+                          base=base, base_folder=folder)  # fmt: skip
 
-            config.output_dir.mkdir(parents=True, exist_ok=True)
             write()
             written.append(lambda: write(policies=policies(config.output_dir)))
         return datasets
+
+    def begun(config: Any, inputs: list[Any]) -> tuple[list[Any], str, Path | None]:
+        """Return inputs and base; what was learned from before a resumption stays learned."""
+        if config.resume and (config.output_dir / RUN).exists():
+            before = read_json(config.output_dir / RUN)
+            inputs += [entry for entry in before["inputs"] if entry not in inputs]
+            return inputs, str(before["lineage"]["base"]), None
+        base = config.trainable_config.pretrained_path
+        if not base:
+            return inputs, "", None
+        folder = fetch(str(base)) if is_hub_name(base) else Path(base)
+        return inputs, policy_id(folder), folder
 
     def policies(folder: Path) -> list[str]:
         found = sorted(folder.glob(f"{CHECKPOINTS}/*/pretrained_model"))

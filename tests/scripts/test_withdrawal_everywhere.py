@@ -20,7 +20,7 @@ from gaploop.collect.journal import JournalWriter
 from gaploop.collect.withdrawal import noted_policies, withdraw
 from gaploop.core import consent_store
 from gaploop.core.consent import Place, Use, new_id, today
-from gaploop.core.files import uuid7, write_json
+from gaploop.core.files import read_json, uuid7, write_json
 from gaploop.core.journal_format import TakeHeader
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
@@ -132,6 +132,10 @@ def test_from_recording_to_withdrawing(home: Path, capsys: pytest.CaptureFixture
     shown = b"".join(content for _, content in files(root))
     assert all(p in shown for p in kept), "pictures of other people are gone"
 
+    # Going on without them: what the weights learned before is still said.
+    resume = ["--resume=true", f"--config_path={checkpoint / 'train_config.json'}", "--steps=2"]
+    assert main(["train", "--cache.mode=off", "--", *resume]) == 0
+    assert set(theirs) <= set(read_json(run / "run.json")["lineage"]["takes"])
     for policy in (checkpoint, home / "moved"):
         if not policy.exists():
             os.rename(checkpoint, policy)
