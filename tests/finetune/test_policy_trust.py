@@ -212,6 +212,29 @@ def test_own_steps_are_allowed_by_importing_them(
         refuse_foreign_code(policy)
 
 
+def test_steps_of_an_installed_plugin_pass(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who installs `lerobot_policy_x` has LeRobot import it: a file doesn't decide that."""
+    site, name = tmp_path / "site", "lerobot_policy_gaploop_test"
+    (site / f"{name}-1.0.dist-info").mkdir(parents=True)
+    (site / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
+    (site / f"{name}.py").write_text(
+        "from lerobot.processor.pipeline import IdentityProcessorStep, ProcessorStepRegistry\n"
+        "@ProcessorStepRegistry.register('gaploop_test_named')\n"
+        "class Named(IdentityProcessorStep):\n    pass\n"
+        "class ByPath(IdentityProcessorStep):\n    pass\n"
+    )
+    put(policy, {"class": f"{name}.ByPath", "config": {}})
+    put(policy, {"registry_name": "gaploop_test_named", "config": {}})
+    trust._import_plugins.cache_clear()
+    with pytest.raises(UnusableInputError, match="gaploop_test_named"):
+        refuse_foreign_code(policy)
+    monkeypatch.syspath_prepend(str(site))
+    trust._import_plugins.cache_clear()
+    load_policy(policy)
+
+
 def test_repositories_with_code_are_allowed_by_name(
     policy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
