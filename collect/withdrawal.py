@@ -11,13 +11,14 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from gaploop.collect import copies
 from gaploop.collect.recovery import held_take
-from gaploop.collect.trained_runs import TrainedRun, trained_on
+from gaploop.collect.runs_of_takes import Run, clear_pages, runs_of
 from gaploop.core import consent_store, journal_format
 from gaploop.core.consent import Consent, Place, consent_ids
 from gaploop.core.errors import GaploopError, UnusableInputError
@@ -32,8 +33,11 @@ HEADER_WAIT_S: Final = 2.0
 NAMELESS: Final = "it has no take.json, so nothing says whose it is: delete it if it is theirs"
 OUT_OF_REACH: Final = (
     "copies made without gaploop: uploads, backups, snapshots, other computers",
-    "caches of other programs, such as ~/.cache/huggingface, where LeRobot keeps numbers of "
-    "datasets that it loaded",
+    "datasets, journals and runs that were copied or moved by hand, and their frame caches, unless "
+    "you name them",
+    "what policies learned from the takes, adapters among them, and what was made from those",
+    "tables, pages and pictures that you saved elsewhere, and older revisions on a Hub",
+    "caches of other programs, such as ~/.cache/huggingface with what was downloaded from a Hub",
 )
 """What no register can know of; every report says so."""
 
@@ -66,6 +70,8 @@ class WithdrawalReport:
         found: takes by place, removed where `done`.
         unreached: known places that were not cleared.
         trained: runs that learned from the takes; models can't unlearn, they can be deleted.
+        shown: analyses that name the takes; their pages with pictures are among `copies`.
+        copies: caches, kept copies and pages that show the takes, removed where `done`.
         out_of_reach: what the tool can't know of.
     """
 
@@ -74,7 +80,9 @@ class WithdrawalReport:
     done: bool
     found: tuple[Found, ...]
     unreached: tuple[Unreached, ...]
-    trained: tuple[TrainedRun, ...]
+    trained: tuple[Run, ...]
+    shown: tuple[Run, ...] = ()
+    copies: tuple[str, ...] = ()
     out_of_reach: tuple[str, ...] = OUT_OF_REACH
 
     @property
@@ -111,23 +119,75 @@ def withdraw(
     where = dict.fromkeys((*consent_store.load_register(register).places.get(id_, ()), *places))
     uids = frozenset(uid for place in where for uid in _uids(place, id_))
     uids |= noted_uids(register, id_)
+    policies, emptied = noted_policies(register, id_), _noted(register, id_, "emptied")
+    known_before = {"policies": sorted(policies), "emptied": sorted(emptied)}
     if remove:
-        _note(register, id_, {"uids": sorted(uids), "finished": False})
+        _note(register, id_, {"uids": sorted(uids), "finished": False, **known_before})
     found: list[Found] = []
     unreached: list[Unreached] = []
     for place in where:
+        if place.what in ("cache", "run") or (
+            place.where in emptied and not Path(place.where).exists()
+        ):
+            continue
         try:
             taken, left = _clear(place, id_, uids) if remove else (_uids(place, id_, uids), ())
             found += [Found(place.what, place.where, tuple(taken))] if taken else []
             unreached += left if remove else _obstacles(place)
         except (GaploopError, OSError) as error:
             unreached.append(Unreached(place.where, str(error)))
-    roots = [Path(place.where) for place in where if place.what == "dataset"]
-    trained = tuple(trained_on(uids, roots, runs))
-    report = WithdrawalReport(id_, known.withdrawn, remove, tuple(found), tuple(unreached), trained)
+    made = tuple(_runs(where, uids, runs))
+    cleared, kept = _clear_copies(where, id_, uids, [run for run in made if not run.is_training],
+                                  remove=remove)  # fmt: skip
+    unreached += kept
+    report = WithdrawalReport(
+        id_, known.withdrawn, remove, tuple(found), tuple(unreached),
+        tuple(run for run in made if run.is_training),
+        tuple(run for run in made if not run.is_training),
+        tuple(cleared),
+    )  # fmt: skip
     if remove:
-        _note(register, id_, {"uids": sorted(uids), "finished": not unreached, **asdict(report)})
+        now = {
+            "policies": sorted(policies.union(*(run.policies for run in report.trained))),
+            "emptied": sorted(emptied | {f.where for f in found if not Path(f.where).exists()}),
+        }
+        known_now = {"uids": sorted(uids), "finished": not unreached, **now}
+        _note(register, id_, {**known_now, **asdict(report)})
     return report
+
+
+def _runs(where: Iterable[Place], uids: Collection[str], runs: Sequence[Path]) -> Iterator[Run]:
+    roots = [Path(p.where) for p in where if p.what in ("dataset", "journal")]
+    return runs_of(uids, roots, runs, [Path(p.where) for p in where if p.what == "run"])
+
+
+def _clear_copies(
+    where: Iterable[Place], id_: str, uids: Collection[str], shown: Iterable[Run], *, remove: bool
+) -> tuple[list[str], list[Unreached]]:
+    """Remove what gaploop made of the takes by itself; return what, and what is left."""
+    gone, left = list[str](), list[Unreached]()
+    if not uids:
+        return gone, left
+    roots = [Path(p.where) for p in where if p.what == "dataset"]
+    for cache in copies.caches_of(roots, [Path(p.where) for p in where if p.what == "cache"]):
+        why = copies.clear_cache(cache) if remove else ""
+        left += [Unreached(str(cache), why)] if why else []
+        gone += [] if why else [str(cache)]
+    folders = copies.lerobot_tables(uids)
+    for root in roots:
+        folders += copies.kept_with(root, uids, lambda info: _is_theirs(info, id_, uids))
+    for folder in folders:
+        try:
+            if remove:
+                shutil.rmtree(folder)
+            gone.append(str(folder))
+        except OSError as error:
+            left.append(Unreached(str(folder), f"can't be removed ({error.strerror}): delete it"))
+    gone += [page for run in shown for page in clear_pages(run, remove=remove)]
+    if remove:
+        why = "a review that is open keeps videos: close it, then run this again"
+        left += [Unreached(str(review), why) for review in copies.clear_reviews()]
+    return gone, left
 
 
 def report_path(register: Path, id_: str) -> Path:
@@ -147,12 +207,31 @@ def noted_uids(register: Path, id_: str) -> frozenset[str]:
     Raises:
         UnusableInputError: its report can't be read.
     """
+    return _noted(register, id_, "uids")
+
+
+def noted_policies(register: Path, id_: str) -> frozenset[str]:
+    """Return the ids of the policies that learned from them: noted then, or trained on since.
+
+    Raises:
+        UnusableInputError: its report can't be read.
+    """
+    known = consent_store.load_register(register).places.get(id_, ())
+    folders = [Path(place.where) for place in known if place.what == "run"]
+    later = (run.policies for run in runs_of(noted_uids(register, id_), (), (), folders))
+    return _noted(register, id_, "policies").union(*later)
+
+
+def _noted(register: Path, id_: str, key: str) -> frozenset[str]:
     path = report_path(register, id_)
     if not path.exists():
         return frozenset()
     try:
-        return frozenset(str(uid) for uid in read_json(path)["uids"])
-    except (KeyError, TypeError):
+        value = read_json(path)
+        return frozenset(
+            str(name) for name in (value[key] if key == "uids" else value.get(key, ()))
+        )
+    except (AttributeError, KeyError, TypeError):
         raise UnusableInputError(f"{path} is no withdrawal report. Move it away.") from None
 
 

@@ -75,7 +75,8 @@ class Place:
     """Where takes of a participant were put.
 
     Attributes:
-        what: `journal`, `dataset`, `export` (in another project's layout) or `hub`.
+        what: `journal`, `dataset`, `export` (in another project's layout), `hub`, `cache` (of
+            pictures, for training) or `run` (a training or an analysis of them).
         where: absolute path, or repo id on the Hub.
     """
 

@@ -31,7 +31,7 @@ REGISTER: Final = "consents.jsonl"
 NAMES: Final = "names.json"
 ENVIRONMENT: Final = "GAPLOOP_CONSENTS"
 EVENTS: Final = ("add", "withdraw", "place")
-PLACES: Final = ("journal", "dataset", "export", "hub")
+PLACES: Final = ("journal", "dataset", "export", "hub", "cache", "run")
 _PRIVATE: Final = 0o600
 
 
@@ -151,6 +151,25 @@ def note_places(path: Path | None, infos: Iterable[TakeInfo], place: Place) -> N
     known = load_register(path)
     for id_ in sorted({part.strip() for text in texts for part in text.split(",")}):
         if id_ in known.consents and place not in known.places.get(id_, ()):
+            add_place(path, id_, place)
+
+
+def note_made_from(place: Place, made_from: Iterable[str | Path | None]) -> None:
+    """Remember a place for every participant whose takes are in what was put there.
+
+    Known by where takes are, in the default register: no take is read.
+
+    Args:
+        place: a run, a cache or a copy of a dataset.
+        made_from: datasets, journals, files of other runs, policies; None is passed over.
+    """
+    path = default_register()
+    if not path.exists():
+        return
+    roots = [Path(root).expanduser().resolve() for root in made_from if root]
+    for id_, places in load_register(path).places.items():
+        held = [Path(p.where).resolve() for p in places if p.what in ("journal", "dataset", "run")]
+        if any(root.is_relative_to(where) for root in roots for where in held):
             add_place(path, id_, place)
 
 

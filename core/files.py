@@ -29,21 +29,25 @@ def write_atomically(path: Path, content: bytes | str, mode: int | None = None) 
     Args:
         path: the file.
         content: all of it; text as UTF-8.
-        mode: its permissions; those of the file that is there unless given, 0644 without one.
+        mode: its permissions; unless given those of the file that is there, and without one what
+            the user's umask leaves of 0666.
     """
-    if mode is None:
-        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644
+    if mode is None and path.exists():
+        mode = stat.S_IMODE(path.stat().st_mode)
     data = content.encode() if isinstance(content, str) else content
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    name = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | platform_calls.BINARY
+    handle = os.open(name, flags, 0o666 if mode is None else 0o600)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
             platform_calls.sync(stream.fileno())
-        os.chmod(name, mode)
+        if mode is not None:
+            os.chmod(name, mode)
         os.replace(name, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 

@@ -7,20 +7,16 @@ deleted later leave nothing behind. What the sources were made of stands in it t
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
-import json
-import platform
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_json, sha256, uuid7, write_json
+from gaploop.core.files import read_json, sha256
+from gaploop.core.run_record import RUN, write_record
 from gaploop.datasets.edit.pieces import Piece
 
 SCHEMA: Final = "gaploop.edit.v1"
-RUN: Final = "run.json"
 
 
 def dataset_hash(root: Path) -> str:
@@ -85,17 +81,4 @@ def write_run(
         inputs: what `source_of` returns.
         result: what came of it.
     """
-    known = {"python": platform.python_version(), "gaploop": importlib.metadata.version("gaploop")}
-    write_json(
-        folder / RUN,
-        {
-            "schema": SCHEMA,
-            "id": uuid7(),
-            "command": command,
-            "at": datetime.now(UTC).isoformat(),
-            "versions": known,
-            "config": json.loads(json.dumps(dict(config), default=str)),
-            "inputs": list(inputs),
-            "result": dict(result),
-        },
-    )
+    write_record(folder, SCHEMA, command, config, list(inputs), result)

@@ -17,11 +17,11 @@ from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, writable_folder, write_json
+from gaploop.core.run_record import write_run
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.lerobot_policy import policy_id, resolve
 from gaploop.finetune.pretrain import TrainedPolicy
 from gaploop.finetune.ranks import Ranks
-from gaploop.finetune.runs import RunRecord
 from gaploop.finetune.train_spec import TrainSpec
 from gaploop.finetune.training import Progress, TrainResult, train
 from gaploop.finetune.tuning import asked, held_out
@@ -178,12 +178,14 @@ def _record(
     config |= {"real": [str(r) for r in options.real], "sim": [str(r) for r in options.sim]}
     ended = {**asdict(result), "held_out_at_end": asdict(seen)}
     merged = policy_id(folder / MERGED) if (folder / MERGED).exists() else ""
-    RunRecord(
+    write_run(
+        folder,
         "finetune",
         config,
         inputs,
-        options.spec.seed,
+        {"policy": policy_id(trained), "merged": merged, **ended},
+        seed=options.spec.seed,
         base=policy_id(base),
-        result={"policy": policy_id(trained), "merged": merged, **ended},
-    ).write(folder)
+        base_folder=base,
+    )
     write_json(folder / "result.json", {"schema": "gaploop.training.v1", **ended})

@@ -23,10 +23,14 @@ def is_hub_name(path: str | Path) -> bool:
     return is_name and not Path(text).exists() and not Path(text).parent.exists()
 
 
-def fetch(repo_id: str) -> Path:
+def fetch(repo_id: str, revision: str | None = None) -> Path:
     """Return the folder of a policy on the Hub, downloaded into Hugging Face's cache.
 
-    Without a network what was downloaded before is taken.
+    Without a network what was downloaded before is taken. The folder's name is the commit.
+
+    Args:
+        repo_id: its name.
+        revision: a commit, branch or tag; the newest unless given.
 
     Raises:
         UnusableInputError: there is none of that name, or it can't be read or reached.
@@ -34,7 +38,7 @@ def fetch(repo_id: str) -> Path:
     address = endpoint()
 
     def download() -> str:
-        return str(api.snapshot_download(repo_id, allow_patterns=PARTS))
+        return str(api.snapshot_download(repo_id, revision=revision, allow_patterns=PARTS))
 
     try:
         with connected(address, PATIENCE.timeout_s) as api:

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.collect.withdrawal import noted_uids
 from gaploop.core.consent import Use, require_consent
-from gaploop.core.consent_store import default_register, load_register
+from gaploop.core.consent_store import load_register
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_json
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout
 from gaploop.datasets.hub import card as hub_card
@@ -22,6 +20,7 @@ from gaploop.datasets.hub.target import ChangedError, Contents, HubFile, HubTarg
 from gaploop.finetune.hub_policy_card import LINEAGE, card_of
 from gaploop.finetune.hub_policy_files import files_of, owns, portable
 from gaploop.finetune.lerobot_policy import load_policy, policy_id, resolve
+from gaploop.finetune.runs import run_of, withdrawn_from
 
 SCHEMA: Final = "gaploop.lineage.v1"
 _CONFIG: Final = ("share_real", "lora", "full", "spec", "select", "sim_takes")
@@ -80,7 +79,6 @@ def pack_policy(
     load_policy(folder)
     identity = policy_id(folder)
     lineage, roots, warnings = _lineage(folder, identity)
-    require_clean(folder, files_of(folder), options.allow_paths)
 
     def still_allowed() -> None:
         if policy_id(folder) != identity:
@@ -88,6 +86,7 @@ def pack_policy(
         _require_consent(folder, lineage, roots, options.consents)
 
     _require_consent(folder, lineage, roots, options.consents)
+    require_clean(folder, files_of(folder), options.allow_paths)
     contents = portable(folder, target.repo_id)
     card = card_of(folder, identity, lineage, target, options, before)
     contents.append(HubFile(README, card.encode()))
@@ -100,11 +99,10 @@ def pack_policy(
 
 def _lineage(folder: Path, identity: str) -> tuple[dict[str, Any], list[Path], list[str]]:
     """Return what went into a policy without a word about this computer, and where that lies."""
-    run = folder.parent / "run.json"
-    value = read_json(run) if run.exists() else {}
-    result = value.get("result", {}) if isinstance(value, dict) else {}
-    if identity not in (result.get("policy"), result.get("merged")):
+    value = run_of(folder, identity)
+    if not value:
         return {}, [], ["No run.json beside it: the card can't say what it was trained on."]
+    result = value.get("result", {})
     inputs = [entry for entry in value.get("inputs", ()) if isinstance(entry, dict)]
     lineage = {
         "schema": SCHEMA,
@@ -129,16 +127,15 @@ def _require_consent(
     Raises:
         UnusableInputError: which take, and why.
     """
+    reason = withdrawn_from(folder, policy_id(folder), consents)
+    if reason:
+        raise UnusableInputError(
+            f"{folder} can't be pushed: it {reason}. Train it again without them."
+        )
     uids = {uid for entry in lineage.get("datasets", ()) for uid in entry.get("uids") or ()}
     if not uids:
         return
     register = load_register(consents)
-    for id_, consent in register.consents.items():
-        if consent.withdrawn and uids & noted_uids(consents or default_register(), id_):
-            raise UnusableInputError(
-                f"{folder} can't be pushed: it learned from takes of {id_}, whose consent was "
-                f"withdrawn on {consent.withdrawn[:10]}. Train it again without them."
-            )
     infos: list[TakeInfo] = []
     for root in filter(layout.is_dataset, roots):
         infos += [e.info for e in layout.read_episodes(layout.read_info(root))]

@@ -17,7 +17,8 @@ from gaploop.core.files import read_json
 from gaploop.datasets.hub.dataset import NOTICES
 from gaploop.datasets.hub.target import REPO_ID, HubFile
 from gaploop.finetune import lerobot_adapter as adapter
-from gaploop.finetune.lerobot_policy import BASE_KEY, WEIGHTS
+from gaploop.finetune.lerobot_adapter import BASE_KEY
+from gaploop.finetune.lerobot_policy import WEIGHTS
 
 PARTS: Final = frozenset({".safetensors", ".json", ".yaml", ".yml"})
 """What policies consist of, as LeRobot's own push has it."""

@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.finetune.batches import Batch, Moments, Signature
+from gaploop.finetune.lerobot_trust import refuse_foreign_code
 
 STATE: Final = "observation.state"
 ENVIRONMENT: Final = "observation.environment_state"
@@ -163,8 +164,10 @@ def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> A
         processors: where its processors are, if not in `folder`.
 
     Raises:
-        UnusableInputError: not an ACT policy folder, or its files are damaged.
+        UnusableInputError: not an ACT policy folder, its files are damaged, or they name code.
     """
+    refuse_foreign_code(folder)
+    refuse_foreign_code(processors or folder)
     try:
         config = ACTConfig.from_pretrained(
             folder, local_files_only=True, cli_overrides=[f"--device={device}"]

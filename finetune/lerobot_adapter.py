@@ -3,11 +3,13 @@
 LoRA is Hu et al. 2021 (arXiv:2106.09685). LeRobot's adapter folders store the base model's
 path literally, so they load only where that path exists. Ours carry a copy of the base in
 `base/` and always load that one: from any working directory, and after a move. A base too
-large to copy is named by its name on the Hub, where it has one.
+large to copy is named by its name on the Hub, where it has one. The sidecar says which weights
+an adapter was trained on, and it is put on no others.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import shutil
@@ -20,14 +22,20 @@ from peft import PeftModel
 from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import write_atomically
+from gaploop.core.files import read_json, write_atomically, write_json
 from gaploop.finetune import lerobot_act as act
+from gaploop.finetune.hub_fetch import fetch, is_hub_name
+from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.finetune.tuning.presets import ACT_TARGETS, Targets
 
 log = logging.getLogger(__name__)
 
 CONFIG: Final = "adapter_config.json"
 BASE: Final = "base"
+BASE_KEY: Final = "base_model_name_or_path"
+"""Where PEFT says which base an adapter belongs to."""
+BASE_HASH: Final = "base_sha256"
+"""In the sidecar: the hash of the base's weights that the adapter was trained on."""
 COPIED_BYTES: Final = 300_000_000
 """A larger base isn't copied beside its adapter."""
 
@@ -65,7 +73,7 @@ def wrap(policy: Any, base: Path, lora: LoraOptions) -> PeftModel:
     policy.config.pretrained_path = base
     targets = lora.targets
     try:
-        return policy.wrap_with_peft(
+        model: PeftModel = policy.wrap_with_peft(
             peft_cli_overrides={
                 "method_type": "lora",
                 "target_modules": list(targets) if isinstance(targets, tuple) else targets,
@@ -74,6 +82,8 @@ def wrap(policy: Any, base: Path, lora: LoraOptions) -> PeftModel:
                 "lora_dropout": lora.dropout,
             }
         )
+        model.base_sha256 = weights_hash(base)  # now, not when it is saved hours later
+        return model
     except ValueError as error:
         linear = sorted({n.rpartition(".")[2] for n, m in policy.named_modules() if _is_linear(m)})
         reason = " ".join(str(error).split())[:160]
@@ -105,17 +115,23 @@ def save(
         folder: where to write.
         save_processors: writes the policy's processors into a folder.
         hub_name: the base's name on the Hub, if it has one.
+
+    Raises:
+        UnusableInputError: the base was changed since it was wrapped.
     """
+    require_base(folder, base, model.base_sha256)
     folder.mkdir(parents=True, exist_ok=True)
     named = _place_base(base, folder, hub_name)
     model.save_pretrained(folder)
     config = json.loads((folder / CONFIG).read_text())
-    config["base_model_name_or_path"] = named
+    config[BASE_KEY] = named
     write_atomically(folder / CONFIG, json.dumps(config, indent=1, sort_keys=True) + "\n")
     path, policy.config.pretrained_path = policy.config.pretrained_path, None
     policy.config.save_pretrained(folder)
     policy.config.pretrained_path = path
     save_processors(folder)
+    sidecar = read_json(folder / act.SIDECAR)
+    write_json(folder / act.SIDECAR, {**sidecar, BASE_HASH: model.base_sha256})
 
 
 def _place_base(base: Path, folder: Path, hub_name: str) -> str:
@@ -134,18 +150,76 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG).exists()
 
 
-def load(folder: Path, device: str = "cpu") -> act.ActBundle:
-    """Load an adapter on the base inside its folder and merge the two.
+def weights_hash(base: Path) -> str:
+    """Return the SHA-256 of a base's weights."""
+    with (base / "model.safetensors").open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def require_base(folder: Path, base: Path, trained_on: str) -> None:
+    """Refuse a base whose weights aren't those that an adapter was trained on.
+
+    Args:
+        folder: the adapter's, for messages.
+        base: the base policy's folder.
+        trained_on: what `weights_hash` said then.
 
     Raises:
-        UnusableInputError: the base is missing or either part is damaged.
+        UnusableInputError: they are others, or missing.
+    """
+    try:
+        found = weights_hash(base)
+    except OSError as error:
+        raise UnusableInputError(
+            f"Adapter {folder}: its base {base} can't be read ({error.strerror}). Copy the base "
+            f"policy to {folder / BASE}, or use the merged folder of the same run."
+        ) from None
+    if found != trained_on:
+        raise UnusableInputError(
+            f"Adapter {folder} was trained on a base with weights sha256:{trained_on[:16]}, and "
+            f"{base} holds sha256:{found[:16]}, another or a damaged one. Put the old base back, "
+            "use the merged folder of the same run, or train again on this one."
+        )
+
+
+def base_folder(folder: Path) -> Path:
+    """Return the folder of an adapter's base, checked: inside, or where PEFT's file names it.
+
+    Raises:
+        UnusableInputError: it is missing, isn't the one that the adapter was trained on, or names
+            code to run.
     """
     base = folder / BASE
     if not base.is_dir():
-        raise UnusableInputError(
-            f"Adapter {folder} has no base/ folder. Copy the base policy there, or use the merged "
-            "folder of the same run."
-        )
+        named = str(read_json(folder / CONFIG).get(BASE_KEY) or "")
+        there = fetch(named) if is_hub_name(named) else Path(named)
+        if not named or not there.is_dir():
+            raise UnusableInputError(
+                f"Adapter {folder} has no base/ folder, and {named or 'its base'} isn't here. Copy "
+                f"the base policy to {base}, or use the merged folder of the same run."
+            )
+        base = there
+    refuse_foreign_code(base)
+    sidecar = folder / act.SIDECAR
+    trained_on = read_json(sidecar).get(BASE_HASH) if sidecar.exists() else None
+    if trained_on is None:
+        log.warning(
+            "%s doesn't say which base it was trained on: an older adapter, or not gaploop's. "
+            "Nothing tells whether %s is still the same.", folder, base,
+        )  # fmt: skip
+    else:
+        require_base(folder, base, str(trained_on))
+    return base
+
+
+def load(folder: Path, device: str = "cpu") -> act.ActBundle:
+    """Load an adapter on its base and merge the two.
+
+    Raises:
+        UnusableInputError: the base is missing or another one, or either part is damaged.
+    """
+    refuse_foreign_code(folder)
+    base = base_folder(folder)
     bundle = act.load(base, device, processors=folder)
     try:
         model = PeftModel.from_pretrained(bundle.policy, str(folder))

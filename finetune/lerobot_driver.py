@@ -27,7 +27,8 @@ from gaploop.core.types import FloatArray, Observation
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Batch, Signature
-from gaploop.finetune.lerobot_policy import BASE_KEY, ActPolicy
+from gaploop.finetune.lerobot_policy import ActPolicy
+from gaploop.finetune.lerobot_trust import refuse_foreign_code
 
 FPS: Final = 30.0
 """What LeRobot records and rolls out at, where a policy doesn't say its rate [Hz]."""
@@ -126,16 +127,17 @@ def load_driver(
         task: as of `LerobotDriver`.
 
     Raises:
-        UnusableInputError: it, its base, or a library that it needs is missing or damaged.
+        UnusableInputError: it, its base, or a library that it needs is missing or damaged, or its
+            files name code to run.
     """
-    import lerobot.policies  # noqa: F401  registers the policies by name
-
+    refuse_foreign_code(folder)
+    weights = adapter.base_folder(folder) if adapter.is_adapter(folder) else folder
     with _in_words(folder), contextlib.redirect_stdout(io.StringIO()):
         config = PreTrainedConfig.from_pretrained(
             folder, local_files_only=True, cli_overrides=[f"--device={device}"]
         )
         kind = get_policy_class(config.type)
-        policy = kind.from_pretrained(_weights(folder), config=config)
+        policy = kind.from_pretrained(str(weights), config=config)
         before, after = make_pre_post_processors(
             config,
             pretrained_path=str(folder),
@@ -147,15 +149,6 @@ def load_driver(
     policy.eval()
     bundle = act.ActBundle(policy, before, after, _signature(folder, config))
     return LerobotDriver(bundle, execute, task)
-
-
-def _weights(folder: Path) -> str:
-    """Return where the weights of a policy, or of an adapter's base, are."""
-    if not adapter.is_adapter(folder):
-        return str(folder)
-    if (folder / adapter.BASE).is_dir():
-        return str(folder / adapter.BASE)
-    return str(read_json(folder / adapter.CONFIG)[BASE_KEY])
 
 
 @contextlib.contextmanager

@@ -17,12 +17,15 @@ from lerobot.configs.policies import PreTrainedConfig
 from lerobot.envs import close_envs, make_env, make_env_pre_post_processors
 from lerobot.envs.configs import EnvConfig
 from lerobot.policies import make_policy, make_pre_post_processors
+from peft import PeftModel
 
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.vocabulary import Domain
+from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.evaluating.log import RolloutLog
 from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, summarise
 from gaploop.finetune.lerobot_policy import policy_id, resolve
+from gaploop.finetune.lerobot_trust import refuse_foreign_code
 
 EXTRAS: Final = {"gym_pusht": "pusht", "gym_aloha": "aloha", "libero": "libero"}
 """Package of an environment to the extra of LeRobot that installs it."""
@@ -115,18 +118,26 @@ class _Environments:
 
 def _loaded(path: Path, env: EnvConfig) -> Mapping[str, Any]:
     """Return policy and processors as `lerobot_eval.rollout` takes them."""
+    refuse_foreign_code(path)
     try:
         config = PreTrainedConfig.from_pretrained(path)
         config.pretrained_path = path
         if not torch.cuda.is_available() and str(config.device).startswith("cuda"):
             config.device = "cpu"
+        is_adapter = adapter.is_adapter(path)
+        if is_adapter:  # LeRobot would look for its base from the working directory
+            config.pretrained_path, config.use_peft = adapter.base_folder(path), False
         policy = make_policy(cfg=config, env_cfg=env)
+        if is_adapter:
+            policy = adapter.merged(PeftModel.from_pretrained(policy, str(path)))
         policy.eval()
         device = {"device_processor": {"device": str(policy.config.device)}}
         pre, post = make_pre_post_processors(
             policy_cfg=config, pretrained_path=str(path), preprocessor_overrides=device
         )
         env_pre, env_post = make_env_pre_post_processors(env_cfg=env, policy_cfg=config)
+    except UnusableInputError:
+        raise
     except Exception as error:
         raise UnusableInputError(
             f"{path} can't drive --env.type={env.type}: {_one_line(error)}. Name a policy that was "

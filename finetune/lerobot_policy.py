@@ -34,8 +34,6 @@ WEIGHTS: Final = "model.safetensors"
 PREPROCESSOR: Final = "policy_preprocessor.json"
 TRACKER: Final = "gaploop.sim.lerobot_tracker_step.TrackerStep"
 """As a saved policy names the step that finds the scene in pictures."""
-BASE_KEY: Final = "base_model_name_or_path"
-"""Where PEFT says which base an adapter belongs to."""
 
 
 class ActPolicy:
@@ -225,7 +223,7 @@ def policy_id(path: str | Path) -> str:
 
 def _as_here(file: Path) -> str:
     """Return the hash of an adapter's configuration as it is before its base is on a Hub."""
-    config = {**read_json(file), BASE_KEY: adapter.BASE}
+    config = {**read_json(file), adapter.BASE_KEY: adapter.BASE}
     return hashlib.sha256(
         (json.dumps(config, indent=1, sort_keys=True) + "\n").encode()
     ).hexdigest()

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_json
+from gaploop.core.run_record import write_run
 from gaploop.datasets.mixing.mixture import Stage
 from gaploop.datasets.mixing.spec import by_size
 from gaploop.finetune import demonstrations
@@ -17,7 +18,7 @@ from gaploop.finetune.batches import MixedBatches, Source
 from gaploop.finetune.data import load_source
 from gaploop.finetune.lerobot_learner import ActLearner
 from gaploop.finetune.lerobot_policy import policy_id
-from gaploop.finetune.runs import RunRecord, describe
+from gaploop.finetune.runs import describe
 from gaploop.finetune.train_spec import TRACKED_SPECS, TrainSpec
 from gaploop.finetune.training import Progress, TrainResult, train
 from gaploop.finetune.tuning.tracked import set_aside
@@ -126,13 +127,9 @@ def pretrain(
     act.save(bundle, folder / POLICY)
     inputs = tuple(describe(s, w) for s, w in zip(sources, shares, strict=True))
     identity = policy_id(folder / POLICY)
-    RunRecord(
-        "pretrain",
-        {**asdict(options), "roots": [str(r) for r in options.roots]},
-        inputs,
-        spec.seed,
-        result={"policy": identity, **asdict(result)},
-    ).write(folder)
+    config = {**asdict(options), "roots": [str(r) for r in options.roots]}
+    outcome = {"policy": identity, **asdict(result)}
+    write_run(folder, "pretrain", config, inputs, outcome, seed=spec.seed)
     write_json(folder / "result.json", {"schema": "gaploop.training.v1", **asdict(result)})
     return TrainedPolicy(folder / POLICY, folder / POLICY, folder, identity, result, inputs)
 

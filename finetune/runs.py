@@ -1,71 +1,76 @@
-"""The run folder of a training: what went in, by id and hash, and what came of it."""
+"""How the `run.json` of a training names what went in, and where that file is."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
-import platform
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.files import uuid7, write_json
+from gaploop.collect.withdrawal import noted_policies, noted_uids
+from gaploop.core.consent_store import default_register, load_register
+from gaploop.core.files import read_json
+from gaploop.core.run_record import RUN
+from gaploop.datasets.layout import DatasetInfo, Episode
+from gaploop.datasets.lineage import dataset_hash
 from gaploop.finetune.batches import Source
 
-SCHEMA: Final = "gaploop.run.v1"
-PACKAGES: Final = ("gaploop", "lerobot", "torch", "peft", "mujoco", "so101-nexus", "numpy")
+CHECKPOINTS: Final = "checkpoints"
+"""Where LeRobot's training puts them, two folders above each policy."""
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """What `run.json` holds.
+def run_files(policy: Path) -> tuple[Path, ...]:
+    """Return where the `run.json` of a policy's training may be, the nearest first."""
+    folder = policy.resolve()
+    found = [policy / RUN, policy.parent / RUN]
+    if folder.parent.parent.name == CHECKPOINTS:
+        found.append(folder.parents[2] / RUN)
+    return tuple(found)
 
-    Attributes:
-        command: `pretrain` or `finetune`.
-        config: every option, as given or by default.
-        inputs: each dataset: root, hash, domain, takes, uids, plans.
-        seed: of every draw.
-        base: id of the policy that training started from, or "".
-        result: what came of it.
+
+def run_of(folder: Path, identity: str) -> dict[str, Any]:
+    """Return the record of a policy's training; empty where there is none.
+
+    One of `gaploop train` is written before there are policies: all below its folder are its.
     """
+    for path in run_files(folder):
+        value = read_json(path) if path.exists() else None
+        if not isinstance(value, dict):
+            continue
+        result = value.get("result") or {}
+        named = {result.get("policy"), result.get("merged"), *result.get("policies", ())}
+        if identity in named or value.get("command") == "train":
+            return value
+    return {}
 
-    command: str
-    config: Mapping[str, Any]
-    inputs: Sequence[Mapping[str, Any]]
-    seed: int
-    base: str = ""
-    result: Mapping[str, Any] = field(default_factory=dict)
-    id: str = field(default_factory=uuid7)
 
-    def write(self, folder: Path) -> None:
-        """Write `run.json`, with versions, command line and lineage."""
-        plans = sorted({plan for i in self.inputs for plan in i["plans"]})
-        write_json(
-            folder / "run.json",
-            {
-                "schema": SCHEMA,
-                "id": self.id,
-                "command": self.command,
-                "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
-                "at": datetime.now(UTC).isoformat(),
-                "versions": versions(),
-                "seed": self.seed,
-                "config": dict(self.config),
-                "inputs": list(self.inputs),
-                "lineage": {
-                    "base": self.base,
-                    "datasets": [i["sha256"] for i in self.inputs],
-                    "plans": plans,
-                    "takes": [uid for i in self.inputs for uid in i["uids"]],
-                },
-                "result": dict(self.result),
-            },
-        )
+def withdrawn_from(folder: Path, identity: str, consents: Path | None = None) -> str:
+    """Say that a policy learned from a person who withdrew; "" where that isn't known.
+
+    Args:
+        folder: the policy's.
+        identity: its `policy_id`.
+        consents: the consent register; the default one where None.
+
+    Raises:
+        UnusableInputError: the register or a withdrawal's report can't be read.
+    """
+    register = consents or default_register()
+    withdrawn = [c for c in load_register(register).consents.values() if c.withdrawn]
+    if not withdrawn:
+        return ""
+    run = run_of(folder, identity)
+    uids = {uid for e in run.get("inputs", ()) for uid in e.get("uids") or ()}
+    ids = {identity, str((run.get("lineage") or {}).get("base") or "")} - {""}
+    for consent in withdrawn:
+        if uids & noted_uids(register, consent.id) or ids & noted_policies(register, consent.id):
+            return (
+                f"learned from takes of {consent.id}, whose consent was withdrawn on "
+                f"{consent.withdrawn[:10]}"
+            )
+    return ""
 
 
 def describe(source: Source, share: float) -> dict[str, Any]:
@@ -92,12 +97,24 @@ def source_hash(source: Source) -> str:
     return digest.hexdigest()
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that decide the result."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "absent"
-    return found
+def takes_inputs(
+    taken: Sequence[tuple[DatasetInfo, Sequence[Episode]]],
+) -> tuple[dict[str, Any], ...]:
+    """Return how `run.json` names datasets that LeRobot's own training reads.
+
+    Args:
+        taken: each dataset, and the takes of it that are learned from.
+    """
+    return tuple(
+        {
+            "root": str(info.root.absolute()),
+            "hash": dataset_hash(info.root),
+            "domain": ", ".join(sorted({e.info.domain.value for e in episodes})),
+            "takes": len(episodes),
+            "frames": sum(e.length for e in episodes),
+            "uids": [e.info.uid for e in episodes],
+            "plans": sorted({e.info.plan for e in episodes if e.info.plan}),
+        }
+        for info, episodes in taken
+        if episodes
+    )

@@ -127,7 +127,7 @@ def _write(
     folder: Path,
 ) -> None:
     from gaploop.core.files import write_atomically, write_json
-    from gaploop.failure_analysis.lineage import write_run
+    from gaploop.core.run_record import write_run
     from gaploop.finetune.evaluating.figure import positions_png, success_png
     from gaploop.finetune.evaluating.log import ROLLOUTS
 

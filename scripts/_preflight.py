@@ -91,8 +91,15 @@ def journal_of(config: Any) -> Path:
 
 
 def _checks(config: Any, policy: ActPolicy, checked: Checked, person: Person) -> Iterator[Item]:
+    from gaploop.finetune.lerobot_policy import resolve
+    from gaploop.finetune.runs import withdrawn_from
+
     station = _arms.station_for(config.robot, config.station)
     journal = journal_of(config)
+    reason = withdrawn_from(resolve(config.policy.path), checked.policy)
+    if reason:
+        found = f"the policy {reason}"
+        yield Item("consent", Result.WARN, By.MACHINE, found, "Train it again without them.")
     yield check_memory()
     yield check_disk(journal)
     yield check_speed(SpeedRamp(journal, checked.policy, config.speed_scale), station.domain)

@@ -168,6 +168,7 @@ def _policy(config: Any) -> tuple[Policy, str]:
     """Load the policy, and its id."""
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
+    options.warn_withdrawn(config.policy.path)
     coefficient = config.smoothing.temporal_ensemble_coeff
     policy: Policy = load_policy(
         config.policy.path,

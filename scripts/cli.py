@@ -183,10 +183,14 @@ def _discover(arguments: list[str]) -> list[str]:
             continue
         from lerobot.configs.parser import PluginLoadError, load_plugin
 
+        from gaploop.finetune.lerobot_trust import DISCOVERED
+
         try:
             load_plugin(package)
         except PluginLoadError as error:
             raise UnusableInputError(f"{argument}: {error}") from None
+        known = os.environ.get(DISCOVERED, "").split(",")
+        os.environ[DISCOVERED] = ",".join(dict.fromkeys(filter(None, [*known, package])))
     return rest
 
 

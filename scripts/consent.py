@@ -161,11 +161,19 @@ def _words(report: WithdrawalReport) -> str:
     lines = [f"{_takes(len(f.uids))} {verb} the {f.what} {f.where}" for f in report.found]
     if not report.found:
         lines.append(f"No takes of {report.id} in any place that is known or named.")
+    done = "Removed" if report.done else "Would be removed"
+    lines += [f"{done}: {copy}, which shows them" for copy in report.copies]
     lines += [f"Not reached: {u.where}: {u.why}" for u in report.unreached]
     lines += [
-        f"Trained on {_takes(t.takes)} of theirs: {t.command or 'run'} {t.folder}. Models don't "
-        "unlearn: delete it and what was made from it, or train again."
+        f"Trained on {_takes(t.takes) if t.takes else 'a policy that learned from takes'} of "
+        f"theirs: {t.command or 'run'} {t.folder}. Models don't unlearn: delete it and what was "
+        "made from it, or train again. gaploop push refuses it."
         for t in report.trained
+    ]
+    lines += [
+        f"Made from {_takes(s.takes)} of theirs: {s.command} {s.folder}. Ids and numbers stay in "
+        "it: delete it, or do it again without them."
+        for s in report.shown
     ]
     lines += [f"Out of reach: {what}." for what in report.out_of_reach]
     if not report.done:

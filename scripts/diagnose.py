@@ -53,9 +53,10 @@ class DiagnoseConfig:
 
 def run(config: DiagnoseConfig) -> int:
     """Diagnose; exit code 0, whatever was found."""
+    from gaploop.core.run_record import write_run
     from gaploop.datasets.sources import open_takes
     from gaploop.failure_analysis.diagnosis import save_diagnosis
-    from gaploop.failure_analysis.lineage import takes_input, write_run
+    from gaploop.failure_analysis.lineage import takes_input
 
     source = config.dataset.folder()
     takes = _chosen(list(open_takes(source)), config.dataset.episodes)

@@ -80,7 +80,9 @@ def run(config: Any) -> int:
     folder = writable_folder(config.output_dir) if config.output_dir else None
     if getattr(config, "rollouts", None) is not None:
         result, notes = _evaluate.counted(config)
-    elif isinstance(config.env, options.EnvOptions):
+        return _evaluate.tell(config, result, folder, notes)
+    options.warn_withdrawn(config.policy.required())
+    if isinstance(config.env, options.EnvOptions):
         result, notes = _evaluate.in_the_cell(config, folder), ""
     else:
         from gaploop.scripts._evaluate_gym import in_gym

@@ -68,9 +68,9 @@ class FactorsConfig:
 
 def run(config: FactorsConfig) -> int:
     """Compare; 0, or 3 where there is nothing to compare."""
+    from gaploop.core.run_record import write_run
     from gaploop.failure_analysis.across.across import across_trials
     from gaploop.failure_analysis.across.words import across_lines
-    from gaploop.failure_analysis.lineage import write_run
     from gaploop.failure_analysis.report.across_page import across_page
 
     rows, counted, source, inputs = _rows(config)

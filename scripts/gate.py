@@ -184,6 +184,8 @@ def _policies(config: GateConfig) -> tuple[tuple[str, str], dict[str, Path]]:
     from gaploop.finetune.lerobot_policy import policy_id, resolve
 
     folders = {side: resolve(getattr(config, side)) for side in ("baseline", "candidate")}
+    for folder in folders.values():
+        options.warn_withdrawn(folder)
     return (policy_id(folders["baseline"]), policy_id(folders["candidate"])), folders
 
 

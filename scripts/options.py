@@ -139,6 +139,16 @@ class PolicyOptions:
         return self.path
 
 
+def warn_withdrawn(policy: str | Path) -> None:
+    """Warn where a policy learned from a person who withdrew consent: it can't be pushed."""
+    from gaploop.finetune.lerobot_policy import policy_id, resolve
+    from gaploop.finetune.runs import withdrawn_from
+
+    reason = withdrawn_from(resolve(policy), policy_id(policy))
+    if reason:
+        logging.getLogger(__name__).warning("%s %s. Train it again.", policy, reason)
+
+
 @dataclass
 class RayOptions:
     """Rollouts on many machines."""

@@ -89,8 +89,9 @@ class PlanConfig:
 def run(config: PlanConfig) -> int:
     """Plan; exit code 0, also where the plan is not to collect."""
     from gaploop.core.plan import save_plan
+    from gaploop.core.run_record import write_run
     from gaploop.failure_analysis.diagnosis import load_diagnosis
-    from gaploop.failure_analysis.lineage import file_input, write_run
+    from gaploop.failure_analysis.lineage import file_input
     from gaploop.failure_analysis.planning.plan import plan_for
     from gaploop.failure_analysis.planning.results import save_curves
 

@@ -14,6 +14,7 @@ from gaploop.scripts._label_write import named_author
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gaploop.collect.copies import review_folder
     from gaploop.core.labels import LabelEvent
     from gaploop.datasets.labels.labelled import Labelled
     from gaploop.failure_analysis.diagnosis import TakeDiagnosis
@@ -104,10 +105,10 @@ def _serve(
         show_others=config.show_others,
         use_suggestions=config.suggestions,
     )
-    with tempfile.TemporaryDirectory(prefix="gaploop_review_") as media:
+    with review_folder() as media:
         suggester = Suggester(folder.root) if config.suggestions else None
         try:
-            site = Site(desk, Path(media), suggester)
+            site = Site(desk, media, suggester)
             serve(site, config.port, lambda address: _say(address, desk), browser=config.browser)
         finally:
             if suggester is not None:

@@ -2,12 +2,14 @@
 
 One folder per dataset below a common one, in it one per form (codec, size, decoder). The bound
 holds for all of them together: the least recently used that nobody reads makes room first.
+They show people, so only their owner may read them, and a withdrawn consent removes them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import re
@@ -22,9 +24,11 @@ import filelock
 import xxhash
 
 from gaploop.core import platform_calls
+from gaploop.core.consent import Place
+from gaploop.core.consent_store import note_made_from
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import locked_file, read_json, write_json
-from gaploop.datasets.cache.packs import INDEX, PACK, Codec
+from gaploop.core.files import locked_file, read_json, write_atomically
+from gaploop.datasets.cache.packs import INDEX, PACK, PRIVATE, Codec, private
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,7 @@ _BLOCK: Final = 1 << 24
 _USED: Final = "used"
 _VIDEOS: Final = "videos.json"
 _LOCK: Final = "videos.lock"
+_BUILDING: Final = "lock"
 
 type Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """Shows progress: called with a description and the number of pictures, gives `advance(n)`."""
@@ -106,10 +111,12 @@ class CacheFolder:
 
     def __init__(self, root: Path, options: CacheOptions) -> None:
         self.base = options.folder or default_folder()
-        digest = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]
-        self.path = self.base / f"{root.resolve().name}-{digest}"
+        self.path = cache_path(root, self.base)
         self._root, self._max_bytes = root, int(options.max_gb * 1e9)
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.path.mkdir(exist_ok=True, mode=0o700)
+        _tighten(self.path)
+        note_made_from(Place("cache", str(self.path.absolute())), [root])
         self._used: BinaryIO | None = None
 
     def use(self, form: str) -> None:
@@ -119,7 +126,7 @@ class CacheFolder:
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
         """Hold the lock under which pictures are added; waits while another process builds."""
-        lock = filelock.FileLock(self.path / "lock")
+        lock = filelock.FileLock(self.path / _BUILDING, mode=PRIVATE)
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
@@ -146,6 +153,7 @@ class CacheFolder:
         A file is read only where its size or time of change differs from when it was last read.
         What is cached of a content that no video has any more is removed.
         """
+        (self.path / _LOCK).touch(PRIVATE)
         with locked_file(self.path / _LOCK):  # two trainings may begin with different takes
             path = self.path / _VIDEOS
             before = read_json(path)["files"] if path.exists() else {}
@@ -156,7 +164,8 @@ class CacheFolder:
                 if name not in known or known[name][:2] != stamp:
                     known[name] = [*stamp, _content_id(self._root / name)]
             if known != before:
-                write_json(path, {"root": str(self._root), "files": known})
+                value = {"root": str(self._root), "files": known}
+                write_atomically(path, json.dumps(value, indent=1) + "\n", PRIVATE)
                 self._remove_all_but({value[2] for value in known.values()})
             return {name: known[name][2] for name in names}
 
@@ -195,6 +204,47 @@ class CacheFolder:
         return sorted(others, key=lambda p: (p / _USED).stat().st_mtime_ns)
 
 
+def cache_path(root: Path, base: Path | None = None) -> Path:
+    """Return where the pictures of the dataset at `root` are cached, there or not.
+
+    Args:
+        root: the dataset's folder.
+        base: where caches are; `default_folder()` if None.
+    """
+    digest = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]
+    return (base or default_folder()) / f"{root.resolve().name}-{digest}"
+
+
+def is_cache(path: Path) -> bool:
+    """Say whether a folder is the cache of a dataset."""
+    return not path.is_symlink() and (path / _VIDEOS).is_file()
+
+
+def remove_cache(path: Path) -> bool:
+    """Remove all cached pictures of a dataset; False where a training uses or builds them."""
+    forms = [used.parent for used in sorted(path.glob(f"*/{_USED}"))]
+    if sum(_remove_unused(form) for form in forms) < len(forms):
+        return False
+    lock = filelock.FileLock(path / _BUILDING, mode=PRIVATE)
+    try:
+        with lock.acquire(timeout=0):
+            shutil.rmtree(path)
+    except filelock.Timeout:
+        return False
+    return True
+
+
+def _tighten(folder: Path) -> None:
+    """Let nobody else read a cache that an earlier version made for everybody to read."""
+    try:
+        folder.chmod(0o700)
+        for path in folder.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # another process has just removed it
+                path.chmod(0o700 if path.is_dir() else PRIVATE)
+    except PermissionError:
+        log.warning("%s belongs to somebody else, who decides who may see its pictures.", folder)
+
+
 def remove(pack: Path) -> None:
     """Remove a pack and its index."""
     pack.with_suffix(INDEX).unlink(missing_ok=True)
@@ -227,9 +277,9 @@ def _content_id(path: Path) -> str:
 def _shared(path: Path) -> BinaryIO:
     """Open `path` with a shared lock and the present time, also where it was just removed."""
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with contextlib.suppress(FileNotFoundError):
-            stream = path.open("ab")
+            stream = os.fdopen(private(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
             platform_calls.lock(stream.fileno(), shared=True)
             if path.exists() and path.stat().st_ino == os.fstat(stream.fileno()).st_ino:
                 os.utime(path)

@@ -33,6 +33,8 @@ type Int64Array = NDArray[np.int64]
 
 PACK: Final = ".pack"
 INDEX: Final = ".index"
+PRIVATE: Final = 0o600
+"""Mode of every file here: pictures show people."""
 PARTS: Final = 8
 """Into how many parts a batch is cut for threads: a part each costs more than a small picture."""
 
@@ -59,6 +61,11 @@ class Entry:
     def end(self) -> int:
         """Where the last one ends in the pack [bytes]."""
         return self.offset + int(self.sizes.sum())
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read; an opener for `open`."""
+    return os.open(path, flags, PRIVATE)
 
 
 def encode(picture: Image, codec: Codec, quality: int) -> NDArray[np.uint8]:
@@ -105,7 +112,9 @@ def drop(pack: Path, key: str) -> None:
 
 def _append(pack: Path, value: Mapping[str, Any]) -> None:
     body = json.dumps(value)
-    append_line(pack.with_suffix(INDEX), f"{xxhash.xxh3_64_hexdigest(body.encode())} {body}")
+    index = pack.with_suffix(INDEX)
+    index.touch(PRIVATE)
+    append_line(index, f"{xxhash.xxh3_64_hexdigest(body.encode())} {body}")
 
 
 def _line_value(line: bytes) -> Mapping[str, Any] | None:
@@ -131,9 +140,9 @@ class PackWriter:
         self._stack = ExitStack()
 
     def __enter__(self) -> PackWriter:
-        self.pack.parent.mkdir(parents=True, exist_ok=True)
+        self.pack.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         end = max((e.end for e in read_index(self.pack).values()), default=0)
-        self._stream = self._stack.enter_context(self.pack.open("ab"))
+        self._stream = self._stack.enter_context(open(self.pack, "ab", opener=private))
         self._stream.truncate(end)  # what a kill left of an episode
         return self
 

@@ -17,12 +17,12 @@ from typing import Any, Final
 from gaploop.core import labels
 from gaploop.core.files import read_json, write_json
 from gaploop.core.journal_format import TRUTH
+from gaploop.core.run_record import RUN
 from gaploop.datasets import episodes_table, layout, staging
 from gaploop.datasets.edit.compose_episodes import write_episodes
 from gaploop.datasets.edit.compose_rows import Placed, write_rows
 from gaploop.datasets.edit.compose_videos import VideoRules, VideosDone, write_videos
 from gaploop.datasets.edit.pieces import Piece
-from gaploop.datasets.lineage import RUN
 from gaploop.datasets.telemetry_zarr import telemetry_path
 
 CARD: Final = "README.md"

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gaploop.core import consent
+from gaploop.core.consent_store import note_made_from
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder
 from gaploop.datasets import layout, staging
@@ -129,6 +131,7 @@ def repair(
     """
     root = existing_folder(Path(root), "Dataset").absolute()
     target = root if output_dir is None else Path(output_dir).absolute()
+    note_made_from(consent.Place("dataset", str(target)), [root])
     with staging.locked(root) if output_dir is None else staging.new_folder(target, root):
         staging.recover(target)
         stage = staging.beside(target, "staging")

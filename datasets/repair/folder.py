@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 from collections.abc import Callable
@@ -17,12 +18,22 @@ LINKED: Final = (".mp4", ".parquet", ".zip", ".png", ".jpg")
 """Files that may be large and are only ever replaced; others are copied."""
 
 
+KEPT: Final = ".damaged-"
+PART: Final = "damaged"
+
+
+def kept_copies(root: Path) -> list[Path]:
+    """Return the folders that repairs of a dataset kept beside it, also one that a kill cut off."""
+    numbered = sorted(root.parent.glob(f"{glob.escape(root.name)}{KEPT}[0-9]*"))
+    return [p for p in (*numbered, staging.beside(root, PART)) if p.is_dir() and not p.is_symlink()]
+
+
 def keep(root: Path, hook: staging.Hook) -> Path:
     """Keep the folder as it is under a name beside it, whole or not at all."""
     number = 1
-    while (kept := root.parent / f"{root.name}.damaged-{number}").exists():
+    while (kept := root.parent / f"{root.name}{KEPT}{number}").exists():
         number += 1
-    part = staging.beside(root, "damaged")
+    part = staging.beside(root, PART)
     shutil.rmtree(part, ignore_errors=True)
     clone(root, part)
     staging.sync_tree(part)

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256, write_json
+from gaploop.core.run_record import versions
 from gaploop.finetune.gate import order
 from gaploop.finetune.gate.folder import OUTCOMES, RESULT, SETUP
-from gaploop.finetune.runs import versions
+from gaploop.finetune.runs import run_files
 
 SCHEMA: Final = "gaploop.promotion.v1"
 PROMOTION: Final = "promotion.json"
@@ -145,12 +146,13 @@ def _run_of(path: Path, identity: str) -> dict[str, Any] | None:
     """Return what a policy was trained on; one from a Hub has that beside it as lineage."""
     from gaploop.finetune.hub_policy_card import LINEAGE  # here: torch
 
-    for file in (path / "run.json", path.parent / "run.json", path / LINEAGE):
+    for file in (*run_files(path), path / LINEAGE):
         held = read_json(file) if file.exists() else None
         if not isinstance(held, dict):
             continue
         result = held.get("result") or {}
         named = {result.get("policy"), result.get("merged"), held.get("policy")} - {None}
+        named |= set(result.get("policies", ()))
         if named and identity not in named:
             continue  # of another policy
         kept = {name: held.get(name) for name in ("id", "seed", "command")}

@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.finetune.checkpoints import is_out_of_memory
+from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.finetune.tuning import statistics
 from gaploop.finetune.tuning.lerobot_fit import SIDECAR
 
@@ -69,8 +70,7 @@ def read_config(folder: Path, device: str = "cpu") -> PreTrainedConfig:
     Raises:
         UnusableInputError: there is none, or LeRobot doesn't know it.
     """
-    import lerobot.policies  # noqa: F401  registers the policies by name
-
+    refuse_foreign_code(folder)
     with _in_words(folder):
         config = PreTrainedConfig.from_pretrained(
             folder, local_files_only=True, cli_overrides=[f"--device={device}"]
@@ -102,6 +102,7 @@ def open_bundle(
     """
     statistics.check_choice(stats)
     folder = Path(str(config.pretrained_path))
+    refuse_foreign_code(folder)
     with _in_words(folder):
         policy = make_policy(config, ds_meta=meta, rename_map=dict(rename or {}) or None)
         before, after = _processors(config, folder, rename or {})

@@ -125,7 +125,9 @@ def _lerobot(path: Path, seen: Observation) -> Callable[[], object]:
     from lerobot.policies import get_policy_class, make_pre_post_processors
 
     from gaploop.finetune import lerobot_adapter as adapter
+    from gaploop.finetune.lerobot_trust import refuse_foreign_code
 
+    refuse_foreign_code(path)
     if adapter.is_adapter(path):  # its twin without PEFT does the same work
         path = path / adapter.BASE
     config = PreTrainedConfig.from_pretrained(path)

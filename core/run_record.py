@@ -1,0 +1,100 @@
+"""`run.json`: what a run was made from, by id and hash, with which versions, what came of it.
+
+The one writer of it. Where a run is made from takes of people, its folder is noted in the consent
+register, so that a withdrawal finds what was trained on them or shows them.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.consent import Place
+from gaploop.core.consent_store import note_made_from
+from gaploop.core.files import uuid7, write_json
+
+RUN: Final = "run.json"
+SCHEMA: Final = "gaploop.run.v1"
+PACKAGES: Final = (
+    "gaploop", "lerobot", "torch", "peft", "mujoco", "so101-nexus", "numpy", "scipy",
+    "opencv-python-headless",
+)  # fmt: skip
+"""Those that decide a result."""
+
+
+def write_run(
+    folder: Path,
+    command: str,
+    config: Mapping[str, Any],
+    inputs: Iterable[Mapping[str, Any]],
+    result: Mapping[str, Any],
+    *,
+    seed: int | None = None,
+    base: str = "",
+    base_folder: Path | None = None,
+) -> None:
+    """Write `run.json` of a training or an analysis to `folder`.
+
+    Args:
+        folder: the run's folder.
+        command: which command ran, such as `finetune`.
+        config: every option, as given or by default.
+        inputs: each dataset, journal or file: `root`, hash (`sha256` or `hash`), `uids`, `plans`.
+        result: what came of it; its `id` is the run's, if it has one.
+        seed: of every draw.
+        base: id of the policy that training started from, or "".
+        base_folder: where that policy is.
+    """
+    inputs = list(inputs)
+    lineage = {
+        "base": base,
+        "datasets": [str(e.get("sha256") or e.get("hash") or "") for e in inputs],
+        "plans": sorted({plan for e in inputs for plan in e.get("plans", ())}),
+        "takes": [uid for e in inputs for uid in e.get("uids", ())],
+    }
+    more = {"argv": [Path(sys.argv[0]).name, *sys.argv[1:]], "seed": seed, "lineage": lineage}
+    write_record(folder, SCHEMA, command, config, inputs, result, more)
+    roots = [e["root"] for e in inputs if e.get("root")]
+    note_made_from(Place("run", str(folder.absolute())), [*roots, base_folder])
+
+
+def write_record(
+    folder: Path,
+    schema: str,
+    command: str,
+    config: Mapping[str, Any],
+    inputs: Sequence[Mapping[str, Any]],
+    result: Mapping[str, Any],
+    more: Mapping[str, Any] | None = None,
+) -> None:
+    """Write what every `run.json` holds, and `more`; as of `write_run`."""
+    write_json(
+        folder / RUN,
+        {
+            "schema": schema,
+            "id": result.get("id") or uuid7(),
+            "command": command,
+            "at": datetime.now(UTC).isoformat(),
+            "versions": versions(),
+            "config": dict(config),
+            "inputs": list(inputs),
+            "result": dict(result),
+            **(more or {}),
+        },
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that decide a result."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "absent"
+    return found
