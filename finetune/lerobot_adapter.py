@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
+from gaploop.core.paths import refuse_links_out
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.tuning.presets import ACT_TARGETS, Targets
 
@@ -120,6 +121,7 @@ def save(
 
 def _place_base(base: Path, folder: Path, hub_name: str) -> str:
     """Copy the base beside its adapter, unless it is large; return what the adapter calls it."""
+    refuse_links_out(base)  # what they lead to would be copied, and pushed one day
     files = [p for p in base.rglob("*") if p.is_file()]
     if sum(p.stat().st_size for p in files) <= COPIED_BYTES:
         shutil.copytree(base, folder / BASE, dirs_exist_ok=True)
