@@ -355,7 +355,9 @@ class Paths:
             for n in ast.walk(node)
         )
 
-    def known_in(self, function: ast.FunctionDef, outside: set[str]) -> set[str]:
+    def known_in(
+        self, function: ast.FunctionDef | ast.AsyncFunctionDef, outside: set[str]
+    ) -> set[str]:
         """Return the names in a function that stand for paths."""
         arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
         known = outside | {a.arg for a in arguments if says_path(a.annotation)}
@@ -415,9 +417,9 @@ def sites_in(sources: dict[str, str]) -> set[tuple[str, str]]:
     found = set()
 
     def visit(node: ast.AST, name: str, inside: tuple[str, ...], known: set[str]) -> None:
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             known = paths.known_in(node, known)
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             inside = (*inside, node.name)
         if is_site(node, paths, known):
             found.add((f"{name}:{'.'.join(inside)}", ast.unparse(node).replace('"', "'")))
