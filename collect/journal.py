@@ -35,6 +35,7 @@ from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DeviceError, GaploopError
 from gaploop.core.files import sync_file, sync_folder, write_json
 from gaploop.core.journal_format import TakeEnd, TakeHeader
+from gaploop.core.paths import plain_name
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.stopping import one_line
@@ -75,7 +76,7 @@ class JournalWriter:
         wall_ns: Callable[[], int] = utc_ns,
     ) -> None:
         self.header = header
-        self.folder = journal / header.info.uid
+        self.folder = journal / plain_name(header.info.uid, "uid")
         self.sealed = False
         self.dropped = dict.fromkeys(header.cameras, 0)
         self.most_behind_s = 0.0
@@ -85,6 +86,8 @@ class JournalWriter:
         self._is_behind = False
         self._is_header_new = False
         self._cleanup = contextlib.ExitStack()
+        for camera in header.cameras:  # each becomes a file, here or in the encoder's process
+            plain_name(camera, "camera", "take.json")
         check_sizes(header.cameras)
         if encoder is not None and header.cameras:
             encoder.start(header.cameras)

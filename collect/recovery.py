@@ -27,7 +27,14 @@ from gaploop.collect.video_stream import MATROSKA
 from gaploop.core import journal_format, labels, platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import read_json, sha256, sync_file, sync_folder, write_json
-from gaploop.core.journal_format import TakeEnd, TakeHeader, read_header, read_stream, take_folders
+from gaploop.core.journal_format import (
+    TakeEnd,
+    TakeHeader,
+    camera_path,
+    read_header,
+    read_stream,
+    take_folders,
+)
 from gaploop.core.vocabulary import Outcome
 
 log = logging.getLogger(__name__)
@@ -81,11 +88,12 @@ def recover(journal: Path) -> RecoveryReport:
     that can't be recovered is left as it is and named; the others are recovered still.
 
     Raises:
-        UnusableInputError: the labels can't be read.
+        UnusableInputError: the labels can't be read, or links lead out of the journal.
     """
+    folders = take_folders(journal)
     said = labels.current(labels.read(journal / journal_format.LABELS))
     recovered, still_open, failed = [], [], []
-    for folder in take_folders(journal):
+    for folder in folders:
         if (folder / journal_format.END).exists():
             continue
         try:
@@ -167,7 +175,7 @@ def _recover_take(folder: Path) -> Recovered:
     header = read_header(folder)
     frames = read_stream(folder / journal_format.FRAMES)
     record = read_stream(folder / journal_format.TELEMETRY)
-    videos = {camera: _packets(folder / f"{camera}.mkv") for camera in header.cameras}
+    videos = {camera: _packets(camera_path(folder, camera)) for camera in header.cameras}
     rows = min((frames.num_rows, *videos.values()))
     held_s = max(_last_s(frames, record), 0.0)
     frames, record = frames.slice(0, rows), _telemetry_until(record, frames, rows, header)
@@ -175,7 +183,7 @@ def _recover_take(folder: Path) -> Recovered:
         if table.num_columns:
             _rewrite_stream(folder / name, table)
     for camera in header.cameras:
-        _rewrite_video(folder / f"{camera}.mkv", rows)
+        _rewrite_video(camera_path(folder, camera), rows)
     kept_s = max(_last_s(frames, record), 0.0)
     events = _mend_events(folder / journal_format.EVENTS)
     _seal(folder, header, (rows, record.num_rows), kept_s, events)

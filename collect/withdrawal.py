@@ -23,6 +23,7 @@ from gaploop.core import consent_store, journal_format
 from gaploop.core.consent import Consent, Place, consent_ids
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import read_json, remove_lines, write_atomically
+from gaploop.core.paths import inside, is_plain_name
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout, staging
 from gaploop.datasets.edit.delete import delete_takes, is_about
@@ -117,8 +118,10 @@ def withdraw(
         known = consent_store.withdraw(register, id_)
         consent_store.set_name(register, id_, None)
     where = dict.fromkeys((*consent_store.load_register(register).places.get(id_, ()), *places))
-    uids = frozenset(uid for place in where for uid in _uids(place, id_))
-    uids |= noted_uids(register, id_)
+    uids = noted_uids(register, id_)
+    for place in where:
+        with contextlib.suppress(GaploopError):  # below it is named as not cleared
+            uids |= frozenset(_uids(place, id_))
     policies, emptied = noted_policies(register, id_), _noted(register, id_, "emptied")
     known_before = {"policies": sorted(policies), "emptied": sorted(emptied)}
     if remove:
@@ -316,8 +319,9 @@ def _clear(place: Place, id_: str, uids: Collection[str]) -> tuple[list[str], li
             return [], []
         return list(delete_takes(path, lambda e: _is_theirs(e.info, id_, uids))), []
     nameless = _without_header(path)
-    theirs = {uid for uid in uids if (path / uid).exists()} | set(_uids(place, id_, uids))
-    gone = [uid for uid in sorted(theirs) if _delete_take(path / uid)]
+    theirs = {uid for uid in uids if is_plain_name(uid) and inside(path, uid, "take").exists()}
+    theirs |= set(_uids(place, id_, uids))
+    gone = [uid for uid in sorted(theirs) if _delete_take(inside(path, uid, "take"))]
     still_open = theirs - set(gone)
     about = {*theirs, *uids} - still_open  # also what a killed run left of takes that are gone
     for file in (journal_format.LABELS, journal_format.TRUTH):
@@ -344,14 +348,18 @@ def _without_header(journal: Path) -> list[Path]:
 
 
 def _delete_take(folder: Path) -> bool:
-    """Delete a take's folder, its seal first and its header last; False while it's recorded."""
+    """Delete a take's folder, its seal first and its header last; False while it's recorded.
+
+    Links in it go, what they lead to stays.
+    """
     with held_take(folder) as is_ours:
         if not is_ours:
             return False
         (folder / journal_format.END).unlink(missing_ok=True)
         for path in sorted(folder.iterdir()):
             if path.name != journal_format.HEADER:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                is_folder = path.is_dir() and not path.is_symlink()
+                shutil.rmtree(path) if is_folder else path.unlink()
         (folder / journal_format.HEADER).unlink(missing_ok=True)
         folder.rmdir()
     return True

@@ -247,7 +247,9 @@ def sha256(path: Path) -> str:
     for file in files:
         if path.is_dir():
             digest.update(str(file.relative_to(path)).encode() + b"\0")
-        digest.update(file.read_bytes())
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
     return digest.hexdigest()
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -25,7 +26,8 @@ import pyarrow as pa
 
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_json
+from gaploop.core.files import read_json, sha256
+from gaploop.core.paths import plain_name, refuse_links_out
 from gaploop.core.take import Frames, Images, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray, Image
@@ -72,7 +74,8 @@ class TakeHeader:
         """Read what `to_json` wrote.
 
         Raises:
-            UnusableInputError: another schema, or fields missing.
+            UnusableInputError: another schema, fields missing, or a uid or camera that can't name
+                a file.
         """
         if value.get("schema") != SCHEMA:
             raise UnusableInputError(
@@ -84,6 +87,9 @@ class TakeHeader:
             raw = {k: v for k, v in value["info"].items() if k in known}
             raw["kind"], raw["domain"] = TakeKind(raw["kind"]), Domain(raw["domain"])
             raw["joint_names"] = tuple(raw["joint_names"])
+            plain_name(raw["uid"], "uid", where)
+            for camera in value["cameras"]:
+                plain_name(camera, "camera", where)
             return cls(
                 TakeInfo(**raw),
                 tuple(value["environment_state_names"]),
@@ -139,7 +145,12 @@ def frames_schema(
 
 
 def take_folders(journal: Path) -> list[Path]:
-    """Return the folders of a journal's takes, oldest first (UUIDv7 names sort by time)."""
+    """Return the folders of a journal's takes, oldest first (UUIDv7 names sort by time).
+
+    Raises:
+        UnusableInputError: the journal has links that lead out of it.
+    """
+    refuse_links_out(journal)
     return sorted(p.parent for p in journal.glob(f"*/{HEADER}"))
 
 
@@ -148,8 +159,18 @@ def is_journal(folder: Path) -> bool:
     return next(folder.glob(f"*/{HEADER}"), None) is not None
 
 
+def camera_path(folder: Path, camera: str) -> Path:
+    """Return where a take keeps a camera's pictures."""
+    return folder / f"{plain_name(camera, 'camera', folder)}.mkv"
+
+
 def read_header(folder: Path) -> TakeHeader:
-    """Read a take's header, or raise UnusableInputError."""
+    """Read a take's header: the door through which every take comes in.
+
+    Raises:
+        UnusableInputError: it is no header, or the folder has links that lead out.
+    """
+    refuse_links_out(folder)
     return TakeHeader.from_json(read_json(folder / HEADER), str(folder / HEADER))
 
 
@@ -163,6 +184,24 @@ def read_end(folder: Path) -> TakeEnd | None:
         return TakeEnd(**{**value, "outcome": outcome(value["outcome"], str(path))})
     except (KeyError, TypeError) as error:
         raise UnusableInputError(f"{path} is not a take's seal ({error}). Restore it.") from None
+
+
+def require_as_sealed(folder: Path) -> None:
+    """Refuse a take of which a file was changed after it was sealed.
+
+    Raises:
+        UnusableInputError: one was; the message names it and says what to do.
+    """
+    header, end = read_header(folder), read_end(folder)
+    sealed = end.checksums if end is not None else {}
+    videos = (camera_path(folder, camera) for camera in header.cameras)
+    for path in (*(folder / name for name in (HEADER, FRAMES, TELEMETRY, EVENTS)), *videos):
+        if sealed.get(path.name) != (sha256(path) if path.exists() else None):
+            raise UnusableInputError(
+                f"{path} isn't what was sealed. Restore it from a copy, or leave the take out: "
+                f"gaploop label {shlex.quote(str(folder.parent))} --uid={folder.name} "
+                "--outcome=discarded"
+            )
 
 
 def read_stream(path: Path) -> pa.Table:
@@ -204,7 +243,7 @@ def read_take(folder: Path, events: Mapping[str, Mapping[str, Any]] | None = Non
         telemetry=_telemetry(folder),
         failure_mode=said.get("failure_mode", ""),
         phase=said.get("phase", ""),
-        cameras={c: _video(folder / f"{c}.mkv") for c in header.cameras},
+        cameras={c: _video(camera_path(folder, c)) for c in header.cameras},
     )
 
 

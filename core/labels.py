@@ -20,6 +20,7 @@ from typing import Any, Final
 from gaploop.core import vocabulary
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import append_lines, json_lines, locked_stream, write_anew
+from gaploop.core.paths import refuse_link
 
 SOURCES: Final = ("auto", "operator", "engineer")
 """Who says so, in rising order of precedence."""
@@ -193,8 +194,10 @@ def append(path: Path, *events: LabelEvent, create: bool = True) -> None:
         create: make the file where there is none, instead of raising FileNotFoundError.
 
     Raises:
+        UnusableInputError: the file is a link.
         OSError: they can't be written.
     """
+    refuse_link(path)
     append_lines(path, [event.to_line() for event in events], create)
 
 
@@ -207,9 +210,10 @@ def insert(path: Path, *events: LabelEvent, create: bool = True) -> None:
         create: as in `append`.
 
     Raises:
-        UnusableInputError: a line of the file can't be read.
+        UnusableInputError: a line of the file can't be read, or it is a link.
         OSError: they can't be written.
     """
+    refuse_link(path)
     with locked_stream(path, create) as stream:
         lines = [event.to_line() for event in merge(read(path), events)]
         write_anew(stream, path, "".join(f"{line}\n" for line in lines))

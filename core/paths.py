@@ -6,6 +6,7 @@ and its links, and could name any file of this computer with them. Therefore:
 - `plain_name`: a uid or a name becomes one component of a path, nothing else.
 - `relative_path`: a path from a file stays below the folder that it belongs to, by its words.
 - `inside`: it stays there with its links followed too; before anything is written or deleted.
+- `refuse_link`: a file that is appended to isn't a link.
 - `links_out`, `refuse_links_out`: a folder's links that lead out of it, before it is read whole,
   copied or uploaded. A snapshot in the Hub's cache is made of links to the `blobs` of the same
   repository; reading follows those.
@@ -27,13 +28,14 @@ LONGEST_BYTES: Final = 200
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
 
 
-def plain_name(value: object, what: str, where: object = "") -> str:
+def plain_name(value: object, what: str, where: object = "", fix: str = "") -> str:
     """Return `value` if it can be one component of a path, here and on any other system.
 
     Args:
         value: the name, as read from a file.
         what: what it names, such as "gap_uid".
         where: the file it was read from.
+        fix: what to do about it; to rename it there, unless given.
 
     Raises:
         UnusableInputError: not text, empty, hidden (a leading dot; also "." and ".."), longer
@@ -42,8 +44,8 @@ def plain_name(value: object, what: str, where: object = "") -> str:
     wrong = _wrong(value)
     if wrong:
         raise UnusableInputError(
-            f"{_place(where)}{what} {_shown(value)} {wrong}: not used as a file name. Rename it "
-            "there, with letters, digits, dots and dashes."
+            f"{_place(where)}{what} {_shown(value)} {wrong}: not used as a file name. "
+            + (fix or "Rename it there, with letters, digits, dots and dashes.")
         )
     return str(value)
 
@@ -78,7 +80,9 @@ def relative_path(value: object, what: str, where: object = "") -> str:
     return str(value)
 
 
-def inside(root: Path, relative: str | Path, what: str, where: object = "") -> Path:
+def inside(
+    root: Path, relative: str | Path, what: str, where: object = "", *, of_snapshot: bool = False
+) -> Path:
     """Return `root / relative` if it is below `root` also once links are followed.
 
     For what is about to be written, deleted or opened by a name that a file gives.
@@ -88,12 +92,14 @@ def inside(root: Path, relative: str | Path, what: str, where: object = "") -> P
         relative: a path below it, as `relative_path` takes; it needn't exist.
         what: what it names.
         where: the file it was read from.
+        of_snapshot: it is only read; see `links_out`.
 
     Raises:
         UnusableInputError: it isn't below `root`, or a link leads out.
     """
     path = root / relative_path(str(relative), what, where)
-    if not _within(path, root.resolve()):
+    top = root.resolve()
+    if not _within(path, top, _blobs(top) if of_snapshot else None):
         raise _outside(path, root)
     return path
 
@@ -119,26 +125,35 @@ def links_out(root: Path, *, of_snapshot: bool = True) -> list[Path]:
     return sorted(found)
 
 
-def refuse_links_out(root: Path) -> None:
-    """Refuse a folder with links that lead out of it.
+def refuse_links_out(root: Path, *, of_snapshot: bool = True) -> None:
+    """Refuse a folder with links that lead out of it; see `links_out`.
 
     Raises:
         UnusableInputError: there is one; the message says how to replace it.
     """
-    for path in links_out(root):
+    for path in links_out(root, of_snapshot=of_snapshot):
         raise _outside(path, root)
+
+
+def refuse_link(path: Path) -> None:
+    """Refuse to write to what a link leads to.
+
+    Raises:
+        UnusableInputError: the path is a link.
+    """
+    if path.is_symlink():
+        raise UnusableInputError(f"{path} is a link: nothing is written there. {link_fix(path)}")
 
 
 def link_fix(path: Path) -> str:
     """Return what to do about a link that leads out of a folder, in words."""
-    return f"put a copy of what it leads to in its place, or delete the link {path.name}"
+    return f"If you trust it, put a copy of what it leads to in its place; or delete {path.name}."
 
 
 def _outside(path: Path, root: Path) -> UnusableInputError:
     link = next((p for p in (path, *path.parents) if p.is_symlink() and p != root), path)
     return UnusableInputError(
-        f"{link} is a link that leads out of {root}: not followed. If you trust it, "
-        f"{link_fix(link)}."
+        f"{link} is a link that leads out of {root}: not followed. {link_fix(link)}"
     )
 
 

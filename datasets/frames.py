@@ -88,7 +88,7 @@ def load_episode(info: DatasetInfo, episode: Episode, columns: Sequence[str]) ->
 def data_file(info: DatasetInfo, episode: Episode) -> Path:
     """Return the data file that holds an episode's frames, by its row."""
     chunk, file = (int(episode.row.get(f"data/{name}_index") or 0) for name in ("chunk", "file"))
-    return info.root / info.data_path.format(chunk_index=chunk, file_index=file)
+    return info.root / info.data_name(chunk, file)
 
 
 def _frames(

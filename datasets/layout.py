@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import string
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +16,7 @@ import pyarrow.parquet as pq
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, read_json
+from gaploop.core.paths import plain_name, refuse_links_out, relative_path
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns
@@ -27,6 +31,8 @@ DATA_PATH: Final = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH: Final = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 FOREIGN: Final = uuid.UUID("6f2f1e0a-5f0f-5c53-9a53-1d6f5e3f9b10")
 """Name space of the uids that episodes of foreign datasets get."""
+_FIELDS: Final = ("chunk_index", "file_index", "video_key")
+_DIGITS: Final = re.compile(r"0?\d?d?")
 FINGERPRINT: Final = "stats/action/mean"
 """A column of `meta/episodes` that differs between recordings of equal length and task."""
 
@@ -74,6 +80,15 @@ class DatasetInfo:
             return tuple(str(n) for n in names)
         return tuple(f"{feature.rsplit('.', 1)[-1]}_{i}" for i in range(width))
 
+    def data_name(self, chunk: Any, file: Any) -> str:
+        """Return the path of a data file below `root`, from the numbers in an episode's row."""
+        return self.data_path.format(chunk_index=int(chunk), file_index=int(file))
+
+    def video_name(self, key: str, chunk: Any, file: Any) -> str:
+        """Return the path of a camera's video file below `root`; see `data_name`."""
+        place = {"chunk_index": int(chunk), "file_index": int(file)}
+        return self.video_path.format(video_key=key, **place)
+
     def width(self, feature: str) -> int:
         """Return the length of a vector feature, 0 where it doesn't exist."""
         shape = self.features.get(feature, {}).get("shape") or (0,)
@@ -107,11 +122,18 @@ def is_dataset(root: Path) -> bool:
 
 
 def read_info(root: Path) -> DatasetInfo:
-    """Read `meta/info.json`.
+    """Read `meta/info.json`: the door through which every dataset comes in.
 
     Raises:
-        UnusableInputError: no such folder, not a dataset, another version, or keys missing.
+        UnusableInputError: no such folder, not a dataset, another version, keys missing, names
+            or templates that lead out of the folder, or links in it that do.
     """
+    refuse_links_out(existing_folder(root, "Dataset"))
+    return parse_info(root)
+
+
+def parse_info(root: Path) -> DatasetInfo:
+    """Read `meta/info.json` where somebody has looked at the folder's links: `check`, `repair`."""
     existing_folder(root, "Dataset")
     if not is_dataset(root):
         what = "is empty" if not any(root.iterdir()) else f"has no {INFO}"
@@ -124,15 +146,18 @@ def read_info(root: Path) -> DatasetInfo:
                 f"{where}: dataset version {version}, this reads v3. Convert it with "
                 "python -m lerobot.scripts.convert_dataset_v21_to_v30."
             )
+        features = dict(value["features"])
+        for name in features:
+            plain_name(name, "feature", where)
         return DatasetInfo(
             root=root,
             fps=float(value["fps"]),
-            features=dict(value["features"]),
+            features=features,
             robot_type=str(value.get("robot_type") or ""),
             total_episodes=int(value["total_episodes"]),
             total_frames=int(value["total_frames"]),
-            data_path=_template(value.get("data_path"), DATA_PATH),
-            video_path=_template(value.get("video_path"), VIDEO_PATH),
+            data_path=_template(value.get("data_path"), DATA_PATH, f"{where}: data_path"),
+            video_path=_template(value.get("video_path"), VIDEO_PATH, f"{where}: video_path"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UnusableInputError(
@@ -141,17 +166,41 @@ def read_info(root: Path) -> DatasetInfo:
 
 
 def is_template(value: object) -> bool:
-    """Say whether a path template can be filled in with chunk, file and camera."""
+    """Say whether a path template can be filled in with chunk, file and camera.
+
+    Not where it would lead out of the dataset.
+    """
     try:
-        return isinstance(value, str) and bool(
-            value.format(chunk_index=0, file_index=0, video_key="x")
-        )
-    except (LookupError, ValueError, AttributeError, MemoryError):
+        return bool(relative_path(_filled(value), "path"))
+    except UnusableInputError:
         return False
 
 
-def _template(value: object, default: str) -> str:
-    return value if isinstance(value, str) and is_template(value) else default
+def _filled(value: object) -> str | None:
+    """Return a template with names in it; None where it isn't one.
+
+    Only numbers with a few digits: a template may not look into what it is given, nor ask for a
+    text of a gigabyte.
+    """
+    try:
+        if not isinstance(value, str):
+            return None
+        for _, field, spec, conversion in string.Formatter().parse(value):
+            if field is not None and (field not in _FIELDS or conversion):
+                return None
+            if spec and not _DIGITS.fullmatch(spec):
+                return None
+        return value.format(chunk_index=0, file_index=0, video_key="x")
+    except (LookupError, ValueError):
+        return None
+
+
+def _template(value: object, default: str, what: str) -> str:
+    filled = _filled(value)
+    if not filled:
+        return default
+    relative_path(filled, what)
+    return str(value)
 
 
 def data_files(info: DatasetInfo) -> list[Path]:
@@ -192,12 +241,19 @@ def episode_files(root: Path) -> list[Path]:
 
 
 def episode_rows(root: Path) -> list[dict[str, Any]]:
-    """Return the rows of `meta/episodes` in order of episode, almost without statistics."""
+    """Return the rows of `meta/episodes` in order of episode, almost without statistics.
+
+    Raises:
+        UnusableInputError: the table is damaged, or a uid in it can't name a file.
+    """
     rows: list[dict[str, Any]] = []
     for path in episode_files(root):
         schema = _schema(path)
         names = [n for n in schema.names if not n.startswith("stats/") or n == FINGERPRINT]
         rows += read_parquet(path, names).to_pylist()
+    for row in rows:
+        if row.get("gap_uid"):
+            plain_name(row["gap_uid"], "gap_uid", root / EPISODES, fix_uids(root))
     try:
         return sorted(rows, key=lambda row: int(row["episode_index"]))
     except (KeyError, TypeError, ValueError) as error:
@@ -205,6 +261,11 @@ def episode_rows(root: Path) -> list[dict[str, Any]]:
             f"{root / EPISODES}: episode_index is missing or empty ({error!r}). "
             "Restore meta/episodes from a copy."
         ) from None
+
+
+def fix_uids(root: Path) -> str:
+    """Return what to do about a take's uid that can't name a file."""
+    return f"Give such takes new ones with: gaploop repair {shlex.quote(str(root))}"
 
 
 def _schema(path: Path) -> pa.Schema:

@@ -252,7 +252,9 @@ class _Job:
                 continue
             if writer is None:
                 writer = _open_writer(stage, self.repo_id, header)
-            videos = {camera: folder / f"{camera}.mkv" for camera in header.cameras}
+            videos = {
+                camera: journal_format.camera_path(folder, camera) for camera in header.cameras
+            }
             writer.save_take(take.info.task, columns.frame_columns(take), videos)
             if len(take.telemetry):
                 write_telemetry(telemetry_path(stage, take.info.uid), take.telemetry)
@@ -285,9 +287,10 @@ def _open_writer(stage: Path, repo_id: str, header: TakeHeader) -> Any:
 def _usable(folder: Path, events: Mapping[str, Mapping[str, Any]]) -> Take | str:
     """Read a take, or say why it can't be published; the others still are."""
     try:
+        journal_format.require_as_sealed(folder)
         take = read_take(folder, events)
         for camera in take.cameras:
-            verify(folder / f"{camera}.mkv", len(take.frames))
+            verify(journal_format.camera_path(folder, camera), len(take.frames))
     except UnusableInputError as error:
         return str(error)
     return refusal(take) or take

@@ -128,5 +128,5 @@ def video_of(info: DatasetInfo, row: Mapping[str, Any], key: str) -> tuple[Path 
     chunk, file = row.get(f"videos/{key}/chunk_index"), row.get(f"videos/{key}/file_index")
     if chunk is None or file is None:
         return None, 0.0
-    name = info.video_path.format(video_key=key, chunk_index=int(chunk), file_index=int(file))
+    name = info.video_name(key, chunk, file)
     return info.root / name, float(row.get(f"videos/{key}/from_timestamp") or 0.0)

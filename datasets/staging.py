@@ -65,6 +65,9 @@ def locked(root: Path, option: str = "--dataset.root") -> Iterator[None]:
         raise BusyError(
             f"{root} is being written by another process. Wait until it is done."
         ) from None
+    except OSError as error:  # a link in the lock's place, which is not followed
+        reason = error.strerror or error
+        raise UnusableInputError(f"{lock.lock_file} can't be used ({reason}). Remove it.") from None
     try:
         yield
     finally:
@@ -119,10 +122,16 @@ def _holds_something(root: Path) -> bool:
 
 
 def clone(root: Path, staging: Path) -> None:
-    """Copy a dataset folder: links for what never changes, copies for the rest."""
+    """Copy a dataset folder: links for what never changes, copies for the rest.
+
+    Links to folders in it stay links; those that lead out were refused by `layout.read_info`.
+    """
     for path in sorted(root.rglob("*")):
         target = staging / path.relative_to(root)
-        if path.is_dir():
+        if path.is_dir() and path.is_symlink():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(path.readlink())
+        elif path.is_dir():
             target.mkdir(parents=True, exist_ok=True)
         elif path.relative_to(root).parts[0] in LINKED:
             link(path, target)

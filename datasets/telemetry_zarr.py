@@ -18,6 +18,7 @@ from zarr.codecs import ZstdCodec
 from zarr.storage import ZipStore
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.paths import plain_name
 from gaploop.core.telemetry import JOINT_QUANTITIES, Telemetry
 from gaploop.core.types import FloatArray
 
@@ -26,8 +27,12 @@ SCHEMA: Final = "gaploop.telemetry.v1"
 
 
 def telemetry_path(root: Path, uid: str) -> Path:
-    """Return where a dataset keeps a take's control-rate record."""
-    return root / "telemetry" / f"{uid}.zarr.zip"
+    """Return where a dataset keeps a take's control-rate record.
+
+    Raises:
+        UnusableInputError: a uid that leads elsewhere.
+    """
+    return root / "telemetry" / f"{plain_name(uid, 'gap_uid', root)}.zarr.zip"
 
 
 def write_telemetry(path: Path, telemetry: Telemetry) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from gaploop.core.consent import Use, require_consent
 from gaploop.core.consent_store import load_register
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.paths import refuse_links_out
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout
 from gaploop.datasets.hub import card as hub_card
@@ -76,6 +77,7 @@ def pack_policy(
     Raises:
         UnusableInputError: it doesn't load, a consent is missing, or it holds a secret or a path.
     """
+    refuse_links_out(folder, of_snapshot=False)
     load_policy(folder)
     identity = policy_id(folder)
     lineage, roots, warnings = _lineage(folder, identity)

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_atomically, write_json
+from gaploop.core.paths import refuse_links_out
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.hub_fetch import fetch, is_hub_name
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
@@ -136,6 +137,7 @@ def save(
 
 def _place_base(base: Path, folder: Path, hub_name: str) -> str:
     """Copy the base beside its adapter, unless it is large; return what the adapter calls it."""
+    refuse_links_out(base)  # what they lead to would be copied, and pushed one day
     files = [p for p in base.rglob("*") if p.is_file()]
     if sum(p.stat().st_size for p in files) <= COPIED_BYTES:
         shutil.copytree(base, folder / BASE, dirs_exist_ok=True)

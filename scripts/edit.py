@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.paths import plain_name
 from gaploop.scripts.options import DatasetFolder, emit, progress
 
 if TYPE_CHECKING:
@@ -166,11 +167,7 @@ def _by_folder(splits: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts by the folders they go to, each a name directly below the output folder."""
     parts: dict[str, Any] = {}
     for name, what in splits.items():
-        folder = str(name).strip()
-        if not folder or folder.startswith(".") or "/" in folder or "\0" in folder:
-            raise UnusableInputError(
-                f"--splits: {name!r} can't be the name of a folder. Name the part such as train."
-            )
+        folder = plain_name(str(name).strip(), "part", "--splits", "Name it such as train.")
         if folder in parts:
             raise UnusableInputError(f"--splits: two parts are named '{folder}'. Rename one.")
         parts[folder] = what

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.paths import plain_name
 from gaploop.scripts import _finetune_job as jobs
 from gaploop.scripts import options
 from gaploop.scripts._finetune_options import (
@@ -346,7 +347,7 @@ def _per_station(config: FinetuneConfig, what: AdaptOptions) -> int:
     found = _stations(what)
     answers, texts, codes = {}, [], []
     for station in found:
-        folder = what.output_dir / station
+        folder = what.output_dir / plain_name(station, "station")
         answer, text, code = _one(
             config, dataclasses.replace(what, station=station, output_dir=folder)
         )

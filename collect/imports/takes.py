@@ -18,6 +18,7 @@ from gaploop.collect.journal import JournalWriter
 from gaploop.core import journal_format
 from gaploop.core.files import writable_folder
 from gaploop.core.journal_format import TakeHeader, append_truth
+from gaploop.core.paths import inside
 from gaploop.core.take import TakeInfo
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Outcome
@@ -85,7 +86,7 @@ def write_takes(
     known = _known_truth(journal)
     written = 0
     for take in takes:
-        folder = journal / take.info.uid
+        folder = inside(journal, take.info.uid, "uid")
         if not (folder / journal_format.END).exists():
             if folder.exists():
                 shutil.rmtree(folder)  # an import that was killed: its uid makes it ours

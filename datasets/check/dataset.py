@@ -12,6 +12,7 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, read_json
 from gaploop.core.journal_format import is_journal
+from gaploop.core.paths import link_fix, links_out
 from gaploop.datasets import layout
 from gaploop.datasets.check.episodes import (
     EpisodeTable,
@@ -65,6 +66,11 @@ def check(
     """
     root = existing_folder(Path(root), "Folder")
     findings = Findings(root)
+    for path in links_out(root):
+        text = "It is a link that leads out of the folder: not followed, and never pushed."
+        findings.error("link_out", path.relative_to(root), text, link_fix(path))
+    if list(findings):
+        return list(findings)
     if layout.is_dataset(root):
         check_dataset(root, findings, effort, consents, advance)
     elif is_journal(root):
@@ -136,7 +142,7 @@ def _check_templates(info: DatasetInfo, findings: Findings) -> None:
 
 def _read_info(root: Path, findings: Findings) -> DatasetInfo | None:
     try:
-        return layout.read_info(root)
+        return layout.parse_info(root)
     except (UnusableInputError, OSError, ArithmeticError, RecursionError) as error:
         mend = convert(root) if _is_older(root) else ""
         findings.error("bad_info", layout.INFO, " ".join(str(error).split()), mend)

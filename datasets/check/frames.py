@@ -155,7 +155,7 @@ def _files_of(info: DatasetInfo, episodes: EpisodeTable) -> list[Path] | None:
     if chunk is None or file is None or not np.isfinite(chunk + file).all():
         return None
     places = zip(chunk.astype(int).tolist(), file.astype(int).tolist(), strict=True)
-    return [info.root / info.data_path.format(chunk_index=c, file_index=f) for c, f in places]
+    return [info.root / info.data_name(c, f) for c, f in places]
 
 
 def _report_ranges(wrong: dict[str, list[int]], findings: Findings) -> None:

@@ -16,6 +16,7 @@ from gaploop.core import labels
 from gaploop.core.consent import Register, Use, consent_ids
 from gaploop.core.consent_store import load_register
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.paths import is_plain_name
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.datasets import columns, layout
@@ -156,6 +157,17 @@ def _check_unique(episodes: EpisodeTable, findings: Findings) -> None:
             "bad_uid",
             f"{layout.EPISODES}: gap_uid",
             f"Episodes {numbers(twice)} have no uid of their own: labels can't tell them apart.",
+        )
+    odd = [
+        index
+        for index, uid in zip(episodes.index.tolist(), uids, strict=True)
+        if uid and not is_plain_name(uid)
+    ]
+    if odd:
+        findings.error(
+            "bad_uid",
+            f"{layout.EPISODES}: gap_uid",
+            f"Episodes {numbers(odd)} have a uid that can't name a file, such as a path.",
         )
 
 

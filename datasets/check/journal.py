@@ -46,9 +46,10 @@ def check_journal(journal: Path, findings: Findings) -> None:
 
 
 def _check_sealed(folder: Path, header: TakeHeader, end: TakeEnd, findings: Findings) -> None:
+    present = {path.name: path for path in folder.iterdir()}
     for name, digest in end.checksums.items():
-        path = folder / name
-        if not path.exists():
+        path = present.get(name)
+        if path is None:
             findings.error("missing_file", f"{folder.name}/{name}", "It is missing.", _RESTORE)
         elif sha256(path) != digest:
             text = "It is not what was sealed: its checksum differs."
@@ -80,7 +81,7 @@ def _check_sealed(folder: Path, header: TakeHeader, end: TakeEnd, findings: Find
 
 
 def _check_video(folder: Path, camera: str, frames: int, findings: Findings) -> None:
-    path = folder / f"{camera}.mkv"
+    path = journal_format.camera_path(folder, camera)
     where = f"{folder.name}/{path.name}"
     if not path.exists():
         return  # reported by its checksum

@@ -143,7 +143,7 @@ def _claims(
     claims: dict[Path, list[_Claim]] = defaultdict(list)
     for i in np.flatnonzero(usable).tolist():
         chunk, file = int(present["chunk_index"][i]), int(present["file_index"][i])
-        name = info.video_path.format(video_key=key, chunk_index=chunk, file_index=file)
+        name = info.video_name(key, chunk, file)
         start, end = float(present["from_timestamp"][i]), float(present["to_timestamp"][i])
         claim = _Claim(int(episodes.index[i]), int(episodes.length[i]), start, end)
         claims[info.root / name].append(claim)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import layout
 from gaploop.datasets.edit.pieces import Piece, damaged, numbered, task_names
-from gaploop.datasets.layout import Episode
+from gaploop.datasets.layout import DatasetInfo, Episode
 
 CHUNK_FILES: Final = 1000
 """Files in a folder before the next one begins, as in LeRobot (`chunks_size`)."""
@@ -49,7 +49,7 @@ def write_rows(
     Raises:
         UnusableInputError: a source whose rows are not what its episode table says.
     """
-    placed, shelf = Placed(), _Shelf(stage, pieces[0].info.data_path)
+    placed, shelf = Placed(), _Shelf(stage, pieces[0].info)
     readers: dict[Path, _Reader] = {}  # of the piece that is being read: one file in memory
     try:
         for new, piece, episode in numbered(pieces):
@@ -93,7 +93,7 @@ class _Reader:
         chunk, file = row.get("data/chunk_index"), row.get("data/file_index")
         if chunk is None or file is None:
             raise damaged(self._piece, f"episode {episode.index} doesn't say where its rows are.")
-        path = info.root / info.data_path.format(chunk_index=int(chunk), file_index=int(file))
+        path = info.root / info.data_name(chunk, file)
         if path != self._path:
             self._open(path)
         first, last = self._bounds.get(episode.index, (0, 0))
@@ -152,8 +152,8 @@ def _renumber(rows: pa.Table, new: int, reader: _Reader, placed: Placed) -> pa.T
 class _Shelf:
     """Data files of the new dataset, one after the other, all with the first one's columns."""
 
-    def __init__(self, stage: Path, template: str) -> None:
-        self._stage, self._template = stage, template
+    def __init__(self, stage: Path, info: DatasetInfo) -> None:
+        self._stage, self._info = stage, info
         self._schema: pa.Schema | None = None
         self._writer: pq.ParquetWriter | None = None
         self._path = Path()
@@ -176,7 +176,7 @@ class _Shelf:
     def _next(self) -> None:
         self._number += 1
         chunk, file = divmod(self._number, CHUNK_FILES)
-        name = self._template.format(chunk_index=chunk, file_index=file)
+        name = self._info.data_name(chunk, file)
         self._path = self._stage / name
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._writer = pq.ParquetWriter(

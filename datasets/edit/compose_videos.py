@@ -172,7 +172,7 @@ class _Shelf:
     def _next(self) -> Path:
         self._number += 1
         chunk, file = divmod(self._number, CHUNK_FILES)
-        name = self._info.video_path.format(video_key=self._key, chunk_index=chunk, file_index=file)
+        name = self._info.video_name(self._key, chunk, file)
         path = self._stage / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.labels import LabelEvent
+from gaploop.core.paths import plain_name
 from gaploop.datasets.columns import EPISODE_COLUMNS
 from gaploop.datasets.formats.model import PICTURES, About, Outgoing
 
@@ -71,7 +72,7 @@ def read_carried(value: Any, where: Path) -> Carried:
     """Return what `carry` wrote.
 
     Raises:
-        UnusableInputError: it isn't that.
+        UnusableInputError: it isn't that, or names takes or features as no file can be named.
     """
     try:
         if value["schema"] != SCHEMA:
@@ -79,8 +80,12 @@ def read_carried(value: Any, where: Path) -> Carried:
                 f"{where}: exported as {value['schema']}, this reads {SCHEMA}. Update gaploop."
             )
         features = {n: {**f, "shape": tuple(f["shape"])} for n, f in value["features"].items()}
+        for name in features:
+            plain_name(name, "feature", where)
         about = About(float(value["fps"]), str(value["robot_type"]), features, value["keys"])
         rows = tuple({n: row[n] for n in EPISODE_COLUMNS} for row in value["rows"])
+        for row in rows:
+            plain_name(row["gap_uid"], "gap_uid", where)
         lines = tuple(LabelEvent(**event).to_line() for event in value["labels"])
         return Carried(about, rows, tuple(map(str, value["tasks"])), lines)
     except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -27,16 +27,62 @@ def open_hdf5(path: Path) -> Iterator[Any]:
     """Open an HDF5 file for reading.
 
     Raises:
-        UnusableInputError: it is missing or damaged.
+        UnusableInputError: it is missing or damaged, or takes its content from other files.
     """
     try:
         with h5py.File(path, "r") as file:
+            refuse_other_files(file, path)
             yield file
     except OSError as error:
         reason = " ".join(str(error).split())[:160]
         raise UnusableInputError(
             f"{path} can't be read as HDF5 ({reason}). Restore it from a copy."
         ) from None
+
+
+def refuse_other_files(file: Any, path: Path) -> None:
+    """Refuse a file that has HDF5 open others: by links, views, or rows kept beside it.
+
+    Raises:
+        UnusableInputError: it does; which it would open.
+    """
+    state = path.stat()
+    if other := _other_file(file, (str(path), state.st_ino, state.st_size, state.st_mtime_ns)):
+        raise UnusableInputError(
+            f"{path}: {other}, another file: not opened. Copy its content into this one first."
+        )
+
+
+_LOOKED_AT: dict[tuple[str, int, int, int], str] = {}
+"""Files that were looked at already: they are opened once for every episode."""
+
+
+def _other_file(file: Any, key: tuple[str, int, int, int]) -> str:
+    if key not in _LOOKED_AT:
+        _LOOKED_AT[key] = next(_other_files(file), "")
+    return _LOOKED_AT[key]
+
+
+def _other_files(file: Any) -> Iterator[str]:
+    seen, left = {file.id}, [("/", file)]
+    while left:
+        at, group = left.pop()
+        for name in group:
+            link = group.get(name, getlink=True)
+            if isinstance(link, h5py.ExternalLink):
+                yield f"{at}{name} leads to {link.filename!r}"
+            if not isinstance(link, h5py.HardLink):
+                continue  # a soft link stays in the file: what it leads to is looked at there
+            found = group[name]
+            if isinstance(found, h5py.Group) and found.id not in seen:
+                seen.add(found.id)
+                left.append((f"{at}{name}/", found))
+            elif isinstance(found, h5py.Dataset):
+                others = [entry[0] for entry in found.external or ()]
+                if found.is_virtual:
+                    others += [s.file_name for s in found.virtual_sources() if s.file_name != "."]
+                if others:
+                    yield f"{at}{name} is read from {others[0]!r}"
 
 
 def carried_in(file: Any, path: Path) -> Carried | None:

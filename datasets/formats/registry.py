@@ -16,8 +16,10 @@ import h5py
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import sync_folder, writable_folder
+from gaploop.core.paths import refuse_links_out
 from gaploop.datasets import staging
 from gaploop.datasets.formats.aloha import QPOS, SUFFIXES, episode_paths, read_aloha, write_aloha
+from gaploop.datasets.formats.hdf5 import refuse_other_files
 from gaploop.datasets.formats.mcap_read import read_mcap
 from gaploop.datasets.formats.model import Advance, ImportSettings, Incoming, Outgoing
 from gaploop.datasets.formats.replay_buffer import write_diffusion_policy, write_umi
@@ -146,11 +148,12 @@ def guess(path: Path) -> str | None:
     LeRobot datasets are `lerobot`.
 
     Raises:
-        UnusableInputError: the path doesn't exist.
+        UnusableInputError: the path doesn't exist, or a link in it leads out.
     """
     if not path.exists():
         raise UnusableInputError(f"{path} not found. Check the path.")
     if path.is_dir():
+        refuse_links_out(path)
         return _guess_folder(path)
     if path.suffix == ".mcap":
         return "mcap"
@@ -176,6 +179,7 @@ def _guess_folder(path: Path) -> str | None:
 def _guess_hdf5(path: Path) -> str | None:
     try:
         with h5py.File(path, "r") as file:
+            refuse_other_files(file, path)
             if QPOS in file and "action" in file:
                 return "aloha"
             demos = file.get("data")

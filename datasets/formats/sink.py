@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gaploop.core.consent import Place
 from gaploop.core.consent_store import note_places
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.paths import plain_name
 from gaploop.core.take import Images, TakeInfo
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome, TakeKind
@@ -67,6 +68,8 @@ def write_dataset(
     target = Path(target).absolute()
     if video not in VIDEOS:
         raise unknown_choice("video", video, VIDEOS, "--video")
+    for name in incoming.about.features:
+        plain_name(name, "feature", "the source")
     stage, pictures = staging.beside(target, "staging"), staging.beside(target, "pictures")
     with staging.new_folder(target):
         shutil.rmtree(pictures, ignore_errors=True)

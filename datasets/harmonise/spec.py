@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.paths import plain_name
 from gaploop.core.schema import check_keys, load_yaml, mapping, number
 from gaploop.datasets.harmonise.pose import EE
 from gaploop.datasets.harmonise.rate import RULES
@@ -216,7 +217,8 @@ def _cameras(value: Any, where: str) -> dict[str, CameraSpec | None]:
         crop, resize = (
             _sizes(entry.get(k), n, f"{here}, {k}") for k, n in (("crop", 4), ("resize", 2))
         )
-        cameras[str(name)] = CameraSpec(str(entry.get("name") or ""), crop, resize)  # type: ignore[arg-type]
+        new = plain_name(entry["name"], "name", here) if entry.get("name") else ""
+        cameras[str(name)] = CameraSpec(new, crop, resize)  # type: ignore[arg-type]
     return cameras
 
 

@@ -12,6 +12,7 @@ from gaploop.core.consent_store import note_places
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, read_json
 from gaploop.core.journal_format import TRUTH
+from gaploop.core.paths import refuse_links_out
 from gaploop.datasets import layout
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR, numbers
@@ -134,7 +135,7 @@ def inspect(root: Path, options: PushOptions) -> Look:
     Raises:
         UnusableInputError: it doesn't load, a consent is missing, or it holds a secret or a path.
     """
-    existing_folder(root, "Dataset")
+    refuse_links_out(existing_folder(root, "Dataset"), of_snapshot=False)
     info, stamp = layout.read_info(root), _stamp(root)
     require_dataset_consent(root, Use.PUSH, options.consents)
     files, left_out = files_of(root)

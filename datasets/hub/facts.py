@@ -14,6 +14,7 @@ from gaploop.core.consent import takes_part
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.datasets.frames import data_file
 from gaploop.datasets.layout import LABELS, TELEMETRY, DatasetInfo, Episode
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.video import VideoRange
@@ -176,8 +177,7 @@ def _video_picture(info: DatasetInfo, episode: Episode, key: str) -> Image | Non
 
 def _stored_picture(info: DatasetInfo, episode: Episode, key: str) -> Image | None:
     """Read a picture that LeRobot keeps in the data file itself, as {bytes, path}."""
-    place = {n: episode.row.get(f"data/{n}") for n in ("chunk_index", "file_index")}
-    path = info.root / info.data_path.format(**{n: int(v or 0) for n, v in place.items()})
+    path = data_file(info, episode)
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(PICTURES_AT_ONCE, columns=["episode_index", key]):
             for row in batch.to_pylist():

@@ -20,6 +20,7 @@ import filelock
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, writable_folder, write_json
+from gaploop.core.paths import plain_name
 from gaploop.datasets.hub.target import HubTarget
 
 SCHEMA: Final = "gaploop.push.v1"
@@ -134,7 +135,8 @@ def sending(push: QueuedPush, queue: Path | None = None) -> Iterator[None]:
 
 def _name(push: QueuedPush) -> str:
     key = "\n".join((push.endpoint, push.kind, push.repo_id))
-    return f"{push.repo_id.replace('/', '--')}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json"
+    repo_id = plain_name(push.repo_id.replace("/", "--"), "repo_id", "push queue")
+    return f"{repo_id}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json"
 
 
 def _read(path: Path) -> QueuedPush:

@@ -61,8 +61,9 @@ def open_labelled(root: Path) -> Labelled:
         events = tuple(labels.read(root / layout.LABELS))
         return _labelled(root, False, known, events, episodes_table.said_about(events))
     if is_journal(root):
+        folders = take_folders(root)
         events = tuple(labels.read(root / journal_format.LABELS))
-        takes = tuple(_take(n, folder) for n, folder in enumerate(take_folders(root)))
+        takes = tuple(_take(n, folder) for n, folder in enumerate(folders))
         return _labelled(root, True, takes, events, labels.current(events))
     raise UnusableInputError(
         f"{root} holds neither takes nor a dataset. Name a journal (folders with take.json) or a "

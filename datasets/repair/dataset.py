@@ -20,8 +20,16 @@ from gaploop.core import consent
 from gaploop.core.consent_store import note_made_from
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder
+from gaploop.core.paths import refuse_links_out
 from gaploop.datasets import layout, staging
-from gaploop.datasets.check.dataset import DEEP, QUICK, check, convert, older_version, sampled
+from gaploop.datasets.check.dataset import (
+    DEEP,
+    QUICK,
+    check_dataset,
+    convert,
+    older_version,
+    sampled,
+)
 from gaploop.datasets.check.findings import ERROR, Finding, Findings, numbers
 from gaploop.datasets.check.scan import numeric_features
 from gaploop.datasets.check.videos import PICTURES, decoded_episodes
@@ -101,6 +109,7 @@ def plan(root: Path, options: RepairOptions) -> RepairReport:
         UnusableInputError: no dataset there, or options that don't fit it.
     """
     root = existing_folder(Path(root), "Dataset").absolute()
+    refuse_links_out(root)
     with tempfile.TemporaryDirectory(prefix="gaploop-repair-") as scratch:
         stage = Path(scratch, root.name)
         clone(root, stage, link=os.symlink)
@@ -130,6 +139,7 @@ def repair(
             be written. Nothing is changed then.
     """
     root = existing_folder(Path(root), "Dataset").absolute()
+    refuse_links_out(root)
     target = root if output_dir is None else Path(output_dir).absolute()
     note_made_from(consent.Place("dataset", str(target)), [root])
     with staging.locked(root) if output_dir is None else staging.new_folder(target, root):
@@ -162,16 +172,17 @@ def _left(stage: Path, root: Path, options: RepairOptions) -> tuple[Finding, ...
 
     Where `check` would have it repaired, which has just been tried, there is another mend.
     """
-    tried = Findings(stage).repair()
+    findings = Findings(stage)
+    check_dataset(stage, findings, DEEP if options.deep else QUICK)
     return tuple(
         Finding(
             f.code,
             f.severity,
             _told(f.where, stage, root),
             _told(f.message, stage, root),
-            BY_HAND if f.mend == tried else _told(f.mend, stage, root),
+            BY_HAND if f.mend == findings.repair() else _told(f.mend, stage, root),
         )
-        for f in check(stage, DEEP if options.deep else QUICK)
+        for f in findings
         if f.severity == ERROR
     )
 
@@ -205,7 +216,7 @@ def mend(draft: Draft, options: RepairOptions) -> None:
         )
     raw = mend_info(draft)
     names = mend_keys(draft, raw)
-    info = layout.read_info(draft.root)
+    info = layout.parse_info(draft.root)
     paths = data_paths(draft.root)
     rows = read_rows(paths, numeric_features(info), names)
     mark_damaged_pictures(info, paths, rows)
@@ -227,7 +238,7 @@ def mend(draft: Draft, options: RepairOptions) -> None:
     homes = rewrite_files(draft, paths, rows, episodes, info.fps, names, tasks.changed)
     frames = sum(len(e) for e in episodes)
     mend_counts(draft, raw, len(episodes), frames, tasks.names)
-    info = layout.read_info(draft.root)
+    info = layout.parse_info(draft.root)
     mend_episodes(draft, info, old, episodes, homes, found, tasks.of_episode)
     mend_stats(draft, info)
     mend_labels(draft, episodes, options.labels_from, info.fps)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaploop.core.files import write_json
+from gaploop.core.paths import is_plain_name
 from gaploop.datasets import layout
 from gaploop.datasets.check.episodes import feature_fault
 from gaploop.datasets.check.findings import DAMAGE
@@ -96,7 +97,7 @@ def _usable(key: str, value: Any) -> bool:
 def _features(root: Path, known: Any) -> dict[str, Any]:
     """Return the features that are described soundly, and those found only in the files."""
     table = known if isinstance(known, dict) else {}
-    features = {k: dict(f) for k, f in table.items() if not feature_fault(f)}
+    features = {k: dict(f) for k, f in table.items() if is_plain_name(k) and not feature_fault(f)}
     schema = first_schema(root)
     for field in schema if schema is not None else ():
         spec = _described(field.type)

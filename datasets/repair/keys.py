@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
+from gaploop.core.paths import plain_name
 from gaploop.datasets import layout
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.repair.info import first_schema, save
@@ -68,6 +69,7 @@ def _rename_features(draft: Draft, info: dict[str, Any], renamed: dict[str, str]
     info["features"] = {renamed.get(k, k): f for k, f in info["features"].items()}
     save(draft, info)
     for old, new in renamed.items():
+        plain_name(new, "data column", draft.root.name)
         draft.did("renamed", f"feature {old} → {new}")
         videos = draft.root / "videos"
         if (videos / old).is_dir() and not (videos / new).exists():

@@ -16,6 +16,7 @@ from gaploop.core import journal_format, labels
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_end, read_header, take_folders
 from gaploop.core.labels import LabelEvent
+from gaploop.core.paths import is_plain_name, refuse_links_out
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
@@ -32,8 +33,9 @@ def source_rows(source: Path) -> dict[int, Row]:
     """Return `gap.take` to gap columns, of every episode of a dataset or take of a journal.
 
     Raises:
-        UnusableInputError: it is neither, or has no gap columns.
+        UnusableInputError: it is neither, has no gap columns, or has links that lead out.
     """
+    refuse_links_out(source)
     if layout.is_dataset(source):
         rows = layout.episode_rows(source)
         found = [r for r in rows if r.get("gap_uid")]
@@ -108,7 +110,8 @@ def mend_labels(
 
 
 def _complete(row: Mapping[str, Any]) -> bool:
-    return all(row.get(n) is not None for n in columns.EPISODE_COLUMNS)
+    known = all(row.get(n) is not None for n in columns.EPISODE_COLUMNS)
+    return known and is_plain_name(row["gap_uid"])
 
 
 def _require_known(
@@ -136,12 +139,13 @@ def _uid(draft: Draft, episode: Whole, row: Mapping[str, Any], at: int) -> str:
     """Return the uid whose hash the rows carry, if anything names it; else one of its own."""
     known = {p.name.removesuffix(".zarr.zip") for p in _telemetry(draft.root)}
     with contextlib.suppress(*DAMAGE):
-        known |= {event.uid for event in labels.read(draft.root / layout.LABELS)}
+        events = labels.read(draft.root / layout.LABELS)
+        known |= {event.uid for event in events if is_plain_name(event.uid)}
     for uid in known:
         if episode.take and columns.take_hash(uid) == episode.take:
             return uid
     own = str(row.get("gap_uid") or "")
-    if own and (not episode.take or columns.take_hash(own) == episode.take):
+    if is_plain_name(own) and (not episode.take or columns.take_hash(own) == episode.take):
         return own
     return layout.foreign_uid({"episode_index": at, "length": len(episode), **row})
 

@@ -192,13 +192,13 @@ class _Tally:
                     text = f"no column says in which file their {key.removeprefix('videos/')} is"
                     self.blame("no_video_columns", layout.EPISODES, text, block[INDEX].to_numpy())
                 continue
-            template = info.data_path if key == "data" else info.video_path
             for row in block.select(pair).group_by(pair).aggregate([]).to_pylist():
                 if None not in row.values():
-                    chunk, file = int(row[pair[0]]), int(row[pair[1]])
-                    where = {"chunk_index": chunk, "file_index": file}
-                    name = key.removeprefix("videos/")
-                    self.files.add(template.format(video_key=name, **where))
+                    place = row[pair[0]], row[pair[1]]
+                    camera = key.removeprefix("videos/")
+                    self.files.add(
+                        info.data_name(*place) if key == "data" else info.video_name(camera, *place)
+                    )
 
     def _gap(self, block: pa.Table) -> None:
         index = block[INDEX].to_numpy()

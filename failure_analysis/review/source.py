@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gaploop.core import journal_format
-from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_header, read_take, take_folders
+from gaploop.core.paths import inside
 from gaploop.core.take import Take
 from gaploop.datasets import columns, layout
 from gaploop.datasets.frames import data_file
@@ -82,7 +82,7 @@ class Source:
             path = self._folders[episode.info.uid]
             fps = episode.info.fps
             names = read_header(path).cameras
-            return [Picture(c, path / f"{c}.mkv", 0.0, 0, fps) for c in names]
+            return [Picture(c, journal_format.camera_path(path, c), 0.0, 0, fps) for c in names]
         found = []
         for key in self._info.video_keys:
             file, start_s = video_of(self._info, episode.row, key)
@@ -97,10 +97,5 @@ class Source:
         Raises:
             UnusableInputError: outside the folder.
         """
-        real = path.resolve()
-        if not real.is_relative_to(self.root.resolve()):
-            raise UnusableInputError(
-                f"{path} lies outside {self.root}: not opened. Copy the file into the folder, or "
-                "mend the path that names it."
-            )
-        return real
+        below = path.relative_to(self.root)
+        return inside(self.root, below, "file", of_snapshot=True).resolve()

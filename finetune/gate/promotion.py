@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256, write_json
+from gaploop.core.paths import relative_path
 from gaploop.core.run_record import versions
 from gaploop.finetune.gate import order
 from gaploop.finetune.gate.folder import OUTCOMES, RESULT, SETUP
@@ -103,7 +104,7 @@ def _findings(record: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
     unchanged = record.get("sha256") == _own_hash(record)
     yield Finding("the record itself", unchanged, "" if unchanged else "was changed afterwards")
     for name, digest in record["files"].items():
-        yield _checked(name, folder / name, digest)
+        yield _checked(name, folder / relative_path(name, "file", folder / PROMOTION), digest)
     for name, digest in record["sources"].items():
         yield _checked(name, Path(name), digest)
     for side, policy in record["policies"].items():

@@ -26,6 +26,7 @@ from scipy.spatial.transform import Rotation
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder
 from gaploop.core.kinematics import ArmModel
+from gaploop.core.paths import inside
 from gaploop.core.types import FloatArray, Image
 from gaploop.teleop.calibration.board import Board, BoardView, find_board
 from gaploop.teleop.calibration.board_hint import why_not_found
@@ -160,12 +161,13 @@ def find_sightings(
     """
     rows = read_poses(folder, arm)
     by_image = {row.image: row for row in rows}
-    for row in rows:
-        if not (folder / row.image).is_file():
+    pictures = [inside(folder, row.image, "image", "poses") for row in rows]
+    for row, picture in zip(rows, pictures, strict=True):
+        if not picture.is_file():
             raise UnusableInputError(
                 f"{folder} has a pose for {row.image} but no such picture. Remove the row."
             )
-    found = find_boards(board, [folder / row.image for row in rows], advance)
+    found = find_boards(board, pictures, advance)
     sightings = [
         Sighting(by_image[v.name].T_base_tcp, v, by_image[v.name].q_rad) for v in found.views
     ]

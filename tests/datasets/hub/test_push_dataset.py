@@ -22,6 +22,7 @@ from gaploop.core.consent import Use, today
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import layout
+from gaploop.datasets.check.dataset import check
 from gaploop.datasets.edit.delete import delete_takes
 from gaploop.datasets.hub import dataset as hub_dataset
 from gaploop.datasets.hub.errors import HubUnreachableError
@@ -488,3 +489,35 @@ def test_what_people_write_in_the_card_stays(dataset: Path, hub: LoopbackHub, pu
     card = hub.files(NAME)["README.md"].decode()
     assert "# Cubes at home" in card
     assert "Ask Ana." not in card
+
+
+@pytest.mark.parametrize("name", ["meta/passwd", "LICENSE", "README.md", "videos/more"])
+def test_a_link_out_of_the_dataset_is_never_pushed(
+    dataset: Path, hub: LoopbackHub, push: Push, name: str, tmp_path: Path
+) -> None:
+    """A link in `meta/` was followed: the system's password file stood in the repository, and
+    `check` said that nothing was wrong."""
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "passwd").write_text("root:x:0:0")
+    (dataset / name).unlink(missing_ok=True)
+    (dataset / name).symlink_to(secret if name == "videos/more" else secret / "passwd")
+    with pytest.raises(UnusableInputError, match="is a link that leads out"):
+        push(dataset)
+    assert not hub.log
+    assert [f.where for f in check(dataset) if f.code == "link_out"] == [name]
+
+
+def test_a_snapshot_of_the_hub_is_not_pushed_through_its_links(
+    dataset: Path, hub: LoopbackHub, push: Push, tmp_path: Path
+) -> None:
+    """Reading follows a cache's own links; what leaves this computer lies in the folder."""
+    blobs, snapshot = tmp_path / "cache" / "blobs", tmp_path / "cache" / "snapshots" / "abc"
+    shutil.copytree(dataset, snapshot)
+    blobs.mkdir()
+    (snapshot / layout.STATS).rename(blobs / "1234")
+    (snapshot / layout.STATS).symlink_to("../../../blobs/1234")
+    assert not [f for f in check(snapshot) if f.code == "link_out"]
+    with pytest.raises(UnusableInputError, match="put a copy of what it leads to in its place"):
+        push(snapshot)
+    assert not hub.log

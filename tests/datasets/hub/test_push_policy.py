@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -133,3 +134,16 @@ def test_a_policy_that_names_this_computer_stays_here(
     finally:
         config.unlink()
     assert hub.log == []
+
+
+def test_a_link_out_of_a_policy_is_never_pushed(
+    hub: LoopbackHub, push: Callable[..., Pushed], trained: Path, tmp_path: Path
+) -> None:
+    """What a link beside the weights leads to was uploaded with them."""
+    folder = tmp_path / "adapter"
+    shutil.copytree(trained / "adapter", folder)
+    (tmp_path / "token.json").write_text("{}")
+    (folder / "notes.json").symlink_to(tmp_path / "token.json")
+    with pytest.raises(UnusableInputError, match=r"notes.json is a link that leads out"):
+        push(folder)
+    assert not hub.log

@@ -91,12 +91,8 @@ def test_a_dataset_that_points_outside_is_refused(dataset: Path, tmp_path: Path)
     info = json.loads((dataset / "meta" / "info.json").read_text())
     info["video_path"] = "../secret.mp4"
     (dataset / "meta" / "info.json").write_text(json.dumps(info))
-    folder = open_labelled(dataset)
-    source = Source(folder)
-    with pytest.raises(UnusableInputError, match="outside"):
-        source.inside(source.pictures(folder.episodes[0])[0].path)
-    with pytest.raises(UnusableInputError, match="outside"):
-        source.take(folder.episodes[0])
+    with pytest.raises(UnusableInputError, match=r"video_path '\.\./secret\.mp4'"):
+        open_labelled(dataset)
 
 
 def test_a_link_to_the_outside_is_refused(folder: Labelled, tmp_path: Path) -> None:
@@ -105,7 +101,7 @@ def test_a_link_to_the_outside_is_refused(folder: Labelled, tmp_path: Path) -> N
     outside = tmp_path / "elsewhere"
     path.rename(outside)
     path.symlink_to(outside)
-    with pytest.raises(UnusableInputError, match="outside"):
+    with pytest.raises(UnusableInputError, match="is a link that leads out"):
         source.take(folder.episodes[0])
 
 
@@ -115,6 +111,5 @@ def test_a_camera_named_like_a_path_is_refused(journal: Path) -> None:
     value = json.loads(header.read_text())
     value["cameras"] = {"../../../secret": next(iter(value["cameras"].values()))}
     header.write_text(json.dumps(value))
-    source = Source(open_labelled(journal))
-    with pytest.raises(UnusableInputError, match="outside"):
-        source.inside(source.pictures(folder.episodes[0])[0].path)
+    with pytest.raises(UnusableInputError, match=r"camera '\.\./\.\./\.\./secret'"):
+        open_labelled(journal)
