@@ -28,7 +28,7 @@ from gaploop.collect.take_folder import sync_file
 from gaploop.collect.video_stream import MATROSKA
 from gaploop.core import journal_format, labels
 from gaploop.core.errors import GaploopError, UnusableInputError
-from gaploop.core.files import read_json, sha256, sync_folder, write_json
+from gaploop.core.files import parse_json, read_content, read_json, sha256, sync_folder, write_json
 from gaploop.core.journal_format import TakeEnd, TakeHeader, read_header, read_stream, take_folders
 from gaploop.core.vocabulary import Outcome
 
@@ -247,10 +247,10 @@ def _mend_events(path: Path) -> list[dict[str, Any]]:
     """Cut a torn last line off and return the events."""
     if not path.exists():
         return []
-    lines, whole = path.read_bytes().split(b"\n"), []
+    lines, whole = read_content(path).split(b"\n"), []
     for line in lines[:-1]:
         try:
-            whole.append(json.loads(line))
+            whole.append(parse_json(line))
         except ValueError:
             break
     new = path.with_name(path.name + _NEW)

@@ -20,7 +20,7 @@ from gaploop.collect.recovery import held_take
 from gaploop.collect.trained_runs import TrainedRun, trained_on
 from gaploop.core import consent_store, journal_format
 from gaploop.core.consent import Consent, Place, consent_ids
-from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
 from gaploop.core.files import read_json, remove_lines, write_atomically
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout, staging
@@ -152,7 +152,7 @@ def noted_uids(register: Path, id_: str) -> frozenset[str]:
         return frozenset()
     try:
         return frozenset(str(uid) for uid in read_json(path)["uids"])
-    except (KeyError, TypeError):
+    except DAMAGE:
         raise UnusableInputError(f"{path} is no withdrawal report. Move it away.") from None
 
 

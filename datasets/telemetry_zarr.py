@@ -6,8 +6,10 @@ other channel is an array (n,). Each array has its unit in its attributes.
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -17,12 +19,33 @@ import zarr
 from zarr.codecs import ZstdCodec
 from zarr.storage import ZipStore
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import regular_file
 from gaploop.core.telemetry import JOINT_QUANTITIES, Telemetry
 from gaploop.core.types import FloatArray
 
 TIME: Final = "t_s"
 SCHEMA: Final = "gaploop.telemetry.v1"
+
+
+LARGEST_ARRAY: Final = 2 << 30
+"""An hour of 30 channels at 1 kHz is 0.9 GB [bytes]."""
+ZARR_DAMAGE: Final = (*DAMAGE, SystemError, zipfile.BadZipFile, zlib.error)
+"""What reading a damaged Zarr group may raise; Blosc's binding raises SystemError."""
+
+
+def bounded(array: Any) -> Any:
+    """Return a Zarr array whose shape, chunks and numbers are such as anybody records.
+
+    Raises:
+        ValueError: they aren't: a few bytes of metadata can ask for any amount of memory.
+    """
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{array.name} holds {array.dtype}, not numbers")
+    for shape in (array.shape, array.chunks):
+        if math.prod(shape) * array.dtype.itemsize > LARGEST_ARRAY:
+            raise ValueError(f"{array.name} is said to be of shape {shape}")
+    return array
 
 
 def telemetry_path(root: Path, uid: str) -> Path:
@@ -57,14 +80,18 @@ def read_telemetry(path: Path) -> Telemetry:
         UnusableInputError: it is missing or damaged.
     """
     try:
-        with ZipStore(path, mode="r") as store:
+        with ZipStore(regular_file(path), mode="r") as store:
             group = zarr.open_group(store, mode="r")
-            found = {name: (np.asarray(a[:]), dict(a.attrs)) for name, a in group.arrays()}
+            found = {
+                name: (np.asarray(bounded(a)[:], dtype=np.float64), dict(a.attrs))
+                for name, a in group.arrays()
+            }
             order = [str(name) for name in group.attrs["order"]]
         return _telemetry(found, order)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except ZARR_DAMAGE as error:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
         raise UnusableInputError(
-            f"{path} can't be read ({error}). Restore it from a copy, or publish the take again."
+            f"{path} can't be read ({reason}). Restore it from a copy, or publish the take again."
         ) from None
 
 
@@ -90,6 +117,9 @@ def _arrays(telemetry: Telemetry) -> dict[str, tuple[FloatArray, Mapping[str, An
 def _telemetry(found: Mapping[str, tuple[FloatArray, Any]], order: list[str]) -> Telemetry:
     columns: dict[str, FloatArray] = {}
     units: dict[str, str] = {}
+    rows = found[TIME][0].shape
+    if len(rows) != 1:
+        raise ValueError(f"{TIME} has shape {rows}")
     for key, (values, notes) in found.items():
         if key == TIME:
             continue
@@ -97,6 +127,8 @@ def _telemetry(found: Mapping[str, tuple[FloatArray, Any]], order: list[str]) ->
         joints = notes.get("joints")
         names = [f"{arm}.{j}.{quantity}" for j in joints] if joints else [key]
         for name, column in zip(names, values.T if joints else [values], strict=True):
+            if column.shape != rows:
+                raise ValueError(f"{key} has shape {values.shape}, {TIME} {rows}")
             columns[name] = np.ascontiguousarray(column)
             units[name] = str(notes.get("unit", ""))
     return Telemetry(found[TIME][0], {n: columns[n] for n in order}, {n: units[n] for n in order})

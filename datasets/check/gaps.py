@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import zipfile
 from collections import Counter, defaultdict
@@ -16,6 +15,7 @@ from gaploop.core import labels
 from gaploop.core.consent import Register, Use, consent_ids
 from gaploop.core.consent_store import load_register
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import parse_json
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.datasets import columns, layout
@@ -138,8 +138,8 @@ def _is_object(text: Any) -> bool:
     if not isinstance(text, str):
         return text is None  # reported as missing already
     try:
-        return text == "" or isinstance(json.loads(text), dict)
-    except (json.JSONDecodeError, RecursionError):
+        return text == "" or isinstance(parse_json(text), dict)
+    except ValueError:
         return False
 
 
@@ -241,7 +241,7 @@ def _check_consent(episodes: EpisodeTable, consents: Path | None, findings: Find
     for row in _rows(episodes):
         try:
             reason = _refusal(register, row)
-        except (UnusableInputError, KeyError, TypeError, ValueError) as error:
+        except DAMAGE as error:
             reason = str(error)
         if reason:
             reasons[reason].append(int(row["episode_index"]))

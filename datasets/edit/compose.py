@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core import labels
-from gaploop.core.files import read_json, write_json
+from gaploop.core.files import parse_json, read_content, read_json, write_json
 from gaploop.core.journal_format import TRUTH
 from gaploop.datasets import episodes_table, layout, staging
 from gaploop.datasets.edit.compose_episodes import write_episodes
@@ -150,9 +149,9 @@ def _write_truth(pieces: Sequence[Piece], stage: Path) -> None:
     kept: dict[str, None] = {}
     for piece in pieces:
         path = piece.info.root / TRUTH
-        for line in path.read_text().splitlines() if path.exists() else ():
-            with contextlib.suppress(json.JSONDecodeError):
-                value = json.loads(line)
+        for line in read_content(path).decode().splitlines() if path.exists() else ():
+            with contextlib.suppress(ValueError):
+                value = parse_json(line)
                 if isinstance(value, dict) and value.get("uid") in uids:
                     kept[line] = None
     if kept:

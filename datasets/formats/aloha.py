@@ -31,6 +31,7 @@ from gaploop.datasets.formats.hdf5 import (
     keep_telemetry,
     new_pictures,
     open_hdf5,
+    rows_in,
     telemetry_of,
 )
 from gaploop.datasets.formats.model import (
@@ -188,7 +189,7 @@ def _exact_episodes(files: list[Path], about: About) -> Iterator[Recording]:
     for path in files:
         carried = _carried(path, about)
         with open_hdf5(path) as file:
-            values = {name: np.asarray(file[about.keys[name]][()]) for name in about.numbers}
+            values = {name: rows_in(file[about.keys[name]]) for name in about.numbers}
             yield Recording(
                 carried.tasks[0],
                 len(values[columns.ACTION]),
@@ -251,5 +252,5 @@ def _foreign_episodes(
 
 
 def _rows(stored: Any) -> NDArray[np.float32]:
-    rows = as_float32(stored[()])
+    rows = as_float32(rows_in(stored))
     return rows.reshape(len(rows), -1)

@@ -17,7 +17,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import parse_json
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets import columns
@@ -32,6 +33,7 @@ from gaploop.datasets.formats.hdf5 import (
     new_pictures,
     next_rows,
     open_hdf5,
+    rows_in,
     telemetry_of,
 )
 from gaploop.datasets.formats.model import (
@@ -198,7 +200,7 @@ def _exact_episodes(path: Path, demos: list[str], carried: Carried) -> Iterator[
     with open_hdf5(path) as file:
         for index, name in enumerate(demos):
             demo, row = file[f"data/{name}"], carried.rows[index]
-            values = {n: np.asarray(demo[about.keys[n]][()]) for n in about.numbers}
+            values = {n: rows_in(demo[about.keys[n]]) for n in about.numbers}
             pictures = {
                 camera: Hdf5Pictures(path, f"data/{name}/{key}")
                 for camera, key in each_camera(about)
@@ -248,11 +250,11 @@ def _environment(
 ) -> tuple[float, dict[str, Any], list[str]]:
     """Return rate [Hz], what else `env_args` says, and notes about it."""
     try:
-        env = json.loads(file["data"].attrs.get("env_args", "{}"))
+        env = parse_json(file["data"].attrs.get("env_args", "{}"))
         kwargs = env.get("env_kwargs") or {}
         rate, name, kind = kwargs.get("control_freq"), str(env.get("env_name", "")), env.get("type")
         robots = kwargs.get("robots") or ""
-    except (json.JSONDecodeError, AttributeError) as error:
+    except DAMAGE as error:
         raise UnusableInputError(f"{path}: env_args is not JSON ({error}). Mend it.") from None
     notes = []
     if settings.fps is None and isinstance(rate, int | float) and rate == int(rate) > 0:
@@ -285,11 +287,11 @@ def _foreign_episodes(
             def column(key: str, demo: Any = demo, name: str = name) -> NDArray[Any]:
                 if key not in demo["obs"]:
                     raise UnusableInputError(f"{path}: data/{name}/obs has no {key}. Mend it.")
-                rows = as_float32(demo["obs"][key][()])
+                rows = as_float32(rows_in(demo["obs"][key]))
                 return rows.reshape(len(rows), -1)
 
             values = {n: np.concatenate([column(k) for k in part], 1) for n, part in parts.items()}
-            values[columns.ACTION] = as_float32(demo["actions"][()])
+            values[columns.ACTION] = as_float32(rows_in(demo["actions"]))
             pictures = {
                 camera: Hdf5Pictures(path, f"data/{name}/{key}", swap)
                 for camera, key in each_camera(about)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.core.files import read_json
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.schema import check_keys, mapping, number
@@ -89,7 +89,7 @@ def _calibrated(path: Path) -> dict[str, tuple[float, float]]:
     for name, entry in mapping(read_json(path), str(path), "motor: calibration").items():
         try:
             half = (float(entry["range_max"]) - float(entry["range_min"])) / 2.0
-        except (KeyError, TypeError, ValueError):
+        except DAMAGE:
             raise UnusableInputError(
                 f"{path}: motor {name} has no range_min and range_max. Name a calibration file "
                 "that lerobot-calibrate wrote."

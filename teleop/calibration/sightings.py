@@ -24,7 +24,7 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder
+from gaploop.core.files import existing_folder, parse_json, read_text
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.types import FloatArray, Image
 from gaploop.teleop.calibration.board import Board, BoardView, find_board
@@ -211,12 +211,12 @@ def _from_texts(texts: Mapping[str, str], where: str) -> Mapping[str, Any]:
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
+            row = parse_json(line)
+        except ValueError as error:
             raise UnusableInputError(f"{path}:{number} isn't JSON ({error}). Mend it.") from None
         if not isinstance(row, dict):
             raise UnusableInputError(f"{path}:{number} must be an object with 'image'.")
