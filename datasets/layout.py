@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -166,8 +167,10 @@ def read_info(root: Path) -> DatasetInfo:
             video_path=_template(value.get("video_path"), VIDEO_PATH),
         )
     except DAMAGE as error:
+        reason = str(error) if type(error) is ValueError else repr(error)
         raise UnusableInputError(
-            f"{where} is not a dataset description ({error!r}). Restore it from a copy."
+            f"{where} is not a dataset description ({reason}). Restore it from a copy, or make it "
+            f"anew: gaploop repair {shlex.quote(str(root))}"
         ) from None
 
 

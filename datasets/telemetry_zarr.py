@@ -6,11 +6,12 @@ other channel is an array (n,). Each array has its unit in its attributes.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,15 +80,32 @@ def read_telemetry(path: Path) -> Telemetry:
     Raises:
         UnusableInputError: it is missing or damaged.
     """
+    with _opened(path) as group:
+        found = {
+            name: (np.asarray(bounded(a)[:], dtype=np.float64), dict(a.attrs))
+            for name, a in group.arrays()
+        }
+        return _telemetry(found, [str(name) for name in group.attrs["order"]])
+
+
+def telemetry_rows(path: Path) -> int:
+    """Return how many rows a record is said to have, without reading them.
+
+    Raises:
+        UnusableInputError: it is missing or no record.
+    """
+    with _opened(path) as group:
+        arrays = dict(group.arrays())
+        if not isinstance(group.attrs["order"], list):
+            raise TypeError("its columns have no order")
+        return int(arrays[TIME].shape[0])
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with ZipStore(regular_file(path), mode="r") as store:
-            group = zarr.open_group(store, mode="r")
-            found = {
-                name: (np.asarray(bounded(a)[:], dtype=np.float64), dict(a.attrs))
-                for name, a in group.arrays()
-            }
-            order = [str(name) for name in group.attrs["order"]]
-        return _telemetry(found, order)
+            yield zarr.open_group(store, mode="r")
     except ZARR_DAMAGE as error:
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         raise UnusableInputError(

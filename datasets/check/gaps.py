@@ -24,6 +24,7 @@ from gaploop.datasets.check.findings import DAMAGE, Findings, numbers
 from gaploop.datasets.check.scan import Scan
 from gaploop.datasets.episodes_table import apply_labels
 from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_rows
 
 TELEMETRY_BYTES: Final = 512 * 1024**2
 """Telemetry archives are read whole up to this size in all; beyond it, their directories only."""
@@ -280,6 +281,14 @@ def _check_telemetry(info: DatasetInfo, episodes: EpisodeTable, findings: Findin
             continue
         if bad is not None:
             findings.error("bad_telemetry", name, f"{bad} in it is damaged.", restore)
+            continue
+        try:
+            rows = len(read_telemetry(path)) if whole else telemetry_rows(path)
+        except UnusableInputError as error:
+            findings.error("bad_telemetry", name, f"It can't be used: {error}", restore)
+            continue
+        if not rows:
+            findings.error("bad_telemetry", name, "It holds no rows.", restore)
         elif path.name.removesuffix(".zarr.zip") not in known:
             text = "It belongs to no episode."
             findings.warn("orphan_telemetry", name, text, "It may be deleted.")

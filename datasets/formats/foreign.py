@@ -33,6 +33,13 @@ def unpacked(content: bytes) -> Image | None:
     return None if picture is None else np.asarray(picture, dtype=np.uint8)
 
 
+def not_finite_row(values: NDArray[Any]) -> int | None:
+    """Return the first row with NaN or infinity, None where there is none; shape (n, …)."""
+    if not np.issubdtype(values.dtype, np.floating) or np.isfinite(values).all():
+        return None
+    return int((~np.isfinite(values.reshape(len(values), -1)).all(axis=1)).argmax())
+
+
 def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
     """Return numbers as LeRobot keeps them."""
     return np.ascontiguousarray(values, dtype=np.float32)

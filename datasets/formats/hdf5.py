@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
+import io
 import json
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import h5py
 import numpy as np
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json, regular_file
+from gaploop.core.take import Images
 from gaploop.core.types import Image
 from gaploop.datasets.formats.carried import NAME, Carried, read_carried
 from gaploop.datasets.formats.foreign import LARGEST_PICTURE, unpacked
@@ -45,6 +49,113 @@ def open_hdf5(path: Path) -> Iterator[Any]:
         raise UnusableInputError(
             f"{path} can't be read as HDF5 ({reason}). Restore it from a copy."
         ) from None
+
+
+class _Kept(io.RawIOBase):
+    """A file to HDF5, also once the disk is full.
+
+    HDF5 keeps what it couldn't write and tries again whenever an object is closed; where that
+    fails, it ends the process with a segmentation fault. So from the first failure on what it
+    writes is kept here, for it to read again, and the failure is told to whoever asks.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._at = file, 0
+        self._lost: list[tuple[int, bytes]] = []
+        self.error: OSError | None = None
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Move to a place; also past the end."""
+        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._end()}[whence]
+        self._at = begin + offset
+        return self._at
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._at
+
+    def _end(self) -> int:
+        held = os.fstat(self._file.fileno()).st_size
+        return max([held, *(at + len(data) for at, data in self._lost)])
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Read what was written, in the file or not; nothing is zeros."""
+        view = memoryview(buffer).cast("B")
+        view[:] = bytes(len(view))
+        held = os.pread(self._file.fileno(), len(view), self._at)
+        view[: len(held)] = held
+        for at, data in self._lost:
+            first, last = max(at, self._at), min(at + len(data), self._at + len(view))
+            if first < last:
+                view[first - self._at : last - self._at] = data[first - at : last - at]
+        self._at += len(view)
+        return len(view)
+
+    def write(self, data: Any, /) -> int:
+        """Write all of `data`, or keep it."""
+        content = bytes(data)
+        try:
+            if self.error is None and os.pwrite(self._file.fileno(), content, self._at) == len(
+                content
+            ):
+                self._at += len(content)
+                return len(content)
+            self.error = self.error or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self.error = error
+        self._lost.append((self._at, content))
+        self._at += len(content)
+        return len(content)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """Set the file's size, unless it is lost anyway."""
+        size = self._at if size is None else size
+        try:
+            if self.error is None:
+                os.ftruncate(self._file.fileno(), size)
+        except OSError as error:
+            self.error = error
+        return size
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def writable(self) -> bool:
+        """Say that it can be written."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say that one can move in it."""
+        return True
+
+
+type Written = Callable[[], None]
+"""Raises OSError where what was written isn't on the disk; asked after each larger part."""
+
+
+@contextlib.contextmanager
+def new_hdf5(path: Path, **options: Any) -> Iterator[tuple[Any, Written]]:
+    """Write a new HDF5 file.
+
+    Args:
+        path: the file.
+        options: h5py's.
+
+    Raises:
+        OSError: it can't be written, such as for want of room.
+    """
+    with path.open("xb+", buffering=0) as stream:
+        kept = _Kept(stream)
+
+        def written() -> None:
+            if kept.error is not None:
+                raise kept.error
+
+        with h5py.File(kept, "w", **options) as file:
+            yield file, written
+            file.flush()
+            written()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -125,6 +236,13 @@ def new_pictures(group: Any, name: str, frames: int, size: tuple[int, int]) -> A
     """Return a new data set of raw pictures, one picture a chunk, as ALOHA's recorder makes it."""
     shape = (frames, *size, 3)
     return group.create_dataset(name, shape, dtype="uint8", chunks=(1, *size, 3))
+
+
+def store_pictures(stored: Any, images: Images, written: Written) -> None:
+    """Write an episode's pictures into a data set of `new_pictures`, one after another."""
+    for k, picture in enumerate(images()):
+        stored[k] = picture
+        written()
 
 
 def next_rows(stored: Any) -> Any:

@@ -27,13 +27,16 @@ from gaploop.datasets.formats.carried import Carried, carry
 from gaploop.datasets.formats.foreign import as_float32, chosen_key, named, taken
 from gaploop.datasets.formats.hdf5 import (
     Hdf5Pictures,
+    Written,
     carried_in,
     keep_carried,
     keep_telemetry,
+    new_hdf5,
     new_pictures,
     next_rows,
     open_hdf5,
     rows_in,
+    store_pictures,
     telemetry_of,
 )
 from gaploop.datasets.formats.model import (
@@ -74,7 +77,7 @@ def write_robomimic(out: Outgoing, path: Path, advance: Advance) -> None:
     }
     keys |= {n: f"lerobot/{n}" for n in out.about.features if n not in keys}
     low, high = _range(out)
-    with h5py.File(path, "w") as file:
+    with new_hdf5(path) as (file, written):
         keep_carried(file, carry(out, keys))
         data = file.create_group("data")
         data.attrs["total"] = out.total_frames
@@ -82,7 +85,7 @@ def write_robomimic(out: Outgoing, path: Path, advance: Advance) -> None:
         data.attrs["action_min"], data.attrs["action_max"] = low, high
         for index, episode in enumerate(out.episodes()):
             demo = data.create_group(f"demo_{index}")
-            _write_demo(demo, out.about, episode, keys, low, high)
+            _write_demo(demo, out.about, episode, keys, low, high, written)
             keep_telemetry(file, episode)
             advance()
         for name, demos in _masks(out).items():
@@ -120,6 +123,7 @@ def _write_demo(
     keys: Mapping[str, str],
     low: FloatArray,
     high: FloatArray,
+    written: Written,
 ) -> None:
     n = episode.length
     demo.attrs["num_samples"] = n
@@ -133,11 +137,11 @@ def _write_demo(
     demo.create_group("obs")
     for name, values in episode.columns.items():
         demo[keys[name]] = values
+    written()
     for camera, images in episode.pictures.items():
         key = keys[picture_feature(about, camera)]
         stored = new_pictures(demo, key, n, about.size(camera))
-        for k, picture in enumerate(images()):
-            stored[k] = picture
+        store_pictures(stored, images, written)
     for name, stored in demo["obs"].items():
         demo.create_virtual_dataset(f"next_obs/{name}", next_rows(stored))
 

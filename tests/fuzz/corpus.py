@@ -257,7 +257,7 @@ controls: {takes: 1, clear_s: 0.1}
 """,
     "mixture.yaml": """sources:
   real: [../set]
-  sim: {roots: ../set, select: all, where: outcome=success}
+  sim: {roots: ../set, select: all, where: outcome==success}
 shares: {real: 0.5, sim: 0.5}
 weights: {operator: {ana: 2.0}}
 seed: 1
@@ -265,7 +265,6 @@ seed: 1
     "spec.yaml": """joints: {shoulder_pan: {name: pan, sign: -1, offset: 3}, gripper: jaw}
 units: {from: deg, to: rad}
 suffix: true
-order: {action: [a, b]}
 fps: {to: 25, rule: hold}
 cameras: {wrist: {name: hand, crop: [0, 0, 16, 16], resize: [8, 8]}, overhead: null}
 drop: [gap.sent]

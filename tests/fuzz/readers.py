@@ -324,7 +324,11 @@ COMMANDS = (
         changes=True,
     ),
     Reader(
-        "merge", "set", command("merge", "{}", str("{}"), "--output_dir=OUT"), EVERY, changes=True
+        "merge",
+        "set",
+        command("merge", "{}", "CORPUS/set", "--duplicates=first", "--output_dir=OUT"),
+        EVERY,
+        changes=True,
     ),
     Reader(
         "retag",
