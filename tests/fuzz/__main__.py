@@ -270,9 +270,11 @@ class _Watch:
             return
         name = os.path.normpath(os.path.join(os.getcwd(), os.fsdecode(path)))
         writes = event != "open" or bool(int(arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR))
-        if f"/{OUTSIDE}/" in name or f"/{OUTSIDE}" == name[-len(OUTSIDE) - 1 :]:
-            self.seen = f"{event} outside: {name}"
-        elif writes and not name.startswith((self._box, "/dev/")):
+        if (
+            f"/{OUTSIDE}/" in name
+            or f"/{OUTSIDE}" == name[-len(OUTSIDE) - 1 :]
+            or (writes and not name.startswith((self._box, "/dev/")))
+        ):
             self.seen = f"{event} outside: {name}"
 
 

@@ -1,5 +1,6 @@
 """Sound files of every kind that gaploop reads, small: what the fuzzer starts from."""
 
+# ruff: noqa: E501  # files of one line
 from __future__ import annotations
 
 import base64
@@ -176,7 +177,7 @@ def _texts(folder: Path) -> None:
     ]
     (folder / "outcomes.csv").write_text("policy,success,safety,task,pair\n" + "\n".join(rows))
     motor = {"id": 1, "drive_mode": 0, "homing_offset": 12, "range_min": 100, "range_max": 4000}
-    write_json(folder / "motors.json", {name: motor for name in JOINTS})
+    write_json(folder / "motors.json", dict.fromkeys(JOINTS, motor))
     write_json(folder / "score.json", _score())
     write_json(folder / "diagnosis.json", _diagnosis())
     write_json(folder / "evaluation.json", _evaluation())

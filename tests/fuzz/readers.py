@@ -13,7 +13,6 @@ from typing import Any
 
 from gaploop.core.errors import UnusableInputError
 
-
 CORPUS = Path()
 """Where the sound files are; set by whoever runs a reader."""
 
@@ -385,7 +384,7 @@ COMMANDS = (
     Reader(
         "harmonise",
         "set",
-        command("harmonise", "{}", f"--spec=CORPUS/files/spec.yaml", "--dry_run"),
+        command("harmonise", "{}", "--spec=CORPUS/files/spec.yaml", "--dry_run"),
         EVERY,
     ),
     Reader("diagnose", "set", command("diagnose", "{}", "--output_dir=OUT"), EVERY, changes=True),
