@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import shlex
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +19,8 @@ from gaploop.core.files import existing_folder, read_json, regular_file
 from gaploop.core.take import TakeInfo, frames_per_second
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns
+
+log = logging.getLogger(__name__)
 
 INFO: Final = "meta/info.json"
 STATS: Final = "meta/stats.json"
@@ -209,6 +213,30 @@ def read_parquet(path: Path, names: list[str] | None = None, filters: Any = None
         reason = " ".join(str(error).split())[:160]
         raise UnusableInputError(
             f"{path} can't be read ({reason}). Restore it from a copy; check with: gaploop check."
+        ) from None
+
+
+@contextlib.contextmanager
+def sound(*roots: Path) -> Iterator[None]:
+    """Name the datasets where computing with what was read from them fails.
+
+    Readers refuse what they can't read; this is for what each of them takes and only fails
+    together, such as statistics of unequal width. Not for what can't be written.
+
+    Raises:
+        UnusableInputError: that is so, with the command that says more.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except (pa.ArrowException, *DAMAGE) as error:
+        log.debug("Reading %s failed.", roots, exc_info=True)
+        named = " or ".join(map(str, roots))
+        checks = " and ".join(f"gaploop check {shlex.quote(str(root))}" for root in roots)
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise UnusableInputError(
+            f"{named} is damaged ({reason}). Find out more with: {checks}"
         ) from None
 
 

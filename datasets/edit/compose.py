@@ -51,19 +51,20 @@ def compose(
         UnusableInputError: a source is damaged, or a video can't be cut.
     """
     stage.mkdir(parents=True)
-    placed = write_rows(pieces, stage, on_episode)
-    hook("rows written")
-    done = write_videos(pieces, stage, rules)
-    hook("videos written")
-    write_episodes(pieces, stage, placed, done.rows)
-    _write_tasks(stage, placed)
-    _write_info(pieces, stage, placed)
-    _copy_telemetry(pieces, stage, rules.link)
-    _copy_rest(pieces, stage, hidden=rules.link)
-    _write_labels(pieces, stage)
-    _write_truth(pieces, stage)
-    if any(piece.tagged for piece in pieces):
-        episodes_table.materialise(stage, {})
+    with layout.sound(*(piece.info.root for piece in pieces)):
+        placed = write_rows(pieces, stage, on_episode)
+        hook("rows written")
+        done = write_videos(pieces, stage, rules)
+        hook("videos written")
+        write_episodes(pieces, stage, placed, done.rows)
+        _write_tasks(stage, placed)
+        _write_info(pieces, stage, placed)
+        _copy_telemetry(pieces, stage, rules.link)
+        _copy_rest(pieces, stage, hidden=rules.link)
+        _write_labels(pieces, stage)
+        _write_truth(pieces, stage)
+        if any(piece.tagged for piece in pieces):
+            episodes_table.materialise(stage, {})
     return done
 
 

@@ -292,5 +292,7 @@ class Hdf5Pictures:
 
     def size(self) -> tuple[int, int]:
         """Return height and width [pixels], from the first picture."""
-        height, width, _ = next(self()).shape
-        return int(height), int(width)
+        first = next(self(), None)
+        if first is None or first.ndim != 3:
+            raise UnusableInputError(f"{self.path}: {self.name} holds no picture. Mend it.")
+        return int(first.shape[0]), int(first.shape[1])

@@ -76,8 +76,10 @@ def read_mcap(path: Path, settings: ImportSettings) -> Incoming:
         feature: number_feature(_names(part, streams)) for feature, part in parts.items()
     }
     for feature, topic in cameras.items():
-        shape = next(decoded(bags[0], topics[topic]))[1].shape
-        features[feature] = picture_spec(*shape[:2])
+        first = next(decoded(bags[0], topics[topic]), None)
+        if first is None:
+            raise UnusableInputError(f"{bags[0][0]}: {topic} holds no picture. Leave it out.")
+        features[feature] = picture_spec(*first[1].shape[:2])
     about = About(fps, settings.robot_type or "ros2", with_gap_features(features), cameras)
     reader = _Reader(about, parts, topics, settings, units)
     return Incoming(about, len(bags), lambda: reader.episodes(bags), notes=tuple(notes))

@@ -268,13 +268,13 @@ class _Watch:
         path = arguments[0]
         if not isinstance(path, str | bytes | os.PathLike):
             return
-        name = os.path.normpath(os.path.join(os.getcwd(), os.fsdecode(path)))
+        from_ = os.getcwd()
+        if event in ("os.remove", "os.rmdir", "os.mkdir") and arguments[-1] not in (-1, None):
+            from_ = os.path.realpath(f"/proc/self/fd/{arguments[-1]}")  # as shutil.rmtree does
+        name = os.path.normpath(os.path.join(from_, os.fsdecode(path)))
         writes = event != "open" or bool(int(arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR))
-        if (
-            f"/{OUTSIDE}/" in name
-            or f"/{OUTSIDE}" == name[-len(OUTSIDE) - 1 :]
-            or (writes and not name.startswith((self._box, "/dev/")))
-        ):
+        strays = writes and not name.startswith((self._box, "/dev/"))
+        if strays or f"/{OUTSIDE}/" in f"{name}/":
             self.seen = f"{event} outside: {name}"
 
 

@@ -354,9 +354,7 @@ def _hdf5(path: Path, rng: Random) -> None:
                 rows.flat[rng.randrange(rows.size)] = rng.choice(FLOATS)
                 old[...] = rows
             case _:
-                holder = (
-                    file[name] if file[name].attrs else file["data"] if "data" in file else file
-                )
+                holder = file[name] if file[name].attrs else file.get("data", file)
                 key = rng.choice(list(holder.attrs) or ["sim"])
                 holder.attrs[key] = rng.choice(
                     (0, -1, "x", "{", "[" * DEEP, "null", b"\xff", [1, 2])

@@ -302,7 +302,11 @@ FOLDERS = (
     Reader("aloha-foreign", "foreign/aloha", _imported("aloha"), ("*.hdf5",)),
     Reader("robomimic", "robomimic.hdf5", _imported("robomimic")),
     Reader("robosuite", "foreign/low_dim.hdf5", _imported("robomimic")),
-    Reader("mcap", "foreign/run.mcap", _imported("mcap", keys={"action": ("/leader",)})),
+    Reader(
+        "mcap",
+        "foreign/run.mcap",
+        _imported("mcap", keys={"action": ("/leader",), "observation.state": ("/joint_states",)}),
+    ),
 )
 COMMANDS = (
     Reader("check", "set", command("check", "{}"), EVERY),
