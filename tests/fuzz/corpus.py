@@ -260,7 +260,7 @@ controls: {takes: 1, clear_s: 0.1}
   real: [../set]
   sim: {roots: ../set, select: all, where: outcome==success}
 shares: {real: 0.5, sim: 0.5}
-weights: {operator: {ana: 2.0}}
+weights: {outcome: {success: 2.0}}
 seed: 1
 """,
     "spec.yaml": """joints: {shoulder_pan: {name: pan, sign: -1, offset: 3}, gripper: jaw}

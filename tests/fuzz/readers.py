@@ -284,6 +284,7 @@ FILES = (
     Reader("motors", "files/motors.json", _motors),
     Reader("trace", "files/trace.csv", _trace),
 )
+TOPICS = {"action": ("/leader",), "observation.state": ("/joint_states",)}
 FOLDERS = (
     Reader("info", "set", _loaded("datasets.layout", "read_info"), ("meta/info.json",)),
     Reader("episodes", "set", _takes, ("meta/episodes/**/*.parquet",)),
@@ -305,7 +306,7 @@ FOLDERS = (
     Reader(
         "mcap",
         "foreign/run.mcap",
-        _imported("mcap", keys={"action": ("/leader",), "observation.state": ("/joint_states",)}),
+        _imported("mcap", keys=TOPICS),
     ),
 )
 COMMANDS = (
