@@ -12,6 +12,7 @@ picture: `image`, and either the joint positions by name [rad] or the tool's pos
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -187,10 +188,14 @@ def _parts(name: str) -> list[str]:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    with path.open(newline="") as stream:
-        for number, row in enumerate(csv.DictReader(stream), start=2):
-            texts = {(k or "").strip(): (v or "").strip() for k, v in row.items()}
+    rows = csv.DictReader(io.StringIO(read_text(path), newline=""))
+    try:
+        for number, row in enumerate(rows, start=2):
+            cells = {k: v for k, v in row.items() if k is not None}  # None: more than columns
+            texts = {k.strip(): (v or "").strip() for k, v in cells.items()}
             yield number, _from_texts(texts, f"{path}:{number}")
+    except csv.Error as error:
+        raise UnusableInputError(f"{path} is no CSV file ({error}). Save it as such.") from None
 
 
 def _from_texts(texts: Mapping[str, str], where: str) -> Mapping[str, Any]:

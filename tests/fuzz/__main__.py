@@ -6,6 +6,9 @@ seed, the reader's name and its number, so that a finding can be replayed:
 
     python -m fuzz                                  # 10,000 mutations of each reader
     python -m fuzz --reader=info --first=4711 --mutations=1
+
+With --folder=DIR it goes on where it stopped; `--short` is what `make test` runs: the readers of
+files, all in one process.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from typing import Any
 
 from fuzz import readers
 from fuzz.mutations import OUTSIDE, mutate
-from fuzz.readers import READERS, Reader
+from fuzz.readers import READERS, SHORT, Reader
 
 MEMORY = 4 << 30
 """How much a reader's process may take more than it had [bytes]."""
@@ -43,7 +46,7 @@ WAIT_S = 240.0
 def main() -> int:
     asked = _asked()
     if asked.child:
-        return _child(READERS[asked.child], asked)
+        return _child([READERS[name] for name in asked.child.split(",")], asked)
     folder = asked.folder or Path(tempfile.mkdtemp(prefix="gaploop_fuzz_"))
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "corpus").exists():
@@ -52,10 +55,10 @@ def main() -> int:
         shutil.rmtree(folder / "making", ignore_errors=True)
         (folder / "making").mkdir()
         make(folder / "making").rename(folder / "corpus")
-    names = asked.reader or list(READERS)
+    names = asked.reader or list(SHORT if asked.short else READERS)
     print(f"seed {asked.seed}, {asked.mutations} mutations of {len(names)} readers, in {folder}")
-    found = 0
-    for name in names:
+    found = _at_once(folder, asked) if asked.short else 0
+    for name in () if asked.short else names:
         found += _reader(name, folder, asked)
     if not asked.folder:
         shutil.rmtree(folder)
@@ -69,6 +72,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="number of the first")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--reader", action="append", choices=list(READERS), help="only these")
+    parser.add_argument("--short", action="store_true", help="readers of files, in one process")
     parser.add_argument("--folder", type=Path, help="where the corpus and the progress are kept")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -102,10 +106,21 @@ def _reader(name: str, folder: Path, asked: argparse.Namespace) -> int:
     return len(done["findings"])
 
 
+def _at_once(folder: Path, asked: argparse.Namespace) -> int:
+    """Run the readers of files in one process; return how many findings."""
+    found = 0
+    words = [f"--first={asked.first}", f"--mutations={asked.mutations}"]
+    for line in _lines(",".join(SHORT), folder, asked.seed, words):
+        if line["is"] == "finding":
+            found += 1
+            print(f"  {line.get('reader', 'last')} {line['n']}: {line['says']}", flush=True)
+    return found
+
+
 def _lines(name: str, folder: Path, seed: int, words: list[str]) -> Iterator[dict[str, Any]]:
     """Yield what a child says about each mutation, and what its end says about the last one."""
     command = [sys.executable, "-m", "fuzz", f"--child={name}", f"--seed={seed}", *words]
-    box = folder / f"box-{name}"
+    box = folder / f"box-{name.partition(',')[0]}"
     shutil.rmtree(box, ignore_errors=True)
     box.mkdir()
     known = {
@@ -116,7 +131,7 @@ def _lines(name: str, folder: Path, seed: int, words: list[str]) -> Iterator[dic
     child = subprocess.Popen(
         [*command, f"--folder={folder}"],
         stdout=subprocess.PIPE,
-        stderr=(folder / f"{name}.log").open("ab"),
+        stderr=(folder / f"{name.partition(',')[0]}.log").open("ab"),
         cwd=Path(__file__).parent.parent,
         env={**os.environ, **known},
     )
@@ -149,45 +164,42 @@ def _lines(name: str, folder: Path, seed: int, words: list[str]) -> Iterator[dic
 # --- the child ---------------------------------------------------------------------------------
 
 
-def _child(reader: Reader, asked: argparse.Namespace) -> int:
+def _child(chosen: list[Reader], asked: argparse.Namespace) -> int:
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a reader prints
     readers.CORPUS = asked.folder / "corpus"
     box = Path(os.environ["TMPDIR"])
-    seed, work = readers.CORPUS / reader.seed, box / "work"
-    _fresh(seed, work)
     _quiet()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with_warmth(reader, work / seed.name)
-    _fresh(seed, work)
+    for reader in chosen:  # what it imports is no growth, and it has to read what is sound
+        _fresh(readers.CORPUS / reader.seed, box / "work")
+        reader.read(box / "work" / Path(reader.seed).name)
     watch = _Watch(box)
     sys.addaudithook(watch)
     resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MEMORY, resource.RLIM_INFINITY))
     print("{}", file=said, flush=True)
     usual = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for n in range(asked.first, asked.first + asked.mutations):
-        rng = Random(f"{asked.seed} {reader.name} {n}")
-        watch.seen = ""
-        restore = _mutated(reader, seed, work, rng)
-        watch.on = True
-        line = _read(reader, work / seed.name)
-        watch.on = False
-        restore()
-        line["n"] = n
-        if watch.seen:
-            line |= {"is": "finding", "says": watch.seen}
-        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - usual) << 10
-        if grown > MORE and line["is"] != "finding":
-            line |= {"is": "finding", "says": f"{grown >> 20} MiB of memory more"}
-        print(json.dumps(line), file=said, flush=True)
-        if grown > MORE:
-            return 100  # a new process: the mark doesn't go back
+    for reader in chosen:
+        seed, work = readers.CORPUS / reader.seed, box / "work"
+        _fresh(seed, work)
+        for n in range(asked.first, asked.first + asked.mutations):
+            rng = Random(f"{asked.seed} {reader.name} {n}")
+            watch.seen = ""
+            restore = _mutated(reader, seed, work, rng)
+            watch.on = True
+            line = _read(reader, work / seed.name)
+            watch.on = False
+            restore()
+            if watch.seen:
+                line = {"is": "finding", "says": watch.seen}
+            grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - usual) << 10
+            if grown > MORE and line["is"] != "finding":
+                line = {"is": "finding", "says": f"{grown >> 20} MiB of memory more"}
+            line |= {"reader": reader.name, "n": n}
+            print(json.dumps(line), file=said, flush=True)
+            if grown > MORE:
+                return 100  # a new process: the mark doesn't go back
     return 0
-
-
-def with_warmth(reader: Reader, path: Path) -> None:
-    """Read it once as it is: what it imports is no growth, and it has to be readable."""
-    reader.read(path)
 
 
 def _fresh(seed: Path, work: Path) -> None:

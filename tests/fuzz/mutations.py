@@ -314,7 +314,7 @@ def _zip(path: Path, rng: Random) -> None:
             held[name] = _entry(name, held[name], rng)
     with zipfile.ZipFile(path, "w") as archive:
         for entry, content in held.items():
-            archive.writestr(entry, content)
+            archive.writestr(zipfile.ZipInfo(entry), content)  # without the time of day
 
 
 def _entry(name: str, content: bytes, rng: Random) -> bytes:

@@ -406,4 +406,6 @@ COMMANDS = (
         changes=True,
     ),
 )
+SHORT = [reader.name for reader in (*FILES, *FOLDERS) if not reader.changes]
+"""What `make test` runs."""
 READERS = {reader.name: reader for reader in (*FILES, *FOLDERS, *COMMANDS)}
