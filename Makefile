@@ -14,13 +14,14 @@ ifneq ($(shell uname -s),Darwin)
 export MUJOCO_GL ?= egl
 endif
 
-.PHONY: help setup machine demo test test-all lint types format clean distclean
+.PHONY: help setup machine demo test test-all fuzz lint types format clean distclean
 
 help:
 	@echo "make setup     .venv with everything (about 3 minutes, 6.5 GB)"
 	@echo "make demo      the whole loop on the embedded cell; report in outputs/demo"
 	@echo "make test      lint, types and tests"
 	@echo "make test-all  the slow tests too"
+	@echo "make fuzz      10,000 mutated files for each reader (hours); goes on where it stopped"
 	@echo "make lint | types | format | clean | distclean"
 
 setup: $(STAMP) machine
@@ -48,6 +49,11 @@ test: lint types
 
 test-all: lint types
 	$(PYTEST) $(TWO) -m "slow or not slow"
+
+# MUTATIONS=100 for fewer; what it found is replayed with the words it prints.
+MUTATIONS ?= 10000
+fuzz: setup
+	cd tests && ../$(BIN)/python -m fuzz --mutations=$(MUTATIONS) --folder=../outputs/fuzz
 
 lint: setup
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gaploop.collect.speed_ramp import SUCCESSES, SpeedRamp
 from gaploop.core.clock import utc_ns
-from gaploop.core.errors import GaploopError
+from gaploop.core.errors import DAMAGE, GaploopError
 from gaploop.core.files import read_json, writable_folder, write_json
 from gaploop.core.vocabulary import Domain
 from gaploop.teleop.preflight.item import By, Item, Result
@@ -71,7 +71,7 @@ def missing(journal: Path, checked: Checked) -> str:
     try:
         said = read_json(journal / FILE) if (journal / FILE).exists() else {}
         age_h = _age_h(str(said["at"])) if said else math.inf
-    except (GaploopError, KeyError, TypeError, ValueError):
+    except (GaploopError, *DAMAGE):
         return f"{journal / FILE} can't be read"
     if not said:
         return "this arm and policy were never checked together"

@@ -26,7 +26,15 @@ import pyarrow as pa
 from gaploop.collect.video_stream import MATROSKA
 from gaploop.core import journal_format, labels, platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError
-from gaploop.core.files import read_json, sha256, sync_file, sync_folder, write_json
+from gaploop.core.files import (
+    parse_json,
+    read_content,
+    read_json,
+    sha256,
+    sync_file,
+    sync_folder,
+    write_json,
+)
 from gaploop.core.journal_format import (
     TakeEnd,
     TakeHeader,
@@ -253,10 +261,10 @@ def _mend_events(path: Path) -> list[dict[str, Any]]:
     """Cut a torn last line off and return the events."""
     if not path.exists():
         return []
-    lines, whole = path.read_bytes().split(b"\n"), []
+    lines, whole = read_content(path).split(b"\n"), []
     for line in lines[:-1]:
         try:
-            whole.append(json.loads(line))
+            whole.append(parse_json(line))
         except ValueError:
             break
     new = path.with_name(path.name + _NEW)

@@ -21,7 +21,7 @@ from gaploop.collect.recovery import held_take
 from gaploop.collect.runs_of_takes import Run, clear_pages, runs_of
 from gaploop.core import consent_store, journal_format
 from gaploop.core.consent import Consent, Place, consent_ids
-from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
 from gaploop.core.files import read_json, remove_lines, write_atomically
 from gaploop.core.paths import inside, is_plain_name
 from gaploop.core.take import TakeInfo
@@ -234,7 +234,7 @@ def _noted(register: Path, id_: str, key: str) -> frozenset[str]:
         return frozenset(
             str(name) for name in (value[key] if key == "uids" else value.get(key, ()))
         )
-    except (AttributeError, KeyError, TypeError):
+    except DAMAGE:
         raise UnusableInputError(f"{path} is no withdrawal report. Move it away.") from None
 
 

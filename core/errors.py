@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
 
 
 class GaploopError(Exception):
@@ -18,6 +19,22 @@ class UnusableInputError(GaploopError):
 
 class UnknownChoiceError(UnusableInputError):
     """A name that isn't among the valid ones."""
+
+
+DAMAGE: Final = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    RuntimeError,
+    MemoryError,
+    EOFError,
+)
+"""What looking into a file that somebody else wrote may raise, in parsers and our own conversions.
+
+A reader turns it into UnusableInputError with the file and the place; it is caught nowhere else."""
 
 
 class DeviceError(GaploopError):

@@ -14,10 +14,17 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 from gaploop.core import platform_calls
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
+
+LARGEST_TEXT: Final = 256 << 20
+"""A million labels are 200 MiB [bytes]."""
+DEEPEST: Final = 64
+"""Nesting of JSON and YAML; a policy's configuration, the deepest there is, has about ten."""
+MOST_DIGITS: Final = 40
+"""Digits of a whole number; 64 bits have 20."""
 
 
 def write_atomically(path: Path, content: bytes | str, mode: int | None = None) -> None:
@@ -57,20 +64,96 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=1, allow_nan=False, default=str) + "\n")
 
 
+def regular_file(path: Path) -> Path:
+    """Return `path` unless it is something else than a file, such as a pipe that nobody fills.
+
+    Raises:
+        UnusableInputError: it is missing or no regular file.
+    """
+    try:
+        kind = path.stat().st_mode
+    except FileNotFoundError:
+        raise UnusableInputError(f"{path} not found. Check the path.") from None
+    if not stat.S_ISREG(kind):
+        what = "a folder" if stat.S_ISDIR(kind) else "a pipe, socket or device"
+        raise UnusableInputError(f"{path} is {what}, not a file. Put the file in its place.")
+    return path
+
+
+def read_content(path: Path, limit: int = LARGEST_TEXT) -> bytes:
+    """Read a file that somebody else wrote, up to a size that nothing sound has.
+
+    Raises:
+        UnusableInputError: it is missing, no regular file, or larger than `limit` bytes.
+    """
+    size = regular_file(path).stat().st_size
+    if size > limit:
+        raise UnusableInputError(
+            f"{path} is larger than {limit >> 20} MiB ({size >> 20} MiB). Check that it is the "
+            "right file."
+        )
+    return path.read_bytes()
+
+
+def read_text(path: Path) -> str:
+    """Read a text file that somebody else wrote, UTF-8 with or without a mark at its begin.
+
+    Raises:
+        UnusableInputError: as `read_content`, or it is no text.
+    """
+    try:
+        return read_content(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UnusableInputError(f"{path} is not UTF-8 text ({error}). Save it as such.") from None
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        UnusableInputError: the file is missing or isn't JSON.
+        UnusableInputError: the file is missing or isn't JSON, or is nested deeper, or holds longer
+            whole numbers, than anything sound.
     """
     try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        raise UnusableInputError(f"{path} not found. Check the path.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return parse_json(read_content(path))
+    except ValueError as error:
         raise UnusableInputError(
             f"{path} is not JSON ({error}). Restore it or write it anew."
         ) from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON that somebody else wrote.
+
+    Raises:
+        ValueError: it isn't JSON, is nested deeper than `DEEPEST`, holds a whole number of more
+            than `MOST_DIGITS` digits, or half a character: every later look at such a value could
+            fail in its own way.
+    """
+    text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+    try:
+        value = json.loads(text, parse_int=_whole)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if "\\ud" in text.lower():  # half of a surrogate pair can't be printed or written
+        json.dumps(value, ensure_ascii=False).encode()
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(DEEPEST):
+        if not level:
+            return value
+        level = [
+            entry
+            for node in level
+            for entry in (node.values() if isinstance(node, dict) else node)
+            if isinstance(entry, dict | list)
+        ]
+    raise ValueError("nested too deeply")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"a whole number of {len(digits)} digits")
+    return int(digits)
 
 
 def append_line(path: Path, line: str) -> None:
@@ -128,7 +211,7 @@ def _mend_tail(stream: BinaryIO) -> int:
 
 def _is_object(line: bytes) -> bool:
     try:
-        return isinstance(json.loads(line), dict)
+        return isinstance(parse_json(line), dict)
     except ValueError:
         return False
 
@@ -142,24 +225,25 @@ def json_lines[T](path: Path, what: str, read: Callable[[Any, str], T]) -> Itera
         path: the file.
         what: what a line should be, such as "a label event", for the message.
         read: from a line's JSON value and its place, in words, to what it stands for; may raise
-            KeyError and TypeError.
+            `DAMAGE`.
 
     Raises:
         UnusableInputError: another line can't be read.
     """
-    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    lines = read_content(path).split(b"\n") if path.exists() else []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
         try:
-            yield read(json.loads(line), where)
-        except (ValueError, KeyError, TypeError) as error:
+            value = read(parse_json(line), where)
+        except DAMAGE as error:
             if number == len(lines):
                 return
             raise UnusableInputError(
                 f"{where}: not {what} ({error}). Mend or remove that line."
             ) from None
+        yield value
 
 
 def remove_lines(path: Path, unwanted: Callable[[str], bool]) -> int:

@@ -17,7 +17,7 @@ import contextlib
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +25,10 @@ import numpy as np
 import pyarrow as pa
 
 from gaploop.core import labels
-from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_json, sha256
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import read_json, regular_file, sha256
 from gaploop.core.paths import plain_name, refuse_links_out
-from gaploop.core.take import Frames, Images, Take, TakeInfo
+from gaploop.core.take import Frames, Images, Take, TakeInfo, frames_per_second
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind, outcome
@@ -42,6 +42,11 @@ LABELS: Final = "labels.jsonl"
 TRUTH: Final = "truth.jsonl"
 """What was injected, beside the journal's takes. Only scoring opens it, never diagnosis."""
 SCHEMA: Final = "gaploop.take.v1"
+_TEXTS: Final = (
+    "uid", "task", "robot_type", "units", "session", "operator", "station", "calibration",
+    "policy", "plan", "consent",
+)  # fmt: skip
+"""Fields of `TakeInfo` that are text."""
 DROPPED: Final = "dropped"
 BEHIND: Final = "behind"
 """Event of a frame row that stands beside the picture before: {"camera": …, "frame": index}."""
@@ -77,26 +82,32 @@ class TakeHeader:
             UnusableInputError: another schema, fields missing, or a uid or camera that can't name
                 a file.
         """
-        if value.get("schema") != SCHEMA:
+        schema = value.get("schema") if isinstance(value, Mapping) else None
+        if schema != SCHEMA:
             raise UnusableInputError(
-                f"{where} has schema {value.get('schema')!r}, this version reads {SCHEMA!r}. "
+                f"{where} has schema {schema!r}, this version reads {SCHEMA!r}. "
                 "Use the gaploop that wrote it, or record again."
             )
         try:
             known = {f.name for f in fields(TakeInfo)}
             raw = {k: v for k, v in value["info"].items() if k in known}
             raw["kind"], raw["domain"] = TakeKind(raw["kind"]), Domain(raw["domain"])
-            raw["joint_names"] = tuple(raw["joint_names"])
+            raw["joint_names"] = tuple(map(str, raw["joint_names"]))
+            raw["fps"] = frames_per_second(raw.get("fps", TakeInfo.fps))
+            raw["t0_ns"] = int(raw.get("t0_ns", 0))
+            raw |= {name: str(raw.get(name, "")) for name in _TEXTS}
+            raw |= {name: dict(raw.get(name, {})) for name in ("dimensions", "conditions")}
+            cameras = {str(camera): dict(spec) for camera, spec in value["cameras"].items()}
             plain_name(raw["uid"], "uid", where)
-            for camera in value["cameras"]:
+            for camera in cameras:
                 plain_name(camera, "camera", where)
             return cls(
                 TakeInfo(**raw),
-                tuple(value["environment_state_names"]),
-                value["cameras"],
-                value["channels"],
+                tuple(map(str, value["environment_state_names"])),
+                cameras,
+                {str(name): str(unit) for name, unit in value["channels"].items()},
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except DAMAGE as error:
             raise UnusableInputError(
                 f"{where} is not a take header ({error}). Restore it."
             ) from None
@@ -181,8 +192,11 @@ def read_end(folder: Path) -> TakeEnd | None:
         return None
     value = read_json(path)
     try:
-        return TakeEnd(**{**value, "outcome": outcome(value["outcome"], str(path))})
-    except (KeyError, TypeError) as error:
+        end = TakeEnd(**{**value, "outcome": outcome(value["outcome"], str(path))})
+        counts = {name: int(getattr(end, name)) for name in ("frames", "telemetry_rows")}
+        dropped = {str(camera): int(n) for camera, n in end.dropped.items()}
+        return replace(end, **counts, dropped=dropped, checksums=dict(end.checksums))
+    except DAMAGE as error:
         raise UnusableInputError(f"{path} is not a take's seal ({error}). Restore it.") from None
 
 
@@ -211,12 +225,15 @@ def read_stream(path: Path) -> pa.Table:
     """
     batches: list[pa.RecordBatch] = []
     try:
-        with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+        file = regular_file(path)
+        with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
             schema = reader.schema
-            with contextlib.suppress(pa.ArrowInvalid, OSError):
-                batches.extend(reader)
+            with contextlib.suppress(pa.ArrowException, *DAMAGE):
+                for batch in reader:
+                    batch.validate(full=True)  # offsets that lead out of the file would end us
+                    batches.append(batch)
             return pa.Table.from_batches(batches, schema)
-    except (pa.ArrowInvalid, OSError):
+    except (UnusableInputError, pa.ArrowException, *DAMAGE):
         return pa.table({})
 
 
@@ -236,10 +253,16 @@ def read_take(folder: Path, events: Mapping[str, Mapping[str, Any]] | None = Non
     info = header.info
     if "dimensions" in said:
         info = TakeInfo(**{**_shallow(info), "dimensions": said["dimensions"]})
+    try:
+        frames = _frames(read_stream(folder / FRAMES), header)
+    except (pa.ArrowException, *DAMAGE) as error:
+        raise UnusableInputError(
+            f"{folder / FRAMES} doesn't hold what {HEADER} says ({error}). Restore it from a copy."
+        ) from None
     return Take(
         info=info,
         outcome=Outcome(said.get("outcome", sealed)),
-        frames=_frames(read_stream(folder / FRAMES), header),
+        frames=frames,
         telemetry=_telemetry(folder),
         failure_mode=said.get("failure_mode", ""),
         phase=said.get("phase", ""),
@@ -301,10 +324,10 @@ def _video(path: Path) -> Images:
         import av  # here: reading headers and telemetry needs no codec
 
         try:
-            with av.open(str(path)) as container:
+            with av.open(str(regular_file(path))) as container:
                 for frame in container.decode(video=0):
                     yield frame.to_ndarray(format="rgb24")
-        except av.FFmpegError:
+        except (UnusableInputError, av.FFmpegError, *DAMAGE):
             return  # a kill tore the tail: what was whole has been yielded
 
     return pictures

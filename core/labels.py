@@ -18,8 +18,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core import vocabulary
-from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import append_lines, json_lines, locked_stream, write_anew
+from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
+from gaploop.core.files import (
+    append_lines,
+    json_lines,
+    locked_stream,
+    parse_json,
+    read_content,
+    write_anew,
+)
 from gaploop.core.paths import refuse_link
 
 SOURCES: Final = ("auto", "operator", "engineer")
@@ -139,11 +146,13 @@ def instant(at: str) -> datetime:
     """
     try:
         value = datetime.fromisoformat(at)
-    except (TypeError, ValueError):
+        value = value if value.tzinfo else value.replace(tzinfo=UTC)
+        value.astimezone(UTC)  # the first and last day of all can't be compared with others
+    except (TypeError, ValueError, OverflowError):
         raise UnusableInputError(
             f"Time {at!r} is not ISO 8601. Write it as 2026-11-22T08:15:00+00:00."
         ) from None
-    return value if value.tzinfo else value.replace(tzinfo=UTC)
+    return value
 
 
 def _check_value(name: str, value: Any) -> None:
@@ -233,9 +242,9 @@ def read(path: Path) -> Iterator[LabelEvent]:
 def readable(path: Path) -> list[LabelEvent]:
     """Return the events of a `labels.jsonl` that can be read; damaged lines are passed over."""
     found = []
-    for line in path.read_bytes().split(b"\n") if path.exists() else ():
-        with contextlib.suppress(ValueError, TypeError, UnusableInputError):
-            found.append(LabelEvent(**json.loads(line)))
+    for line in read_content(path).split(b"\n") if path.exists() else ():
+        with contextlib.suppress(UnusableInputError, *DAMAGE):
+            found.append(LabelEvent(**parse_json(line)))
     return found
 
 

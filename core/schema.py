@@ -4,43 +4,106 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
+from gaploop.core.files import DEEPEST, MOST_DIGITS, read_content
+
+LARGEST_YAML: Final = 2 << 20
+"""A plan of a thousand items is 1 MiB [bytes]."""
+MOST_NODES: Final = 100_000
+"""Values in a file once its aliases stand for what they name: a few lines of them make billions."""
 
 
-class _OnceEach(yaml.SafeLoader):
-    """Refuses a key that stands in a mapping twice: of two, YAML silently takes the last."""
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands in a mapping twice: of two, YAML silently takes the last.
+
+    And what is too deep, or grows beyond `MOST_NODES`, before anything is made of it.
+    """
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        if node is not None:
+            _check_size(node)
+        return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        for (key, _), name in zip(node.value, keys, strict=True):
-            if keys.count(name) > 1:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"'{name}' stands there twice", key.start_mark
+                    None, None, "a key that is no word", key.start_mark
                 )
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"'{key.value}' stands there twice", key.start_mark
+                )
+            seen.add(key.value)
         found: dict[Any, Any] = super().construct_mapping(node, deep)
         return found
+
+    def construct_yaml_int(self, node: Any) -> int:
+        if len(str(node.value)) > MOST_DIGITS:
+            raise yaml.constructor.ConstructorError(
+                None, None, "a whole number of too many digits", node.start_mark
+            )
+        return int(super().construct_yaml_int(node))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
+def _check_size(root: Any) -> None:
+    """Refuse nodes nested deeper than `DEEPEST` or within themselves, and too many in all."""
+    sizes: dict[int, int] = {}
+    open_: set[int] = set()
+    todo: list[tuple[Any, bool]] = [(root, False)]
+    while todo:
+        node, done = todo.pop()
+        inner = [] if isinstance(node, yaml.ScalarNode) else list(node.value)
+        if isinstance(node, yaml.MappingNode):
+            inner = [part for pair in node.value for part in pair]
+        if done:
+            open_.discard(id(node))
+            sizes[id(node)] = 1 + sum(sizes[id(part)] for part in inner)
+            if sizes[id(node)] > MOST_NODES:
+                raise yaml.YAMLError(f"more than {MOST_NODES} values, its aliases written out")
+        elif id(node) in open_ or len(open_) > DEEPEST:
+            raise yaml.YAMLError("nested too deeply")
+        elif id(node) not in sizes:
+            open_.add(id(node))
+            todo.append((node, True))
+            todo += [(part, False) for part in inner]
 
 
 def load_yaml(path: Path, what: str) -> dict[str, Any]:
     """Read a YAML mapping.
 
     Raises:
-        UnusableInputError: missing, not YAML, or not a mapping.
+        UnusableInputError: missing, not YAML, not a mapping, or deeper, larger or with longer
+            numbers than anything that people write.
     """
-    try:
-        value = yaml.load(path.read_text(), _OnceEach)
-    except FileNotFoundError:
-        raise UnusableInputError(f"{what} {path} not found. Check the path.") from None
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise UnusableInputError(f"{what} {path} can't be read ({reason}). Mend it.") from None
+    value = parse_yaml(read_content(path, LARGEST_YAML), f"{what} {path}")
     if not isinstance(value, dict):
         raise UnusableInputError(f"{what} {path} must be a mapping at the top. See docs/files.md.")
     return value
+
+
+def parse_yaml(text: str | bytes, where: str) -> Any:
+    """Return what YAML that somebody else wrote says.
+
+    Raises:
+        UnusableInputError: it isn't YAML, or as `load_yaml`.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, *DAMAGE) as error:
+        reason = " ".join(str(error).split())[:300]
+        if isinstance(error, RecursionError):
+            reason = "nested too deeply"
+        raise UnusableInputError(f"{where} can't be read as YAML ({reason}). Fix it.") from None
 
 
 def check_keys(

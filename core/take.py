@@ -17,6 +17,17 @@ type Images = Callable[[], Iterator[Image]]
 """Opens a camera's pictures anew and yields them in frame order, decoded one at a time."""
 
 
+def frames_per_second(value: Any, most: float = 1e9) -> float:
+    """Return a rate that a file gives [Hz].
+
+    Raises:
+        ValueError: not a number above 0, up to `most`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+        raise ValueError(f"fps is {value!r}, not a number above 0, up to {most:g}")
+    return float(value)
+
+
 @dataclass(frozen=True)
 class TakeInfo:
     """What is known about a take besides its signals; the same fields as the episode columns.

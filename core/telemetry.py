@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.types import FloatArray
 
 JOINT_QUANTITIES: Final[dict[str, str]] = {
@@ -110,18 +110,26 @@ class Telemetry:
             raise UnusableInputError(
                 f"{where} has no column t_ns. It is not a gaploop telemetry record."
             )
-        t_ns = np.asarray(table["t_ns"], dtype=np.int64)
+        try:
+            t_ns = np.asarray(table["t_ns"].cast(pa.int64()), dtype=np.int64)
+            held = {
+                spec.name: np.asarray(table[spec.name].cast(pa.float64()), dtype=np.float64)
+                for spec in table.schema
+                if spec.name != "t_ns"
+            }
+        except (pa.ArrowException, *DAMAGE) as error:
+            raise UnusableInputError(f"{where}: not columns of numbers ({error}).") from None
         t_s = (t_ns - (t_ns[0] if len(t_ns) else 0)) * 1e-9
         columns, units = {}, {}
         for spec in table.schema:
             if spec.name == "t_ns":
                 continue
-            values = table[spec.name].to_numpy().astype(np.float64)
+            values = held[spec.name]
             if np.isinf(values).any():
                 raise UnusableInputError(
                     f"{where}: column {spec.name} holds infinite values. Export it again with "
                     "missing values left empty."
                 )
             columns[spec.name] = values
-            units[spec.name] = (spec.metadata or {}).get(b"unit", b"").decode()
+            units[spec.name] = (spec.metadata or {}).get(b"unit", b"").decode(errors="replace")
         return cls(t_s, columns, units)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from gaploop.core.files import parse_json
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.vocabulary import Domain, FailureMode, GapDimension, Outcome, Phase, TakeKind
 
@@ -183,12 +184,12 @@ def info_fields(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `TakeInfo` fields that an episode's gap columns hold; the inverse of a row."""
     weights = zip(row["gap_dimensions"], row["gap_dimension_weights"], strict=True)
     return {
-        "uid": row["gap_uid"],
+        "uid": str(row["gap_uid"]),
         "kind": TakeKind(row["gap_kind"]),
         "domain": Domain(row["gap_domain"]),
-        "dimensions": dict(weights),
-        "conditions": json.loads(row["gap_conditions"] or "{}"),
-        **{name: row[f"gap_{name}"] for name in _TEXTS},
+        "dimensions": {str(name): float(weight) for name, weight in weights},
+        "conditions": dict(parse_json(row["gap_conditions"] or "{}")),
+        **{name: str(row[f"gap_{name}"] or "") for name in _TEXTS},
         "t0_ns": int(row["gap_t0_ns"]),
     }
 

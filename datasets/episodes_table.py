@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gaploop.core import labels
-from gaploop.core.files import sync_file, sync_folder
+from gaploop.core.files import parse_json, sync_file, sync_folder
 from gaploop.core.labels import LabelEvent
 from gaploop.datasets.columns import EPISODE_COLUMNS, dimension_columns
 from gaploop.datasets.layout import LABELS, episode_files, read_parquet
@@ -145,7 +145,7 @@ def base_events(row: Mapping[str, Any], fields: Iterable[str]) -> list[LabelEven
         "dimensions": dict(weights),
         "discard_reason": "",
         **{name: row[f"gap_{name}"] for name in labels.TAGS},
-        "conditions": json.loads(row["gap_conditions"] or "{}"),
+        "conditions": parse_json(row["gap_conditions"] or "{}"),
     }
     at = datetime.fromtimestamp(max(int(row["gap_t0_ns"]), 0) / 1e9, UTC).isoformat()
     return [

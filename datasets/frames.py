@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.datasets.layout import (
+    INFO,
     DatasetInfo,
     Episode,
     data_files,
@@ -95,14 +96,21 @@ def _frames(
     info: DatasetInfo, files: Sequence[Path], wanted: Sequence[str], chosen: tuple[Episode, ...]
 ) -> FrameTable:
     names = [*wanted, "episode_index", "frame_index"]
-    table = _table(files, names, [e.index for e in chosen])
-    return FrameTable(
-        info,
-        {name: to_numpy(table[name]) for name in wanted},
-        table["episode_index"].to_numpy(),
-        table["frame_index"].to_numpy(),
-        chosen,
-    )
+    try:
+        table = _table(files, names, [e.index for e in chosen])
+        return FrameTable(
+            info,
+            {name: to_numpy(table[name]) for name in wanted},
+            table["episode_index"].to_numpy(),
+            table["frame_index"].to_numpy(),
+            chosen,
+        )
+    except (pa.ArrowException, *DAMAGE) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UnusableInputError(
+            f"{info.root}: the frames aren't as {INFO} describes them ({reason}). Find out more "
+            "with: gaploop check"
+        ) from None
 
 
 def _table(files: Sequence[Path], names: list[str], episodes: list[int]) -> pa.Table:

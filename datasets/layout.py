@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
 import shlex
 import string
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +16,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder, read_json
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import existing_folder, read_json, regular_file
 from gaploop.core.paths import plain_name, refuse_links_out, relative_path
-from gaploop.core.take import TakeInfo
+from gaploop.core.take import TakeInfo, frames_per_second
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns
+
+log = logging.getLogger(__name__)
 
 INFO: Final = "meta/info.json"
 STATS: Final = "meta/stats.json"
@@ -29,6 +33,13 @@ LABELS: Final = "meta/gap/labels.jsonl"
 TELEMETRY: Final = "telemetry"
 DATA_PATH: Final = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH: Final = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+MOST_FPS: Final = 1000.0
+"""Frames per second; a policy's rate is 10 to 100 [Hz]."""
+MOST_AXES: Final = 5
+LONGEST_AXIS: Final = 1 << 20
+"""Entries of a vector, or pixels of a side."""
+LONGEST_EPISODE: Final = 1 << 31
+"""Frames of one episode."""
 FOREIGN: Final = uuid.UUID("6f2f1e0a-5f0f-5c53-9a53-1d6f5e3f9b10")
 """Name space of the uids that episodes of foreign datasets get."""
 _FIELDS: Final = ("chunk_index", "file_index", "video_key")
@@ -56,6 +67,22 @@ class DatasetInfo:
     total_frames: int
     data_path: str = DATA_PATH
     video_path: str = VIDEO_PATH
+
+    def __post_init__(self) -> None:
+        """Check the numbers that others compute with.
+
+        Raises:
+            ValueError: a rate, count or shape that no recording has.
+        """
+        frames_per_second(self.fps, MOST_FPS)
+        if self.total_episodes < 0 or self.total_frames < 0:
+            raise ValueError("total_episodes and total_frames must be 0 or more")
+        for name, spec in self.features.items():
+            if not isinstance(name, str) or not isinstance(spec, Mapping):
+                raise ValueError(f"feature {name} is no table")
+            shape = spec.get("shape")
+            if shape is not None and not _is_shape(shape):
+                raise ValueError(f"feature {name} has shape {str(shape)[:80]}")
 
     @property
     def video_keys(self) -> tuple[str, ...]:
@@ -93,6 +120,14 @@ class DatasetInfo:
         """Return the length of a vector feature, 0 where it doesn't exist."""
         shape = self.features.get(feature, {}).get("shape") or (0,)
         return int(shape[0])
+
+
+def _is_shape(value: Any) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) <= MOST_AXES
+        and all(type(n) is int and 0 <= n <= LONGEST_AXIS for n in value)
+    )
 
 
 @dataclass(frozen=True)
@@ -159,9 +194,11 @@ def parse_info(root: Path) -> DatasetInfo:
             data_path=_template(value.get("data_path"), DATA_PATH, f"{where}: data_path"),
             video_path=_template(value.get("video_path"), VIDEO_PATH, f"{where}: video_path"),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except DAMAGE as error:
+        reason = str(error) if type(error) is ValueError else repr(error)
         raise UnusableInputError(
-            f"{where} is not a dataset description ({error!r}). Restore it from a copy."
+            f"{where} is not a dataset description ({reason}). Restore it from a copy, or make it "
+            f"anew: gaploop repair {shlex.quote(str(root))}"
         ) from None
 
 
@@ -217,11 +254,37 @@ def read_parquet(path: Path, names: list[str] | None = None, filters: Any = None
         filters: as PyArrow takes them; parts of the file without such rows aren't read.
     """
     try:
-        return read_table(path, names, filters)
-    except (pa.ArrowInvalid, OSError, pa.ArrowKeyError) as error:
+        table = read_table(regular_file(path), names, filters)
+        table.validate(full=True)  # what a damaged page left would end us where it is used
+        return table
+    except (pa.ArrowException, *DAMAGE) as error:
         reason = " ".join(str(error).split())[:160]
         raise UnusableInputError(
             f"{path} can't be read ({reason}). Restore it from a copy; check with: gaploop check."
+        ) from None
+
+
+@contextlib.contextmanager
+def sound(*roots: Path) -> Iterator[None]:
+    """Name the datasets where computing with what was read from them fails.
+
+    Readers refuse what they can't read; this is for what each of them takes and only fails
+    together, such as statistics of unequal width. Not for what can't be written.
+
+    Raises:
+        UnusableInputError: that is so, with the command that says more.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except (pa.ArrowException, *DAMAGE) as error:
+        log.debug("Reading %s failed.", roots, exc_info=True)
+        named = " or ".join(map(str, roots))
+        checks = " and ".join(f"gaploop check {shlex.quote(str(root))}" for root in roots)
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise UnusableInputError(
+            f"{named} is damaged ({reason}). Find out more with: {checks}"
         ) from None
 
 
@@ -256,7 +319,7 @@ def episode_rows(root: Path) -> list[dict[str, Any]]:
             plain_name(row["gap_uid"], "gap_uid", root / EPISODES, fix_uids(root))
     try:
         return sorted(rows, key=lambda row: int(row["episode_index"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except DAMAGE as error:
         raise UnusableInputError(
             f"{root / EPISODES}: episode_index is missing or empty ({error!r}). "
             "Restore meta/episodes from a copy."
@@ -270,8 +333,8 @@ def fix_uids(root: Path) -> str:
 
 def _schema(path: Path) -> pa.Schema:
     try:
-        return pq.read_schema(path)
-    except (pa.ArrowInvalid, OSError) as error:
+        return pq.read_schema(regular_file(path))
+    except (pa.ArrowException, *DAMAGE) as error:
         reason = " ".join(str(error).split())[:160]
         raise UnusableInputError(f"{path} can't be read ({reason}). Restore it.") from None
 
@@ -309,12 +372,16 @@ def _episode(info: DatasetInfo, row: dict[str, Any]) -> Episode:
         }
         if row.get("gap_uid"):
             known = TakeInfo(**common, **columns.info_fields(row))
-            words = (Outcome(row["gap_outcome"]), row["gap_failure_mode"], row["gap_phase"])
+            said = (str(row[f"gap_{name}"] or "") for name in ("failure_mode", "phase"))
+            words = (Outcome(row["gap_outcome"]), *said)
         else:
             known = TakeInfo(uid=foreign_uid(row), kind=TakeKind.IMPORT, **common)
             words = (Outcome.UNLABELLED, "", "")
-        return Episode(index, int(row["length"]), known, *words, row=row)
-    except (KeyError, TypeError, ValueError) as error:
+        length = int(row["length"])
+        if not 0 <= length <= LONGEST_EPISODE:
+            raise ValueError(f"length is {length}")
+        return Episode(index, length, known, *words, row=row)
+    except DAMAGE as error:
         raise UnusableInputError(
             f"{info.root / EPISODES}: episode {index} can't be used ({error!r}). "
             "Find out more with: gaploop check."

@@ -6,9 +6,12 @@ other channel is an array (n,). Each array has its unit in its attributes.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +20,34 @@ import zarr
 from zarr.codecs import ZstdCodec
 from zarr.storage import ZipStore
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import regular_file
 from gaploop.core.paths import plain_name
 from gaploop.core.telemetry import JOINT_QUANTITIES, Telemetry
 from gaploop.core.types import FloatArray
 
 TIME: Final = "t_s"
 SCHEMA: Final = "gaploop.telemetry.v1"
+
+
+LARGEST_ARRAY: Final = 2 << 30
+"""An hour of 30 channels at 1 kHz is 0.9 GB [bytes]."""
+ZARR_DAMAGE: Final = (*DAMAGE, SystemError, zipfile.BadZipFile, zlib.error)
+"""What reading a damaged Zarr group may raise; Blosc's binding raises SystemError."""
+
+
+def bounded(array: Any) -> Any:
+    """Return a Zarr array whose shape, chunks and numbers are such as anybody records.
+
+    Raises:
+        ValueError: they aren't: a few bytes of metadata can ask for any amount of memory.
+    """
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{array.name} holds {array.dtype}, not numbers")
+    for shape in (array.shape, array.chunks):
+        if math.prod(shape) * array.dtype.itemsize > LARGEST_ARRAY:
+            raise ValueError(f"{array.name} is said to be of shape {shape}")
+    return array
 
 
 def telemetry_path(root: Path, uid: str) -> Path:
@@ -61,15 +85,36 @@ def read_telemetry(path: Path) -> Telemetry:
     Raises:
         UnusableInputError: it is missing or damaged.
     """
+    with _opened(path) as group:
+        found = {
+            name: (np.asarray(bounded(a)[:], dtype=np.float64), dict(a.attrs))
+            for name, a in group.arrays()
+        }
+        return _telemetry(found, [str(name) for name in group.attrs["order"]])
+
+
+def telemetry_rows(path: Path) -> int:
+    """Return how many rows a record is said to have, without reading them.
+
+    Raises:
+        UnusableInputError: it is missing or no record.
+    """
+    with _opened(path) as group:
+        arrays = dict(group.arrays())
+        if not isinstance(group.attrs["order"], list):
+            raise TypeError("its columns have no order")
+        return int(arrays[TIME].shape[0])
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
-        with ZipStore(path, mode="r") as store:
-            group = zarr.open_group(store, mode="r")
-            found = {name: (np.asarray(a[:]), dict(a.attrs)) for name, a in group.arrays()}
-            order = [str(name) for name in group.attrs["order"]]
-        return _telemetry(found, order)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        with ZipStore(regular_file(path), mode="r") as store:
+            yield zarr.open_group(store, mode="r")
+    except ZARR_DAMAGE as error:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
         raise UnusableInputError(
-            f"{path} can't be read ({error}). Restore it from a copy, or publish the take again."
+            f"{path} can't be read ({reason}). Restore it from a copy, or publish the take again."
         ) from None
 
 
@@ -95,6 +140,9 @@ def _arrays(telemetry: Telemetry) -> dict[str, tuple[FloatArray, Mapping[str, An
 def _telemetry(found: Mapping[str, tuple[FloatArray, Any]], order: list[str]) -> Telemetry:
     columns: dict[str, FloatArray] = {}
     units: dict[str, str] = {}
+    rows = found[TIME][0].shape
+    if len(rows) != 1:
+        raise ValueError(f"{TIME} has shape {rows}")
     for key, (values, notes) in found.items():
         if key == TIME:
             continue
@@ -102,6 +150,8 @@ def _telemetry(found: Mapping[str, tuple[FloatArray, Any]], order: list[str]) ->
         joints = notes.get("joints")
         names = [f"{arm}.{j}.{quantity}" for j in joints] if joints else [key]
         for name, column in zip(names, values.T if joints else [values], strict=True):
+            if column.shape != rows:
+                raise ValueError(f"{key} has shape {values.shape}, {TIME} {rows}")
             columns[name] = np.ascontiguousarray(column)
             units[name] = str(notes.get("unit", ""))
     return Telemetry(found[TIME][0], {n: columns[n] for n in order}, {n: units[n] for n in order})

@@ -20,7 +20,8 @@ from typing import Any, Final
 import av
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import regular_file
 from gaploop.core.types import Image
 
 TICKS_PER_FRAME: Final = 512
@@ -218,8 +219,8 @@ def verify(source: Path, frames: int) -> None:
 def open_video(path: Path) -> Any:
     """Open a video file, or raise UnusableInputError where that fails."""
     try:
-        container = av.open(str(path))
-    except (av.FFmpegError, OSError) as error:
+        container = av.open(str(regular_file(path)))
+    except (UnusableInputError, av.FFmpegError, *DAMAGE) as error:
         raise DamagedVideoError(f"{path} can't be opened ({error}). Restore it.") from None
     if not container.streams.video:
         container.close()
@@ -236,7 +237,7 @@ def reading(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (av.FFmpegError, OSError) as error:
+    except (av.FFmpegError, *DAMAGE) as error:
         raise DamagedVideoError(f"{path} can't be read ({error}). Restore it.") from None
 
 

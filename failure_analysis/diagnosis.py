@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, uuid7, write_json
 from gaploop.core.labels import LabelEvent
 from gaploop.core.take import Take
@@ -326,7 +326,7 @@ def load_diagnosis(path: Path) -> Diagnosis:
             _take_from_json(take, f"{path}: take {n}") for n, take in enumerate(value["takes"], 1)
         )
         return Diagnosis(str(value["id"]), str(value["source"]), takes, dict(value["summary"]))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except DAMAGE as error:
         raise UnusableInputError(
             f"{path} is damaged ({error}). Make it again with gaploop diagnose DIR."
         ) from None

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
@@ -197,7 +197,7 @@ def _from_json(value: Any, where: str) -> Reference:
             Background.from_json(picture) if picture else None,
             np.asarray(start, dtype=np.float64) if start else None,
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except DAMAGE as error:
         raise UnusableInputError(f"{where} is damaged ({error}). Build it again.") from None
 
 

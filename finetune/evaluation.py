@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from gaploop.core import statistics
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.vocabulary import Domain
 
 SCHEMA: Final = "gaploop.evaluation.v1"
@@ -123,18 +123,32 @@ class Evaluation:
         Raises:
             UnusableInputError: it is something else.
         """
-        if value.get("schema") != SCHEMA:
+        if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
             raise UnusableInputError(f"{where} is not a {SCHEMA} file. Run gaploop evaluate.")
-        return summarise(
-            [Rollout(**r) for r in value["outcomes"]],
-            domain=Domain(value["domain"]),
-            policy=value["policy"],
-            gaps=value["gaps"],
-            gap_seed=value["gap_seed"],
-            base=value.get("base", NOMINAL),
-            paired=value.get("paired", True),
-            where=value.get("where", ""),
-        )
+        try:
+            return summarise(
+                [_rollout(r) for r in value["outcomes"]],
+                domain=Domain(value["domain"]),
+                policy=str(value["policy"]),
+                gaps={str(name): float(severity) for name, severity in value["gaps"].items()},
+                gap_seed=int(value["gap_seed"]),
+                base=str(value.get("base", NOMINAL)),
+                paired=bool(value.get("paired", True)),
+                where=str(value.get("where", "")),
+            )
+        except DAMAGE as error:
+            raise UnusableInputError(
+                f"{where} is damaged ({error!r}). Run gaploop evaluate again."
+            ) from None
+
+
+def _rollout(value: Mapping[str, Any]) -> Rollout:
+    found = Rollout(**value)
+    if type(found.success) is not bool:
+        raise TypeError(f"success must be true or false, got {found.success!r}")
+    texts = ("condition", "reason", "uid", "failure_mode", "phase")
+    plain = {name: str(getattr(found, name)) for name in texts}
+    return replace(found, seed=int(found.seed), duration_s=float(found.duration_s), **plain)
 
 
 def wilson(successes: int, trials: int, confidence: float = statistics.CONFIDENCE) -> Rate:

@@ -56,6 +56,8 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 _TERMINATING: Final = ("SIGTERM", "SIGHUP", "SIGQUIT")
 SIGPIPE: Final = 13  # POSIX; Windows has no such signal, but the same exit code will do
 _WIDTH: Final = 96
+_LONGEST: Final = 1200
+"""Characters of an error's line."""
 _DISCOVER: Final = "discover_packages_path"  # LeRobot's option that imports a package of devices
 
 
@@ -279,7 +281,11 @@ def _wrap(words: str) -> list[str]:
 def _say(message: str, command: str) -> None:
     # Not `options.print_error`: an error before any command need not wait for NumPy.
     name = f"gaploop {command}" if command in commands() else "gaploop"
-    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
+    # A message may quote a file that somebody else wrote: no control sequences, no flood.
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
+    print(f"{name}: {line}", file=sys.stderr)
 
 
 class Terminated(KeyboardInterrupt):

@@ -157,8 +157,8 @@ def _changed(plan: ArmPlan, changes: dict[str, Any]) -> ArmPlan:
 
 
 def _faults(given: str) -> tuple[Fault, ...]:
-    import yaml
-
+    from gaploop.core.files import read_text
+    from gaploop.core.schema import parse_yaml
     from gaploop.teleop.emulator import parse_faults
 
     if not given:
@@ -167,18 +167,13 @@ def _faults(given: str) -> tuple[Fault, ...]:
     if not given.lstrip().startswith("["):
         where = given
         try:
-            given = Path(given).read_text()
+            given = read_text(Path(given))
         except OSError as error:
             raise UnusableInputError(
                 f"--faults={where}: {error.strerror}. Give a YAML or JSON file, or a list such as "
                 "'[{at_s: 5, fault: vanish, id: 3, for_s: 2}]'."
             ) from error
-    try:
-        entries = yaml.safe_load(given)
-    except yaml.YAMLError as error:
-        first = str(error).splitlines()[0]
-        raise UnusableInputError(f"{where} is not YAML or JSON: {first}.") from error
-    return parse_faults(entries, where)
+    return parse_faults(parse_yaml(given, where), where)
 
 
 @contextmanager

@@ -204,6 +204,11 @@ def _export(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> 
 
     if config.export is None:
         raise UnusableInputError("Export to where? Name the file with --export=labels.csv.")
+    if config.export.exists():
+        raise UnusableInputError(
+            f"{config.export} exists, and somebody may have edited it. Read it in first with "
+            f"--import={config.export}, or name another with --export."
+        )
     writable_folder(config.export.absolute().parent, "Folder", "--export")
     if config.history:
         uids = {take.info.uid for take in takes}

@@ -73,6 +73,13 @@ def read_csv_takes(source: Path, mapping: CsvMapping) -> tuple[list[ImportedTake
             f"{source}: no take of {mapping.length_s:g} s fits between its pauses. Shorten the "
             f"window in {mapping.where}."
         )
+    missing = np.isnan(log.values)
+    for column, rows in zip(mapping.channels, missing.T, strict=True):
+        if rows.any():
+            notes.append(
+                f"{rows.sum()} of {len(rows)} rows hold no number in column {column} (first: data "
+                f"row {int(rows.argmax()) + 1}): missing in the takes."
+            )
     digest = sha256(source)
     return [_take(log, mapping, window, digest, source.name) for window in windows], notes
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from gaploop.collect.journal import JournalWriter
 from gaploop.core import journal_format
-from gaploop.core.files import writable_folder
+from gaploop.core.files import json_lines, writable_folder
 from gaploop.core.journal_format import TakeHeader, append_truth
 from gaploop.core.paths import inside
 from gaploop.core.take import TakeInfo
@@ -103,6 +102,4 @@ def write_takes(
 
 def _known_truth(journal: Path) -> set[str]:
     path = journal / journal_format.TRUTH
-    if not path.exists():
-        return set()
-    return {str(json.loads(line)["uid"]) for line in path.read_text().splitlines() if line}
+    return set(json_lines(path, "a truth record", lambda value, _where: str(value["uid"])))

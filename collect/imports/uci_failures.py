@@ -7,6 +7,7 @@ Source: L. Seabra Lopes and L. Camarinha-Matos, UCI, doi 10.24432/C5M89N (CC BY 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from gaploop.collect.imports.takes import ImportedTake, import_uid
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import sha256
+from gaploop.core.files import read_text, sha256
 from gaploop.core.take import TakeInfo
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain, TakeKind
@@ -83,10 +84,7 @@ def _read_file(path: Path) -> Iterator[ImportedTake]:
 
 
 def _cases(path: Path) -> Iterator[tuple[str, FloatArray]]:
-    try:
-        lines = path.read_text(encoding="ascii", errors="strict").splitlines()
-    except (UnicodeDecodeError, OSError) as error:
-        raise UnusableInputError(f"{path} can't be read as text ({error}).") from None
+    lines = read_text(path).splitlines()
     label, start, rows = "", 0, list[list[float]]()
     found = False
     for number, line in enumerate([*lines, ""], 1):
@@ -104,11 +102,14 @@ def _cases(path: Path) -> Iterator[tuple[str, FloatArray]]:
 
 def _numbers(words: list[str], path: Path, number: int) -> list[float]:
     try:
-        return [float(word) for word in words]
+        found = [float(word) for word in words]
     except ValueError:
+        found = [math.nan]
+    if not all(map(math.isfinite, found)):
         raise UnusableInputError(
             f"{path}, line {number}: {' '.join(words)[:60]!r} are not numbers. Expected six."
-        ) from None
+        )
+    return found
 
 
 def _matrix(rows: list[list[float]], path: Path, start: int) -> FloatArray:

@@ -25,7 +25,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from gaploop.core import platform_calls
-from gaploop.core.files import append_line
+from gaploop.core.files import append_line, parse_json
 from gaploop.core.types import Image
 
 type Codec = Literal["raw", "jpeg"]
@@ -121,7 +121,10 @@ def _line_value(line: bytes) -> Mapping[str, Any] | None:
     digest, _, body = line.partition(b" ")
     if xxhash.xxh3_64_hexdigest(body).encode() != digest:
         return None
-    value: Mapping[str, Any] = json.loads(body)
+    try:
+        value: Mapping[str, Any] = parse_json(body)
+    except ValueError:
+        return None
     return value
 
 

@@ -96,13 +96,11 @@ def check_dataset(
 ) -> None:
     """Check everything about the dataset at `root`, going on as far as each fault allows."""
     info = _read_info(root, findings)
-    if info is None or _broken_features(info, findings):
+    if info is None:
         return
     _check_templates(info, findings)
     check_folders(info, findings)
     check_features(info, findings)
-    if not np.isfinite(info.fps) or info.fps <= 0:
-        return
     if any(feature_fault(spec) for spec in info.features.values()):
         return
     tasks = task_names(info, findings)
@@ -123,14 +121,6 @@ def check_dataset(
         check_stats(info, scan, findings)
 
 
-def _broken_features(info: DatasetInfo, findings: Findings) -> bool:
-    """Say whether features are described so badly that nothing else can be looked at."""
-    broken = [name for name, spec in info.features.items() if not isinstance(spec, dict)]
-    if broken:
-        findings.error("bad_info", layout.INFO, f"Features {', '.join(broken)} are no tables.")
-    return bool(broken)
-
-
 def _check_templates(info: DatasetInfo, findings: Findings) -> None:
     raw = read_json(info.root / layout.INFO)
     for name in ("data_path", "video_path"):
@@ -143,7 +133,7 @@ def _check_templates(info: DatasetInfo, findings: Findings) -> None:
 def _read_info(root: Path, findings: Findings) -> DatasetInfo | None:
     try:
         return layout.parse_info(root)
-    except (UnusableInputError, OSError, ArithmeticError, RecursionError) as error:
+    except (UnusableInputError, OSError) as error:
         mend = convert(root) if _is_older(root) else ""
         findings.error("bad_info", layout.INFO, " ".join(str(error).split()), mend)
         return None

@@ -105,8 +105,6 @@ def check_features(info: DatasetInfo, findings: Findings) -> None:
         # Sets of pictures and actions alone train, too; a near name says that it was meant.
         say = findings.warn if name == columns.STATE and not near else findings.error
         say("missing_feature", layout.INFO, f"There is no feature {name}.{hint}")
-    if not 0 < info.fps <= 1000:
-        findings.error("bad_fps", layout.INFO, f"fps is {info.fps:g}.")
 
 
 def task_names(info: DatasetInfo, findings: Findings) -> list[str] | None:

@@ -14,6 +14,7 @@ from typing import Final
 import av
 import pyarrow as pa
 
+from gaploop.core import errors
 from gaploop.core.errors import UnusableInputError
 
 ERROR: Final = "error"
@@ -24,14 +25,7 @@ NOTE: Final = "info"
 """Nothing is wrong; something could be added."""
 DAMAGE: Final = (
     UnusableInputError,
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    AttributeError,
-    RecursionError,
-    MemoryError,
+    *errors.DAMAGE,
     pa.ArrowException,
     av.FFmpegError,
     zipfile.BadZipFile,

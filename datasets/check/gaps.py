@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import zipfile
 from collections import Counter, defaultdict
@@ -16,6 +15,7 @@ from gaploop.core import labels
 from gaploop.core.consent import Register, Use, consent_ids
 from gaploop.core.consent_store import load_register
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import parse_json
 from gaploop.core.paths import is_plain_name
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, TakeKind
@@ -25,6 +25,7 @@ from gaploop.datasets.check.findings import DAMAGE, Findings, numbers
 from gaploop.datasets.check.scan import Scan
 from gaploop.datasets.episodes_table import apply_labels
 from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_rows
 
 TELEMETRY_BYTES: Final = 512 * 1024**2
 """Telemetry archives are read whole up to this size in all; beyond it, their directories only."""
@@ -139,8 +140,8 @@ def _is_object(text: Any) -> bool:
     if not isinstance(text, str):
         return text is None  # reported as missing already
     try:
-        return text == "" or isinstance(json.loads(text), dict)
-    except (json.JSONDecodeError, RecursionError):
+        return text == "" or isinstance(parse_json(text), dict)
+    except ValueError:
         return False
 
 
@@ -253,7 +254,7 @@ def _check_consent(episodes: EpisodeTable, consents: Path | None, findings: Find
     for row in _rows(episodes):
         try:
             reason = _refusal(register, row)
-        except (UnusableInputError, KeyError, TypeError, ValueError) as error:
+        except DAMAGE as error:
             reason = str(error)
         if reason:
             reasons[reason].append(int(row["episode_index"]))
@@ -292,6 +293,14 @@ def _check_telemetry(info: DatasetInfo, episodes: EpisodeTable, findings: Findin
             continue
         if bad is not None:
             findings.error("bad_telemetry", name, f"{bad} in it is damaged.", restore)
+            continue
+        try:
+            rows = len(read_telemetry(path)) if whole else telemetry_rows(path)
+        except UnusableInputError as error:
+            findings.error("bad_telemetry", name, f"It can't be used: {error}", restore)
+            continue
+        if not rows:
+            findings.error("bad_telemetry", name, "It holds no rows.", restore)
         elif path.name.removesuffix(".zarr.zip") not in known:
             text = "It belongs to no episode."
             findings.warn("orphan_telemetry", name, text, "It may be deleted.")

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from gaploop.core import journal_format, labels
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import sha256
 from gaploop.core.journal_format import TakeEnd, TakeHeader, read_end, read_header, read_take
 from gaploop.datasets.check.findings import Findings
@@ -28,7 +28,7 @@ def check_journal(journal: Path, findings: Findings) -> None:
     for folder in journal_format.take_folders(journal):
         try:
             header, end = read_header(folder), read_end(folder)
-        except (UnusableInputError, TypeError, KeyError) as error:
+        except (UnusableInputError, *DAMAGE) as error:
             findings.error("bad_take", folder.name, str(error), _RESTORE)
             continue
         if header.info.uid != folder.name:
@@ -56,7 +56,7 @@ def _check_sealed(folder: Path, header: TakeHeader, end: TakeEnd, findings: Find
             findings.error("changed_file", f"{folder.name}/{name}", text, _RESTORE)
     try:
         take = read_take(folder)
-    except (UnusableInputError, ValueError, KeyError) as error:
+    except (UnusableInputError, *DAMAGE) as error:
         findings.error("bad_take", folder.name, str(error), _RESTORE)
         return
     rows = {"frames": (len(take.frames), end.frames)}

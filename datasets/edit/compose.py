@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core import labels
-from gaploop.core.files import read_json, write_json
+from gaploop.core.files import parse_json, read_content, read_json, write_json
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.run_record import RUN
 from gaploop.datasets import episodes_table, layout, staging
@@ -52,19 +51,20 @@ def compose(
         UnusableInputError: a source is damaged, or a video can't be cut.
     """
     stage.mkdir(parents=True)
-    placed = write_rows(pieces, stage, on_episode)
-    hook("rows written")
-    done = write_videos(pieces, stage, rules)
-    hook("videos written")
-    write_episodes(pieces, stage, placed, done.rows)
-    _write_tasks(stage, placed)
-    _write_info(pieces, stage, placed)
-    _copy_telemetry(pieces, stage, rules.link)
-    _copy_rest(pieces, stage, hidden=rules.link)
-    _write_labels(pieces, stage)
-    _write_truth(pieces, stage)
-    if any(piece.tagged for piece in pieces):
-        episodes_table.materialise(stage, {})
+    with layout.sound(*(piece.info.root for piece in pieces)):
+        placed = write_rows(pieces, stage, on_episode)
+        hook("rows written")
+        done = write_videos(pieces, stage, rules)
+        hook("videos written")
+        write_episodes(pieces, stage, placed, done.rows)
+        _write_tasks(stage, placed)
+        _write_info(pieces, stage, placed)
+        _copy_telemetry(pieces, stage, rules.link)
+        _copy_rest(pieces, stage, hidden=rules.link)
+        _write_labels(pieces, stage)
+        _write_truth(pieces, stage)
+        if any(piece.tagged for piece in pieces):
+            episodes_table.materialise(stage, {})
     return done
 
 
@@ -150,9 +150,9 @@ def _write_truth(pieces: Sequence[Piece], stage: Path) -> None:
     kept: dict[str, None] = {}
     for piece in pieces:
         path = piece.info.root / TRUTH
-        for line in path.read_text().splitlines() if path.exists() else ():
-            with contextlib.suppress(json.JSONDecodeError):
-                value = json.loads(line)
+        for line in read_content(path).decode().splitlines() if path.exists() else ():
+            with contextlib.suppress(ValueError):
+                value = parse_json(line)
                 if isinstance(value, dict) and value.get("uid") in uids:
                     kept[line] = None
     if kept:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from gaploop.core.files import parse_json
 from gaploop.datasets import layout, staging
 from gaploop.datasets.edit.actions import Plan, Rules, carry_out
 from gaploop.datasets.edit.pieces import Piece
@@ -54,7 +54,7 @@ def delete_takes(
 def is_about(line: str, uids: Collection[str]) -> bool:
     """Say whether a line of JSON is about one of these takes; a torn line is about none."""
     try:
-        value = json.loads(line)
-    except json.JSONDecodeError:
+        value = parse_json(line)
+    except ValueError:
         return False
     return isinstance(value, dict) and value.get("uid") in uids

@@ -26,11 +26,15 @@ from gaploop.datasets.formats.carried import Carried, carry
 from gaploop.datasets.formats.foreign import as_float32, named, natural
 from gaploop.datasets.formats.hdf5 import (
     Hdf5Pictures,
+    Written,
     carried_in,
     keep_carried,
     keep_telemetry,
+    new_hdf5,
     new_pictures,
     open_hdf5,
+    rows_in,
+    store_pictures,
     telemetry_of,
 )
 from gaploop.datasets.formats.model import (
@@ -84,7 +88,8 @@ def write_aloha(out: Outgoing, path: Path, advance: Advance, *, compress: bool =
     keys |= {picture_feature(out.about, c): f"{PICTURES}/{c}" for c in out.about.cameras}
     path.mkdir()
     for index, episode in enumerate(out.episodes()):
-        with h5py.File(path / f"episode_{index}.hdf5", "w", rdcc_nbytes=2 * 1024**2) as file:
+        part = path / f"episode_{index}.hdf5"
+        with new_hdf5(part, rdcc_nbytes=2 * 1024**2) as (file, written):
             file.attrs["sim"] = episode.row["gap_domain"] != Domain.REAL.value
             file.attrs["fps"], file.attrs["units"] = out.about.fps, episode.row["gap_units"]
             keep_carried(file, carry(out, keys, [index]))
@@ -93,7 +98,8 @@ def write_aloha(out: Outgoing, path: Path, advance: Advance, *, compress: bool =
             if QVEL not in file:
                 file[QVEL] = _gradient(episode.columns[columns.STATE], out.about.fps)
                 file[QVEL].attrs["made_from"] = "gradient of qpos"
-            _write_pictures(file, out.about, episode, compress)
+            written()
+            _write_pictures(file, out.about, episode, compress, written)
             keep_telemetry(file, episode)
         advance()
 
@@ -104,13 +110,14 @@ def _gradient(state: NDArray[Any], fps: float) -> NDArray[np.float32]:
     return as_float32(np.gradient(state.astype(np.float64), 1 / fps, axis=0))
 
 
-def _write_pictures(file: Any, about: About, episode: Recording, compress: bool) -> None:
+def _write_pictures(
+    file: Any, about: About, episode: Recording, compress: bool, written: Written
+) -> None:
     group = file.create_group(PICTURES)
     if not compress:
         for camera, images in episode.pictures.items():
             stored = new_pictures(group, camera, episode.length, about.size(camera))
-            for k, picture in enumerate(images()):
-                stored[k] = picture
+            store_pictures(stored, images, written)
         return
     file.attrs["compress"] = True
     lengths = []
@@ -122,6 +129,7 @@ def _write_pictures(file: Any, about: About, episode: Recording, compress: bool)
         )
         for k, content in enumerate(packed):
             stored[k, : len(content)] = content
+        written()
         lengths.append([len(content) for content in packed])
     file["compress_len"] = np.array(lengths, dtype=np.float32).reshape(len(lengths), episode.length)
 
@@ -188,7 +196,7 @@ def _exact_episodes(files: list[Path], about: About) -> Iterator[Recording]:
     for path in files:
         carried = _carried(path, about)
         with open_hdf5(path) as file:
-            values = {name: np.asarray(file[about.keys[name]][()]) for name in about.numbers}
+            values = {name: rows_in(file[about.keys[name]]) for name in about.numbers}
             yield Recording(
                 carried.tasks[0],
                 len(values[columns.ACTION]),
@@ -251,5 +259,5 @@ def _foreign_episodes(
 
 
 def _rows(stored: Any) -> NDArray[np.float32]:
-    rows = as_float32(stored[()])
+    rows = as_float32(rows_in(stored))
     return rows.reshape(len(rows), -1)

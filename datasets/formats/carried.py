@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.errors import UnusableInputError
+import pyarrow as pa
+
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.labels import LabelEvent
 from gaploop.core.paths import plain_name
-from gaploop.datasets.columns import EPISODE_COLUMNS
+from gaploop.core.take import frames_per_second
+from gaploop.datasets import layout
+from gaploop.datasets.columns import EPISODE_COLUMNS, info_fields
 from gaploop.datasets.formats.model import PICTURES, About, Outgoing
 
 SCHEMA: Final = "gaploop.exchange.v1"
@@ -80,18 +84,31 @@ def read_carried(value: Any, where: Path) -> Carried:
                 f"{where}: exported as {value['schema']}, this reads {SCHEMA}. Update gaploop."
             )
         features = {n: {**f, "shape": tuple(f["shape"])} for n, f in value["features"].items()}
-        for name in features:
+        for name, spec in features.items():
             plain_name(name, "feature", where)
-        about = About(float(value["fps"]), str(value["robot_type"]), features, value["keys"])
+            _check_feature(name, spec)
+        keys = {str(name): str(key) for name, key in value["keys"].items()}
+        robot = str(value["robot_type"])
+        about = About(frames_per_second(value["fps"], layout.MOST_FPS), robot, features, keys)
+        layout.DatasetInfo(where, about.fps, features, robot, 0, 0)  # looks at shapes
         rows = tuple({n: row[n] for n in EPISODE_COLUMNS} for row in value["rows"])
         for row in rows:
             plain_name(row["gap_uid"], "gap_uid", where)
+            info_fields(row)
+            pa.array([row], pa.struct(list(EPISODE_COLUMNS.items())))
         lines = tuple(LabelEvent(**event).to_line() for event in value["labels"])
         return Carried(about, rows, tuple(map(str, value["tasks"])), lines)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except DAMAGE as error:
         raise UnusableInputError(
             f"{where}: what gaploop noted in it is damaged ({error!r}). Export it again."
         ) from None
+
+
+def _check_feature(name: str, spec: Mapping[str, Any]) -> None:
+    pictures = spec["dtype"] in PICTURES
+    known = pictures or str(spec["dtype"]).startswith(("float", "int", "uint", "bool"))
+    if not known or len(spec["shape"]) != (3 if pictures else 1):
+        raise ValueError(f"feature {name} is {spec['dtype']} of shape {spec['shape']}")
 
 
 def as_video(about: About) -> About:

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.types import Image
+
+LARGEST_PICTURE: Final = 1 << 28
+"""89 megapixels in RGB; more is no camera's, and a few bytes can ask for it [bytes]."""
+
+
+def unpacked(content: bytes) -> Image | None:
+    """Return a JPEG or PNG as OpenCV decodes it, BGR, uint8; None where it isn't one."""
+    from PIL import Image as Pillow
+
+    try:
+        with Pillow.open(io.BytesIO(content)) as shown:
+            if 3 * shown.width * shown.height > LARGEST_PICTURE:
+                return None
+        picture: Any = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+    except (cv2.error, Pillow.DecompressionBombError, SyntaxError, *DAMAGE):
+        return None
+    return None if picture is None else np.asarray(picture, dtype=np.uint8)
+
+
+def not_finite_row(values: NDArray[Any]) -> int | None:
+    """Return the first row with NaN or infinity, None where there is none; shape (n, …)."""
+    if not np.issubdtype(values.dtype, np.floating) or np.isfinite(values).all():
+        return None
+    return int((~np.isfinite(values.reshape(len(values), -1)).all(axis=1)).argmax())
 
 
 def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:

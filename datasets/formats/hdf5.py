@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
+import io
 import json
-from collections.abc import Iterator
+import math
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
-import cv2
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import parse_json, regular_file
+from gaploop.core.take import Images
 from gaploop.core.types import Image
 from gaploop.datasets.formats.carried import NAME, Carried, read_carried
+from gaploop.datasets.formats.foreign import LARGEST_PICTURE, unpacked
 from gaploop.datasets.formats.model import Recording
+from gaploop.datasets.telemetry_zarr import LARGEST_ARRAY
 
 TELEMETRY: Final = "telemetry"
 """Group at the top of a file: uid to the bytes of a take's control-rate record."""
@@ -27,40 +36,138 @@ def open_hdf5(path: Path) -> Iterator[Any]:
     """Open an HDF5 file for reading.
 
     Raises:
-        UnusableInputError: it is missing or damaged, or takes its content from other files.
+        UnusableInputError: it is missing, damaged or leads into other files; also where that shows
+            only while it is read.
     """
     try:
+        known = regular_file(path).stat()
         with h5py.File(path, "r") as file:
-            refuse_other_files(file, path)
+            _refuse_other_files(path, known.st_ino, known.st_mtime_ns, known.st_size)
             yield file
-    except OSError as error:
-        reason = " ".join(str(error).split())[:160]
+    except DAMAGE as error:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
         raise UnusableInputError(
             f"{path} can't be read as HDF5 ({reason}). Restore it from a copy."
         ) from None
 
 
-def refuse_other_files(file: Any, path: Path) -> None:
-    """Refuse a file that has HDF5 open others: by links, views, or rows kept beside it.
+class _Kept(io.RawIOBase):
+    """A file to HDF5, also once the disk is full.
+
+    HDF5 keeps what it couldn't write and tries again whenever an object is closed; where that
+    fails, it ends the process with a segmentation fault. So from the first failure on what it
+    writes is kept here, for it to read again, and the failure is told to whoever asks.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._at = file, 0
+        self._lost: list[tuple[int, bytes]] = []
+        self.error: OSError | None = None
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Move to a place; also past the end."""
+        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._end()}[whence]
+        self._at = begin + offset
+        return self._at
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._at
+
+    def _end(self) -> int:
+        held = os.fstat(self._file.fileno()).st_size
+        return max([held, *(at + len(data) for at, data in self._lost)])
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Read what was written, in the file or not; nothing is zeros."""
+        view = memoryview(buffer).cast("B")
+        view[:] = bytes(len(view))
+        self._file.seek(self._at)
+        held = self._file.read(len(view))
+        view[: len(held)] = held
+        for at, data in self._lost:
+            first, last = max(at, self._at), min(at + len(data), self._at + len(view))
+            if first < last:
+                view[first - self._at : last - self._at] = data[first - at : last - at]
+        self._at += len(view)
+        return len(view)
+
+    def write(self, data: Any, /) -> int:
+        """Write all of `data`, or keep it."""
+        content = bytes(data)
+        try:
+            if self.error is None:
+                self._file.seek(self._at)
+                if self._file.write(content) == len(content):
+                    self._at += len(content)
+                    return len(content)
+            self.error = self.error or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self.error = error
+        self._lost.append((self._at, content))
+        self._at += len(content)
+        return len(content)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """Set the file's size, unless it is lost anyway."""
+        size = self._at if size is None else size
+        try:
+            if self.error is None:
+                self._file.truncate(size)
+        except OSError as error:
+            self.error = error
+        return size
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def writable(self) -> bool:
+        """Say that it can be written."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say that one can move in it."""
+        return True
+
+
+type Written = Callable[[], None]
+"""Raises OSError where what was written isn't on the disk; asked after each larger part."""
+
+
+@contextlib.contextmanager
+def new_hdf5(path: Path, **options: Any) -> Iterator[tuple[Any, Written]]:
+    """Write a new HDF5 file.
+
+    Args:
+        path: the file.
+        options: h5py's.
 
     Raises:
-        UnusableInputError: it does; which it would open.
+        OSError: it can't be written, such as for want of room.
     """
-    state = path.stat()
-    if other := _other_file(file, (str(path), state.st_ino, state.st_size, state.st_mtime_ns)):
-        raise UnusableInputError(
-            f"{path}: {other}, another file: not opened. Copy its content into this one first."
-        )
+    with path.open("xb+", buffering=0) as stream:
+        kept = _Kept(stream)
+
+        def written() -> None:
+            if kept.error is not None:
+                raise kept.error
+
+        with h5py.File(kept, "w", **options) as file:
+            yield file, written
+            file.flush()
+            written()
 
 
-_LOOKED_AT: dict[tuple[str, int, int, int], str] = {}
-"""Files that were looked at already: they are opened once for every episode."""
-
-
-def _other_file(file: Any, key: tuple[str, int, int, int]) -> str:
-    if key not in _LOOKED_AT:
-        _LOOKED_AT[key] = next(_other_files(file), "")
-    return _LOOKED_AT[key]
+@functools.lru_cache(maxsize=4096)
+def _refuse_other_files(path: Path, *_known: int) -> None:
+    """Refuse a file that has HDF5 open others: by links, views, or rows kept beside it."""
+    with h5py.File(path, "r") as file:
+        if other := next(_other_files(file), ""):
+            raise UnusableInputError(
+                f"{path}: {other}, another file: not opened. Copy its content into this one with: "
+                "h5repack, or h5copy."
+            )
 
 
 def _other_files(file: Any) -> Iterator[str]:
@@ -85,13 +192,26 @@ def _other_files(file: Any) -> Iterator[str]:
                     yield f"{at}{name} is read from {others[0]!r}"
 
 
+def rows_in(stored: Any) -> NDArray[Any]:
+    """Return all of a data set of numbers.
+
+    Raises:
+        ValueError: it holds something else, or more than anybody records in one episode.
+    """
+    if not isinstance(stored, h5py.Dataset) or not stored.ndim or stored.dtype.kind not in "fiub":
+        raise ValueError(f"{getattr(stored, 'name', stored)} holds no rows of numbers")
+    if stored.nbytes > LARGEST_ARRAY:
+        raise ValueError(f"{stored.name} is said to be of shape {stored.shape}")
+    return np.asarray(stored[()])
+
+
 def carried_in(file: Any, path: Path) -> Carried | None:
     """Return what gaploop noted in a file that it exported; None in any other."""
     if NAME not in file:
         return None
     try:
-        value = json.loads(file[NAME].asstr()[()])
-    except (json.JSONDecodeError, TypeError) as error:
+        value = parse_json(file[NAME].asstr()[()])
+    except DAMAGE as error:
         raise UnusableInputError(
             f"{path}: what gaploop noted in it is damaged ({error}). Export it again."
         ) from None
@@ -113,13 +233,20 @@ def keep_telemetry(file: Any, episode: Recording) -> None:
 def telemetry_of(file: Any, uid: str) -> bytes | None:
     """Return what `keep_telemetry` kept."""
     name = f"{TELEMETRY}/{uid}"
-    return np.asarray(file[name][()]).tobytes() if name in file else None
+    return rows_in(file[name]).tobytes() if name in file else None
 
 
 def new_pictures(group: Any, name: str, frames: int, size: tuple[int, int]) -> Any:
     """Return a new data set of raw pictures, one picture a chunk, as ALOHA's recorder makes it."""
     shape = (frames, *size, 3)
     return group.create_dataset(name, shape, dtype="uint8", chunks=(1, *size, 3))
+
+
+def store_pictures(stored: Any, images: Images, written: Written) -> None:
+    """Write an episode's pictures into a data set of `new_pictures`, one after another."""
+    for k, picture in enumerate(images()):
+        stored[k] = picture
+        written()
 
 
 def next_rows(stored: Any) -> Any:
@@ -151,6 +278,8 @@ class Hdf5Pictures:
         with open_hdf5(self.path) as file:
             stored = file[self.name]
             for k in range(len(stored)):
+                if not k and stored.ndim == 4 and math.prod(stored.shape[1:]) > LARGEST_PICTURE:
+                    raise ValueError(f"{self.name} is said to be of shape {stored.shape}")
                 picture = self._picture(stored[k], k)
                 yield picture[..., ::-1] if self.swap_red_blue else picture
 
@@ -158,14 +287,16 @@ class Hdf5Pictures:
         if np.ndim(row) == 3:
             return np.asarray(row)
         packed = np.frombuffer(row, np.uint8) if isinstance(row, bytes) else np.asarray(row)
-        picture = cv2.imdecode(packed.astype(np.uint8).reshape(-1), cv2.IMREAD_COLOR)
+        picture = unpacked(packed.astype(np.uint8).tobytes())
         if picture is None:
             raise UnusableInputError(
                 f"{self.path}: {self.name}[{k}] is neither raw pixels nor a JPEG or PNG. Mend it."
             )
-        return np.asarray(picture)
+        return picture
 
     def size(self) -> tuple[int, int]:
         """Return height and width [pixels], from the first picture."""
-        height, width, _ = next(self()).shape
-        return int(height), int(width)
+        first = next(self(), None)
+        if first is None or first.ndim != 3:
+            raise UnusableInputError(f"{self.path}: {self.name} holds no picture. Mend it.")
+        return int(first.shape[0]), int(first.shape[1])

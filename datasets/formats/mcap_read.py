@@ -29,6 +29,7 @@ from gaploop.datasets.formats.mcap_topics import (
     Topic,
     decoded,
     decoder,
+    message_of,
     messages,
     picture,
     streams_of,
@@ -45,6 +46,8 @@ from gaploop.datasets.formats.sink import (
 from gaploop.datasets.telemetry_zarr import write_telemetry
 
 _TAIL: Final = re.compile(r"/(image|image_raw|image_rect|image_color|compressed|color|rgb)$")
+MOST_FRAMES: Final = 10_000_000
+"""Frames of one recording: more than two days at 50 a second."""
 ROS_UNITS: Final = "rad"
 """sensor_msgs/JointState defines positions as radians (metres where a joint slides)."""
 
@@ -73,8 +76,10 @@ def read_mcap(path: Path, settings: ImportSettings) -> Incoming:
         feature: number_feature(_names(part, streams)) for feature, part in parts.items()
     }
     for feature, topic in cameras.items():
-        shape = next(decoded(bags[0], topics[topic]))[1].shape
-        features[feature] = picture_spec(*shape[:2])
+        first = next(decoded(bags[0], topics[topic]), None)
+        if first is None:
+            raise UnusableInputError(f"{bags[0][0]}: {topic} holds no picture. Leave it out.")
+        features[feature] = picture_spec(*first[1].shape[:2])
     about = About(fps, settings.robot_type or "ros2", with_gap_features(features), cameras)
     reader = _Reader(about, parts, topics, settings, units)
     return Incoming(about, len(bags), lambda: reader.episodes(bags), notes=tuple(notes))
@@ -167,7 +172,8 @@ class BagPictures:
                 continue
             decode = decode or decoder(self.topic, schema)
             where = f"{self.files[0]}: {self.topic.name}"
-            current = picture(self.topic, decode(content), where)
+            with message_of(self.files[0], self.topic):
+                current = picture(self.topic, decode(content), where)
             while k < len(self.picked) and self.picked[k] == number:
                 yield current
                 k += 1
@@ -215,7 +221,8 @@ class _Reader:
         return foreign_recording(self.about, self.settings, values, pictures, name, **more)
 
     def _times(self, files: tuple[Path, ...], topic: str) -> NDArray[np.int64]:
-        return np.array([t for t, *_ in messages(files, [topic])], dtype=np.int64)
+        with message_of(files[0], self.topics[topic]):
+            return np.array([t for t, *_ in messages(files, [topic])], dtype=np.int64)
 
     def _grid(
         self,
@@ -237,6 +244,11 @@ class _Reader:
                 f"{files[0]}: its topics don't overlap in time. Leave one out with --keys."
             )
         count = int((last - first) * 1e-9 * self.about.fps + 1e-6) + 1
+        if count > MOST_FRAMES:
+            raise UnusableInputError(
+                f"{files[0]} spans {(last - first) / 3.6e12:.0f} hours, {count} frames: its clock "
+                "was set meanwhile. Cut it with: mcap filter."
+            )
         return first + np.round(np.arange(count) * (1e9 / self.about.fps)).astype(np.int64)
 
     def _record(self, streams: Mapping[str, Stream], grid_ns: NDArray[np.int64]) -> bytes | None:

@@ -7,7 +7,8 @@ header stamps may come from several machines.
 from __future__ import annotations
 
 import base64
-import json
+import contextlib
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,12 @@ from mcap.exceptions import McapError
 from mcap.reader import make_reader
 from mcap_ros2.decoder import DecoderFactory
 from numpy.typing import NDArray
+from zstandard import ZstdError
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import parse_json, regular_file
 from gaploop.core.types import FloatArray, Image
+from gaploop.datasets.formats.foreign import unpacked
 
 JOINT_STATE: Final = "sensor_msgs/msg/JointState"
 _NUMBERS: Final = (
@@ -41,6 +45,8 @@ _RAW: Final[Mapping[str, tuple[int, int | None]]] = {
     "mono8": (1, cv2.COLOR_GRAY2RGB),
 }
 """Encoding of sensor_msgs/Image to its channels and OpenCV's conversion to RGB."""
+MCAP_DAMAGE: Final = (*DAMAGE, McapError, ZstdError, struct.error, cv2.error)
+"""What reading damaged messages may raise."""
 _JSON_VECTORS: Final = ("position", "positions", "data", "values")
 
 
@@ -93,11 +99,11 @@ def messages(
     """
     for path in files:
         try:
-            with path.open("rb") as stream:
+            with regular_file(path).open("rb") as stream:
                 for schema, channel, message in make_reader(stream).iter_messages(topics):
                     yield message.log_time, schema, channel, message.data
-        except (McapError, OSError, ValueError) as error:
-            reason = f"{type(error).__name__} {error}".strip()
+        except MCAP_DAMAGE as error:
+            reason = f"{type(error).__name__} {error}".strip()[:160]
             raise UnusableInputError(
                 f"{path} can't be read as MCAP ({reason}). Mend it with: mcap recover {path}"
             ) from None
@@ -129,12 +135,29 @@ def _holds(topic: str, schema: str, encoding: str, content: bytes) -> str:
     if encoding != "json":
         return ""
     try:
-        value = json.loads(content)
-    except (json.JSONDecodeError, UnicodeDecodeError):
+        value = parse_json(content)
+    except ValueError:
         return ""
     if isinstance(value, dict) and isinstance(value.get("data"), str) and "format" in value:
         return "pictures"
     return "numbers" if _json_numbers(value) else ""
+
+
+@contextlib.contextmanager
+def message_of(path: Path, topic: Topic) -> Iterator[None]:
+    """Name the file and topic where a message can't be used.
+
+    Raises:
+        UnusableInputError: that is so.
+    """
+    try:
+        yield
+    except MCAP_DAMAGE as error:
+        reason = " ".join(f"{type(error).__name__} {error}".split())[:160]
+        raise UnusableInputError(
+            f"{path}: a message of {topic.name} can't be used ({reason}). Leave the topic out by "
+            "naming the others with --keys."
+        ) from None
 
 
 def decoder(topic: Topic, schema: Any) -> Callable[[bytes], Any]:
@@ -144,10 +167,10 @@ def decoder(topic: Topic, schema: Any) -> Callable[[bytes], Any]:
         UnusableInputError: its schema can't be used.
     """
     if topic.encoding == "json":
-        return json.loads
+        return parse_json
     try:
         found = DecoderFactory().decoder_for(topic.encoding, schema)
-    except (ValueError, KeyError, McapError) as error:
+    except MCAP_DAMAGE as error:
         raise UnusableInputError(f"{topic.name}: its schema can't be used ({error}).") from None
     if found is None:
         raise UnusableInputError(
@@ -219,7 +242,7 @@ def picture(topic: Topic, message: Any, where: str) -> Image:
 
 
 def _unpacked(content: bytes, where: str) -> NDArray[np.uint8]:
-    found = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+    found = unpacked(content)
     if found is None:
         raise UnusableInputError(
             f"{where}: a picture is neither JPEG nor PNG. Compressed video can't be read; leave "
@@ -241,15 +264,17 @@ def streams_of(files: Sequence[Path], topics: Sequence[Topic]) -> dict[str, Stre
         topic = wanted[channel.topic]
         if topic.name not in decoders:
             decoders[topic.name] = decoder(topic, schema)
-        message = decoders[topic.name](content)
-        velocity = {}
-        if topic.schema == JOINT_STATE:
-            velocity = dict(zip(message.name, map(float, message.velocity), strict=False))
-        seen[topic.name].append((t_ns, numbers(topic, message), velocity))
+        with message_of(files[0], topic):
+            message = decoders[topic.name](content)
+            velocity = {}
+            if topic.schema == JOINT_STATE:
+                velocity = dict(zip(message.name, map(float, message.velocity), strict=False))
+            seen[topic.name].append((t_ns, numbers(topic, message), velocity))
     for name, rows in seen.items():
         if not any(values for _, values, _ in rows):
             raise UnusableInputError(f"{files[0]}: topic {name} has no messages with numbers.")
-    return {name: _stream(rows) for name, rows in seen.items()}
+    with message_of(files[0], topics[0]):
+        return {name: _stream(rows) for name, rows in seen.items()}
 
 
 def _stream(rows: list[tuple[int, dict[str, float], dict[str, float]]]) -> Stream:
@@ -271,4 +296,6 @@ def decoded(files: Sequence[Path], topic: Topic) -> Iterator[tuple[int, Image]]:
     decode = None
     for t_ns, schema, _, content in messages(files, [topic.name]):
         decode = decode or decoder(topic, schema)
-        yield t_ns, picture(topic, decode(content), f"{files[0]}: {topic.name}")
+        with message_of(files[0], topic):
+            found = picture(topic, decode(content), f"{files[0]}: {topic.name}")
+        yield t_ns, found

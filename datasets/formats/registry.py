@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import zipfile
@@ -19,7 +18,7 @@ from gaploop.core.files import sync_folder, writable_folder
 from gaploop.core.paths import refuse_links_out
 from gaploop.datasets import staging
 from gaploop.datasets.formats.aloha import QPOS, SUFFIXES, episode_paths, read_aloha, write_aloha
-from gaploop.datasets.formats.hdf5 import refuse_other_files
+from gaploop.datasets.formats.hdf5 import open_hdf5
 from gaploop.datasets.formats.mcap_read import read_mcap
 from gaploop.datasets.formats.model import Advance, ImportSettings, Incoming, Outgoing
 from gaploop.datasets.formats.replay_buffer import write_diffusion_policy, write_umi
@@ -178,14 +177,13 @@ def _guess_folder(path: Path) -> str | None:
 
 def _guess_hdf5(path: Path) -> str | None:
     try:
-        with h5py.File(path, "r") as file:
-            refuse_other_files(file, path)
+        with open_hdf5(path) as file:
             if QPOS in file and "action" in file:
                 return "aloha"
             demos = file.get("data")
             known = isinstance(demos, h5py.Group) and any(n.startswith("demo_") for n in demos)
             return "robomimic" if known else None
-    except OSError:
+    except UnusableInputError:
         return None
 
 
@@ -193,5 +191,5 @@ def _guess_buffer(path: Path) -> str | None:
     try:
         with open_buffer(path) as root:
             return "umi" if "robot0_eef_pos" in root["data"] else "diffusion_policy"
-    except (UnusableInputError, json.JSONDecodeError):
+    except UnusableInputError:
         return None

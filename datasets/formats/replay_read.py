@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import zipfile
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from gaploop.datasets.formats.sink import (
     picture_spec,
     with_gap_features,
 )
+from gaploop.datasets.telemetry_zarr import LARGEST_ARRAY, ZARR_DAMAGE
 
 _PICTURES_AT_ONCE: Final = 16
 
@@ -72,9 +73,15 @@ def read_rows(array: Any, first: int, last: int, where: str) -> NDArray[Any]:
         UnusableInputError: a chunk is damaged, or its codec isn't installed.
     """
     try:
+        rows = last - first
+        if rows * math.prod((*array.shape[1:], array.dtype.itemsize)) > LARGEST_ARRAY:
+            raise ValueError(f"{rows} rows of shape {array.shape[1:]}")
+        if array.dtype.kind not in "fiub":
+            raise ValueError(f"it holds {array.dtype}, not numbers")
         return np.asarray(array[first:last])
-    except (OSError, ValueError, RuntimeError, KeyError, zipfile.BadZipFile) as error:
-        raise UnusableInputError(f"{where} can't be read ({error}). Restore it.") from None
+    except ZARR_DAMAGE as error:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise UnusableInputError(f"{where} can't be read ({reason}). Restore it.") from None
 
 
 @contextlib.contextmanager
@@ -99,8 +106,11 @@ def open_buffer(path: Path) -> Iterator[Any]:
                         "folder or .zip that holds data/ and meta/episode_ends."
                     )
             yield root
-    except (FileNotFoundError, zipfile.BadZipFile, KeyError) as error:
-        raise UnusableInputError(f"{path} is not a Zarr group ({error}). Check the path.") from None
+    except ZARR_DAMAGE as error:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise UnusableInputError(
+            f"{path} can't be read as a Zarr group ({reason}). Check the path, or restore it."
+        ) from None
 
 
 def read_diffusion_policy(path: Path, settings: ImportSettings) -> Incoming:

@@ -17,7 +17,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import parse_json
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets import columns
@@ -26,12 +27,16 @@ from gaploop.datasets.formats.carried import Carried, carry
 from gaploop.datasets.formats.foreign import as_float32, chosen_key, named, taken
 from gaploop.datasets.formats.hdf5 import (
     Hdf5Pictures,
+    Written,
     carried_in,
     keep_carried,
     keep_telemetry,
+    new_hdf5,
     new_pictures,
     next_rows,
     open_hdf5,
+    rows_in,
+    store_pictures,
     telemetry_of,
 )
 from gaploop.datasets.formats.model import (
@@ -72,7 +77,7 @@ def write_robomimic(out: Outgoing, path: Path, advance: Advance) -> None:
     }
     keys |= {n: f"lerobot/{n}" for n in out.about.features if n not in keys}
     low, high = _range(out)
-    with h5py.File(path, "w") as file:
+    with new_hdf5(path) as (file, written):
         keep_carried(file, carry(out, keys))
         data = file.create_group("data")
         data.attrs["total"] = out.total_frames
@@ -80,7 +85,7 @@ def write_robomimic(out: Outgoing, path: Path, advance: Advance) -> None:
         data.attrs["action_min"], data.attrs["action_max"] = low, high
         for index, episode in enumerate(out.episodes()):
             demo = data.create_group(f"demo_{index}")
-            _write_demo(demo, out.about, episode, keys, low, high)
+            _write_demo(demo, out.about, episode, keys, low, high, written)
             keep_telemetry(file, episode)
             advance()
         for name, demos in _masks(out).items():
@@ -118,6 +123,7 @@ def _write_demo(
     keys: Mapping[str, str],
     low: FloatArray,
     high: FloatArray,
+    written: Written,
 ) -> None:
     n = episode.length
     demo.attrs["num_samples"] = n
@@ -131,11 +137,11 @@ def _write_demo(
     demo.create_group("obs")
     for name, values in episode.columns.items():
         demo[keys[name]] = values
+    written()
     for camera, images in episode.pictures.items():
         key = keys[picture_feature(about, camera)]
         stored = new_pictures(demo, key, n, about.size(camera))
-        for k, picture in enumerate(images()):
-            stored[k] = picture
+        store_pictures(stored, images, written)
     for name, stored in demo["obs"].items():
         demo.create_virtual_dataset(f"next_obs/{name}", next_rows(stored))
 
@@ -198,7 +204,7 @@ def _exact_episodes(path: Path, demos: list[str], carried: Carried) -> Iterator[
     with open_hdf5(path) as file:
         for index, name in enumerate(demos):
             demo, row = file[f"data/{name}"], carried.rows[index]
-            values = {n: np.asarray(demo[about.keys[n]][()]) for n in about.numbers}
+            values = {n: rows_in(demo[about.keys[n]]) for n in about.numbers}
             pictures = {
                 camera: Hdf5Pictures(path, f"data/{name}/{key}")
                 for camera, key in each_camera(about)
@@ -248,11 +254,11 @@ def _environment(
 ) -> tuple[float, dict[str, Any], list[str]]:
     """Return rate [Hz], what else `env_args` says, and notes about it."""
     try:
-        env = json.loads(file["data"].attrs.get("env_args", "{}"))
+        env = parse_json(file["data"].attrs.get("env_args", "{}"))
         kwargs = env.get("env_kwargs") or {}
         rate, name, kind = kwargs.get("control_freq"), str(env.get("env_name", "")), env.get("type")
         robots = kwargs.get("robots") or ""
-    except (json.JSONDecodeError, AttributeError) as error:
+    except DAMAGE as error:
         raise UnusableInputError(f"{path}: env_args is not JSON ({error}). Mend it.") from None
     notes = []
     if settings.fps is None and isinstance(rate, int | float) and rate == int(rate) > 0:
@@ -285,11 +291,11 @@ def _foreign_episodes(
             def column(key: str, demo: Any = demo, name: str = name) -> NDArray[Any]:
                 if key not in demo["obs"]:
                     raise UnusableInputError(f"{path}: data/{name}/obs has no {key}. Mend it.")
-                rows = as_float32(demo["obs"][key][()])
+                rows = as_float32(rows_in(demo["obs"][key]))
                 return rows.reshape(len(rows), -1)
 
             values = {n: np.concatenate([column(k) for k in part], 1) for n, part in parts.items()}
-            values[columns.ACTION] = as_float32(demo["actions"][()])
+            values[columns.ACTION] = as_float32(rows_in(demo["actions"]))
             pictures = {
                 camera: Hdf5Pictures(path, f"data/{name}/{key}", swap)
                 for camera, key in each_camera(about)

@@ -25,6 +25,7 @@ from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.formats.carried import as_video
+from gaploop.datasets.formats.foreign import not_finite_row
 from gaploop.datasets.formats.model import (
     About,
     Advance,
@@ -135,8 +136,8 @@ def _check(episode: Recording, about: About) -> None:
                 f"Episode {episode.uid}: {name} has {len(values)} rows, the episode "
                 f"{episode.length}. Mend the source."
             )
-        if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
-            bad = int((~np.isfinite(values.reshape(len(values), -1)).all(axis=1)).argmax())
+        bad = not_finite_row(values)
+        if bad is not None:
             raise UnusableInputError(
                 f"Episode {episode.uid}: {name} holds NaN or infinite values, first in row {bad}. "
                 "LeRobot can't train on it; leave that episode out or mend the source."

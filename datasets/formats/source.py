@@ -22,6 +22,7 @@ from gaploop.core.take import Images
 from gaploop.core.types import Image
 from gaploop.datasets import columns, layout
 from gaploop.datasets.columns import IMAGES
+from gaploop.datasets.formats.foreign import not_finite_row
 from gaploop.datasets.formats.model import PICTURES, About, Outgoing, Recording
 from gaploop.datasets.frames import to_numpy
 from gaploop.datasets.layout import DatasetInfo, Episode
@@ -177,18 +178,44 @@ def _recording(
             f"{episode.length}. Find out more with: gaploop check {info.root}"
         )
     telemetry = telemetry_path(info.root, episode.info.uid)
+    held = {n: _vector(info, episode, n, rows[n], about.features[n]) for n in about.numbers}
     return Recording(
         task=episode.info.task,
         length=episode.length,
-        columns={n: _vector(rows[n], about.features[n]["shape"]) for n in about.numbers},
+        columns=held,
         pictures=_pictures(info, about, episode, path) if whole else {},
         row=gap_row(episode),
         telemetry=telemetry.read_bytes() if whole and telemetry.exists() else None,
     )
 
 
-def _vector(column: pa.ChunkedArray, shape: tuple[int, ...]) -> NDArray[Any]:
-    values = to_numpy(column)
+def _vector(
+    info: DatasetInfo, episode: Episode, name: str, column: pa.ChunkedArray, spec: Mapping[str, Any]
+) -> NDArray[Any]:
+    """Return an episode's values of a feature; other projects train on whatever is there.
+
+    Raises:
+        UnusableInputError: they aren't finite numbers of the shape that the feature has.
+    """
+    shape = tuple(spec["shape"])
+    place = f"{info.root}, episode {episode.index}: {name}"
+    values = np.asarray(to_numpy(column))
+    if values.dtype.kind not in "fiub":
+        raise UnusableInputError(
+            f"{place} holds {column.type}, not numbers. Mend the data file, or see what else is "
+            f"wrong with: gaploop check {info.root}"
+        )
+    if values.reshape(len(values), -1).shape[1:] != shape:
+        raise UnusableInputError(
+            f"{place} has rows of {values[:1].size} numbers, {layout.INFO} says {shape[0]}. Find "
+            f"out more with: gaploop check {info.root}"
+        )
+    bad = not_finite_row(values)
+    if bad is not None:
+        raise UnusableInputError(
+            f"{place} holds NaN or infinite values, first in row {bad}. Policies can't train on "
+            "that: leave the episode out with --episodes."
+        )
     return values.reshape(len(values)) if shape == (1,) else values
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.core.files import read_json
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.schema import check_keys, mapping, number
@@ -51,7 +51,7 @@ def parse_units(value: Any, where: str, folder: Path) -> UnitsSpec | None:
     value = mapping(value, where, "key: value")
     check_keys(value, ("from", "to", "ranges", "arm", "gripper"), where, ("to",))
     for key in ("from", "to"):
-        if key in value and value[key] not in UNITS:
+        if key in value and value[key] not in list(UNITS):
             raise unknown_choice("units", value[key], UNITS, where)
     gripper, angles = _gripper(value.get("gripper", ""), value.get("arm"), where)
     ranges = _ranges(value.get("ranges"), value.get("arm"), where, folder)
@@ -62,7 +62,7 @@ def _gripper(value: Any, arm: Any, where: str) -> tuple[str, tuple[float, float]
     if value in ("", "keep"):
         return str(value), None
     if value == "model":
-        if arm not in ARM_MODELS:
+        if arm not in list(ARM_MODELS):
             raise unknown_choice("arm", arm, ARM_MODELS, f"{where}, gripper: model needs arm")
         return "angles", ARM_MODELS[str(arm)].gripper_percent_rad
     return "angles", _pair(value, f"{where}, gripper", "keep, model, or [rad at 0, rad at 100]")
@@ -70,7 +70,7 @@ def _gripper(value: Any, arm: Any, where: str) -> tuple[str, tuple[float, float]
 
 def _ranges(value: Any, arm: Any, where: str, folder: Path) -> dict[str, tuple[float, float]]:
     if value == "model":
-        if arm not in ARM_MODELS:
+        if arm not in list(ARM_MODELS):
             raise unknown_choice("arm", arm, ARM_MODELS, f"{where}, ranges: model needs arm")
         model = ArmModel.load(str(arm))
         limits = np.degrees(model.joint_limits_rad)
@@ -89,7 +89,7 @@ def _calibrated(path: Path) -> dict[str, tuple[float, float]]:
     for name, entry in mapping(read_json(path), str(path), "motor: calibration").items():
         try:
             half = (float(entry["range_max"]) - float(entry["range_min"])) / 2.0
-        except (KeyError, TypeError, ValueError):
+        except DAMAGE:
             raise UnusableInputError(
                 f"{path}: motor {name} has no range_min and range_max. Name a calibration file "
                 "that lerobot-calibrate wrote."

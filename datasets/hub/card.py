@@ -11,6 +11,9 @@ from typing import Any, Final
 import jinja2
 import yaml
 
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.schema import parse_yaml
+
 DEFAULT_LICENSE: Final = "apache-2.0"
 """As `LeRobotDataset.push_to_hub`."""
 BEGIN: Final = "<!-- gaploop:begin, made by gaploop push: write outside of it -->"
@@ -80,8 +83,8 @@ def split(text: str) -> tuple[dict[str, Any], str]:
     if found is None:
         return {}, text
     try:
-        front = yaml.safe_load(found[1])
-    except yaml.YAMLError:
+        front = parse_yaml(found[1], "README.md")
+    except UnusableInputError:
         return {}, text[found.end() :]
     return (front if isinstance(front, dict) else {}), text[found.end() :]
 

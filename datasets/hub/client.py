@@ -12,12 +12,11 @@ from urllib.parse import urlsplit
 
 import httpx
 import huggingface_hub
-import yaml
 from huggingface_hub import HfApi
 from huggingface_hub import constants as hub_constants
 from huggingface_hub.errors import HfHubHTTPError
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.schema import parse_yaml
 
 PUBLIC_ENDPOINT: Final = "https://huggingface.co"
 README: Final = "README.md"
@@ -43,11 +42,7 @@ class _Api(HfApi):  # type: ignore[misc]  # huggingface_hub isn't followed by my
         endpoint.)
         """
         front = re.match(r"---\s*\n(.*?)\n---\s*(\n|$)", content, re.DOTALL)
-        try:
-            yaml.safe_load(front[1] if front else "")
-        except yaml.YAMLError as error:
-            reason = " ".join(str(error).split())
-            raise UnusableInputError(f"{README}: its metadata isn't YAML ({reason}).") from None
+        parse_yaml(front[1] if front else "", f"{README}: its metadata")
         try:
             super()._validate_yaml(content, **options)
         except HfHubHTTPError as error:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import filelock
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, writable_folder, write_json
 from gaploop.core.paths import plain_name
 from gaploop.datasets.hub.target import HubTarget
@@ -145,5 +145,5 @@ def _read(path: Path) -> QueuedPush:
         known = {field.name for field in dataclasses.fields(QueuedPush)}
         fields = {k: v for k, v in value.items() if k in known}
         return QueuedPush(**{**fields, "tags": tuple(fields.get("tags", ()))})
-    except (AttributeError, TypeError) as error:
+    except DAMAGE as error:
         raise UnusableInputError(f"{path} is no queued push ({error}). Delete it.") from None

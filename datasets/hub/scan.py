@@ -17,6 +17,8 @@ import av
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gaploop.core.files import parse_json
+
 SECRETS: Final[dict[str, re.Pattern[str]]] = {
     "a Hugging Face token": re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}\b"),
     "an AWS key": re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
@@ -166,8 +168,8 @@ def _safetensors(path: Path) -> Iterator[tuple[str, str]]:
         (length,) = struct.unpack("<Q", stream.read(8).ljust(8, b"\0"))
         header = stream.read(min(length, _HEADER_LIMIT)).decode(errors="replace")
     try:
-        yield " (header)", json.dumps(json.loads(header).get("__metadata__", {}))
-    except (json.JSONDecodeError, AttributeError):
+        yield " (header)", json.dumps(parse_json(header).get("__metadata__", {}))
+    except (ValueError, AttributeError):
         yield " (header)", header
 
 

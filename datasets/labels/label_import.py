@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core import labels
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import parse_json, read_content
 from gaploop.core.labels import FIELDS, NOTHING_SAID, LabelEvent
 from gaploop.datasets.labels.label_csv import ABOUT, EVENT_COLUMNS, NONE, SEEN, by_uid, value_of
 from gaploop.datasets.labels.labelled import Labelled
@@ -66,9 +66,7 @@ def read_labels(folder: Labelled, path: Path, template: LabelEvent) -> Incoming:
 def _read(path: Path) -> tuple[list[tuple[int, dict[str, str]]], list[str]]:
     """Return (line, cells) of each row, and the columns."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise UnusableInputError(f"{path} not found. Check the path.") from None
+        text = read_content(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UnusableInputError(f"{path} is not UTF-8 ({error}). Save it as CSV UTF-8.") from None
     first = text.partition("\n")[0]
@@ -121,7 +119,7 @@ class _Takes:
                         raise UnusableInputError(f"{event.field} differs from line {before[0]}.")
                     if row.get(SEEN):
                         seen[event.key] = int(row[SEEN])
-            except (UnusableInputError, ValueError) as error:
+            except (UnusableInputError, *DAMAGE) as error:
                 problems.append(f"Line {line}: {error}")
         problems += self._overtaken(stated, seen)
         if problems:
@@ -209,8 +207,8 @@ def parse_cell(name: str, text: str) -> Any:
         return text.strip()
     if text.lstrip().startswith("{"):
         try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
+            return parse_json(text)
+        except ValueError as error:
             raise UnusableInputError(f"dimensions {text!r} is not JSON ({error}).") from None
     weights: dict[str, float] = {}
     for part in re.split(r"[;,]", re.sub(r"\s*[=:]\s*", "=", text)):
@@ -250,10 +248,10 @@ def _read_events(
         try:
             if row["uid"] not in uids:
                 raise UnusableInputError(f"{folder.root} has no {folder.what} {row['uid']!r}.")
-            value = json.loads(row["value"]) if row["field"] == "dimensions" else row["value"]
+            value = parse_json(row["value"]) if row["field"] == "dimensions" else row["value"]
             stated = replace(template, uid=row["uid"], field=row["field"], value=value)
             events.append(replace(_filled(stated, row), **_texts(row, "at", "retracts")))
-        except (UnusableInputError, ValueError, KeyError) as error:
+        except (UnusableInputError, *DAMAGE) as error:
             problems.append(f"Line {line}: {error}")
     if problems:
         raise _refuse(path, problems, len(rows))

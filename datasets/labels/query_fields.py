@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import parse_json
 from gaploop.core.vocabulary import (
     CONDITIONS,
     Domain,
@@ -160,7 +160,7 @@ class Facts:
 
         @cache
         def parsed(text: str) -> Mapping[str, Any]:
-            value = json.loads(text or "{}")
+            value = parse_json(text or "{}")
             return value if isinstance(value, Mapping) else {}
 
         return cls(len(table), column, lambda: [parsed(c) for c in read("gap_conditions")])

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gaploop.core.files import write_json
+from gaploop.core.files import read_json, write_json
 from gaploop.core.paths import is_plain_name
 from gaploop.datasets import layout
 from gaploop.datasets.check.episodes import feature_fault
@@ -35,8 +35,8 @@ _RATES_AGREE: Final = 0.01
 def load(draft: Draft) -> dict[str, Any]:
     """Return the description, as far as it can be read; {} where it can't."""
     try:
-        value = json.loads((draft.root / layout.INFO).read_text())
-    except (OSError, ValueError, RecursionError):
+        value = read_json(draft.root / layout.INFO)
+    except DAMAGE:
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 
 from gaploop.core import journal_format, labels
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import parse_json
 from gaploop.core.journal_format import read_end, read_header, take_folders
 from gaploop.core.labels import LabelEvent
 from gaploop.core.paths import is_plain_name, refuse_links_out
@@ -175,8 +175,8 @@ def _usable(row: Mapping[str, Any]) -> Row:
 
 def _is_object(text: Any) -> bool:
     try:
-        return isinstance(json.loads(text or "{}"), dict)
-    except (TypeError, ValueError, RecursionError):
+        return isinstance(parse_json(text or "{}"), dict)
+    except DAMAGE:
         return False
 
 

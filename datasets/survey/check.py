@@ -6,7 +6,6 @@ files that episodes name are there. Codes are those of `check`, which opens the 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import parse_json
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE, ERROR, WARNING, Finding, numbers
 from gaploop.datasets.layout import DatasetInfo
@@ -256,6 +256,6 @@ def _flags(column: Any) -> NDArray[np.bool_]:
 
 def _is_object(text: str) -> bool:
     try:
-        return text == "" or isinstance(json.loads(text), dict)
-    except json.JSONDecodeError:
+        return text == "" or isinstance(parse_json(text), dict)
+    except ValueError:
         return False

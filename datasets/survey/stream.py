@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import parse_json
 from gaploop.core.vocabulary import CONDITIONS
 from gaploop.datasets import layout
 from gaploop.datasets.check.findings import DAMAGE
@@ -133,7 +133,7 @@ def _condition_names(sources: Iterable[Metadata]) -> frozenset[str]:
             for block in blocks(source, ["gap_conditions"]):
                 if "gap_conditions" in block.column_names:
                     for text in block["gap_conditions"].unique().to_pylist():
-                        value = json.loads(text or "{}")
+                        value = parse_json(text or "{}")
                         names |= set(value) if isinstance(value, dict) else set()
         except DAMAGE:
             continue  # what can't be read is reported by the search itself

@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import parse_json, read_text
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension, dimension
 from gaploop.failure_analysis.attribution.model import CAUSES, NONE
@@ -204,12 +205,7 @@ def read_predictions(path: Path) -> dict[str, Prediction]:
     Raises:
         UnusableInputError: the file is missing, or a line can't be used.
     """
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise UnusableInputError(
-            f"{path} can't be read ({error.strerror or error}). Check the path."
-        ) from None
+    lines = read_text(path).splitlines()
     found = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -220,13 +216,13 @@ def read_predictions(path: Path) -> dict[str, Prediction]:
 
 def _prediction(line: str, where: str) -> tuple[str, Prediction]:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
         shares = {dimension(k, where).value: float(v) for k, v in value["dimensions"].items()}
         named = frozenset(dimension(k, where).value for k in value["named"])
         every = [*(shares.get(d.value, 0.0) for d in GapDimension), float(value["none"])]
         candidates = frozenset(str(c) for c in value.get("candidates", ()))
         key = str(value["id"])
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except DAMAGE as error:
         raise UnusableInputError(
             f"{where}: not a prediction ({error}). It needs id, dimensions, none and named."
         ) from None

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, write_atomically
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension
@@ -248,7 +248,7 @@ def load_model(path: Path) -> EvidenceModel:
             float(value["coverage"]),
             dict(value["about"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except DAMAGE as error:
         raise UnusableInputError(f"{path} is damaged ({error}). Build it again.") from None
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import parse_json, read_text
 from gaploop.failure_analysis.diagnosis import Diagnosis
 
 ABSTAINED: Final = "(abstained)"
@@ -72,19 +72,15 @@ def read_truth(path: Path) -> dict[str, dict[str, Any]]:
     Raises:
         UnusableInputError: it is missing or a line of it can't be read.
     """
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        reason = error.strerror or error
-        raise UnusableInputError(f"{path} can't be read ({reason}). Check the path.") from None
+    lines = read_text(path).splitlines()
     truth: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value = parse_json(line)
             truth[str(value["uid"])] = value
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except DAMAGE as error:
             raise UnusableInputError(
                 f"{path}, line {number}: not a truth record ({error}). Remove or mend that line."
             ) from None

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.live.stream import STREAMED
@@ -180,7 +180,7 @@ class FailureScore:
                 _array(value["peaks"]),
                 str(value["policy"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except DAMAGE as error:
             raise UnusableInputError(f"{path} is damaged ({error}). Fit it again.") from None
 
 

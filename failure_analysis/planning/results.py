@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.plan import Plan
 from gaploop.core.vocabulary import GapDimension, dimension
@@ -131,7 +131,7 @@ def load_trials(path: Path) -> tuple[Trial, ...]:
         )
     try:
         return tuple(_trial(entry, str(path)) for entry in value["trials"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except DAMAGE as error:
         raise UnusableInputError(
             f"{path} is damaged ({error!r}). Make it again with gaploop plan --results."
         ) from None

@@ -8,14 +8,14 @@ take failed and stays visible, and so does what programs say.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core import labels
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import parse_json
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.labels.labelled import Labelled
@@ -92,8 +92,8 @@ class Book:
             self._read, self._saved = b"", {}
         changed = set(self._of) if not self._saved else set()
         for line in whole[len(self._read) :].decode(errors="replace").splitlines():
-            with contextlib.suppress(ValueError, TypeError, UnusableInputError):
-                event = self._saved[line] = LabelEvent(**json.loads(line))
+            with contextlib.suppress(UnusableInputError, *DAMAGE):
+                event = self._saved[line] = LabelEvent(**parse_json(line))
                 changed.add(event.uid)
                 self._unsaved.pop(line, None)
         self._read, self._of = whole, {}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import secrets
 import socket
+import tempfile
 import webbrowser
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ from nicegui import ui
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.files import write_atomically
 from gaploop.failure_analysis.review.gate import PARAMETER, TokenGate
 from gaploop.failure_analysis.review.page import ReviewPage
 from gaploop.failure_analysis.review.site import Site
@@ -97,15 +100,31 @@ def serve(site: Site, port: int, ready: Callable[[str], None], *, browser: bool)
     settings = uvicorn.Config(
         build(site, token), log_level="warning", timeout_graceful_shutdown=1, lifespan="on"
     )
-    server = _Announcing(settings, lambda: _announce(address, ready, browser))
-    with bound, contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how it is meant to end
-        server.run(sockets=[bound])
+    with tempfile.TemporaryDirectory(prefix="gaploop_review_") as folder:
+        way_in = redirect_page(Path(folder), address) if browser else None
+        server = _Announcing(settings, lambda: _announce(address, ready, way_in))
+        with bound, contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how it is meant to end
+            server.run(sockets=[bound])
 
 
-def _announce(address: str, ready: Callable[[str], None], browser: bool) -> None:
+def redirect_page(folder: Path, address: str) -> Path:
+    """Write a page that leads to `address`, for this user's eyes only (mode 0600).
+
+    A browser is started with what it opens in its command line, which every user of this machine
+    can read; so it is given this page, as Jupyter does, and not the token.
+    """
+    page = folder / "open.html"
+    words = '<meta name="referrer" content="no-referrer"><title>gaploop review</title>'
+    there = html.escape(address)
+    content = f'<!doctype html>{words}<meta http-equiv="refresh" content="0;url={there}">'
+    write_atomically(page, f'{content}<a href="{there}">Open the review</a>\n', 0o600)
+    return page
+
+
+def _announce(address: str, ready: Callable[[str], None], way_in: Path | None) -> None:
     ready(address)
-    if browser:
-        webbrowser.open(address)
+    if way_in is not None:
+        webbrowser.open(way_in.as_uri())
 
 
 class _Announcing(uvicorn.Server):

@@ -18,20 +18,22 @@ QUIET_SAMPLES = 5
 
 def quiet_stretch(wrench: FloatArray) -> tuple[FloatArray, float]:
     """Return mean [N, N m], shape (6,), and force spread [N] of the quietest few samples."""
+    wrench = wrench[np.isfinite(wrench).all(axis=1)]
     n = min(QUIET_SAMPLES, len(wrench))
     starts = range(len(wrench) - n + 1)
-    spreads = [float(np.linalg.norm(np.nanstd(wrench[s : s + n, :3], axis=0))) for s in starts]
-    best = int(np.nanargmin(spreads))
-    return np.nanmean(wrench[best : best + n], axis=0), spreads[best]
+    spreads = [float(np.linalg.norm(wrench[s : s + n, :3].std(axis=0))) for s in starts]
+    best = int(np.argmin(spreads))
+    return wrench[best : best + n].mean(axis=0), spreads[best]
 
 
 def force_deviation_n(view: View) -> FloatArray:
-    """Return how far the force is from its rest reading [N], shape (n,)."""
+    """Return how far the force is from its rest reading [N], shape (n,), where it was read."""
     wrench = view.wrench
     if wrench is None or not np.isfinite(wrench[:, :3]).any():
         return np.empty(0)
     rest = view.force_rest if view.force_rest is not None else quiet_stretch(wrench)[0]
-    return np.asarray(np.linalg.norm(wrench[:, :3] - rest[:3], axis=1))
+    values = np.asarray(np.linalg.norm(wrench[:, :3] - rest[:3], axis=1))
+    return values[np.isfinite(values)]
 
 
 @signal("force_peak_n", "N", "force", 1.0, "force reaches {value} from rest")
@@ -61,7 +63,8 @@ def force_jump_n(view: View) -> float:
     wrench = view.wrench
     if wrench is None or len(wrench) < 2:
         return NAN
-    return float(np.nanmax(np.linalg.norm(np.diff(wrench[:, :3], axis=0), axis=1)))
+    jumps = np.linalg.norm(np.diff(wrench[:, :3], axis=0), axis=1)
+    return float(np.max(jumps, where=np.isfinite(jumps), initial=0.0))
 
 
 @signal("torque_peak_nm", "N m", "force", 0.1, "torque reaches {value} from rest")

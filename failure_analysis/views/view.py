@@ -167,14 +167,23 @@ class View:
 
     @cached_property
     def wrench(self) -> FloatArray | None:
-        """Forces [N] and torques [N m] of the first sensor, shape (n, 6), or None."""
+        """Forces [N] and torques [N m] of the first sensor, shape (n, 6), or None.
+
+        Axes that the sensor lacks are 0; rows in which it missed one are NaN throughout.
+        """
         columns = self.take.telemetry.columns
         names = sorted(n.removesuffix(".fx_n") for n in columns if n.endswith(".fx_n"))
         if not names:
             return None
         axes = ("fx_n", "fy_n", "fz_n", "tx_nm", "ty_nm", "tz_nm")
         missing = np.full(len(self.take.telemetry), np.nan)
-        return np.stack([columns.get(f"{names[0]}.{axis}", missing) for axis in axes], axis=1)
+        read = np.stack([columns.get(f"{names[0]}.{axis}", missing) for axis in axes], axis=1)
+        silent = np.isnan(read).all(axis=0)
+        if silent.all():
+            return None
+        read[:, silent] = 0.0
+        read[np.isnan(read).any(axis=1)] = np.nan
+        return read if np.isfinite(read).any() else None
 
     @cached_property
     def pictures(self) -> PictureSummary | None:

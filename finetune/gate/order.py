@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import write_atomically
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import parse_json, write_atomically
 
 SIDES: Final = ("baseline", "candidate")
 BLOCK: Final = 4
@@ -89,9 +89,9 @@ def read_key(folder: Path, committed: str) -> int:
         UnusableInputError: the key is gone, or isn't the one that the gate began with.
     """
     try:
-        key = json.loads(base64.b64decode((folder / SEALED).read_bytes()))
+        key = parse_json(base64.b64decode((folder / SEALED).read_bytes()))
         seed = int(key["seed"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except DAMAGE:
         raise UnusableInputError(
             f"{folder / SEALED} can't be read: without it nobody knows which attempt was whose. "
             "Restore it, or begin a new gate in another --output_dir."

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, sha256, write_json
 from gaploop.core.paths import relative_path
 from gaploop.core.run_record import versions
@@ -94,7 +94,7 @@ def verify(path: Path) -> list[Finding]:
         raise UnusableInputError(f"{path} is not a {SCHEMA} file. gaploop gate writes one.")
     try:
         return list(_findings(record, path.parent))
-    except (KeyError, TypeError, AttributeError):
+    except DAMAGE:
         raise UnusableInputError(
             f"{path} lacks parts of a promotion record. Restore it, or run the gate again."
         ) from None

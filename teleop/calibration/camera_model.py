@@ -9,7 +9,7 @@ from typing import Any, Final
 import cv2
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.types import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView
 from gaploop.teleop.calibration.geometry import pose
@@ -122,7 +122,7 @@ class Intrinsics:
             lens = np.array(value["distortion"], dtype=np.float64).ravel()
             size = int(value["width"]), int(value["height"])
             name = str(value["lens"])
-        except (KeyError, TypeError, ValueError) as error:
+        except DAMAGE as error:
             raise UnusableInputError(
                 f"{where} holds no intrinsics ({error}). Run: gaploop calibrate intrinsics"
             ) from None

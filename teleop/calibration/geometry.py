@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.types import FloatArray
 
 
@@ -62,7 +62,7 @@ def checked_pose(value: object, where: str) -> FloatArray:
     """
     try:
         T = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError):
+    except DAMAGE:
         T = np.empty(0)
     if T.shape != (4, 4) or not np.isfinite(T).all():
         raise UnusableInputError(f"{where} must be a 4x4 matrix of numbers, row by row.")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import unknown_choice
+from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.types import FloatArray
 from gaploop.teleop.calibration.board import BoardView
 from gaploop.teleop.calibration.geometry import checked_pose, inverse
@@ -84,6 +84,8 @@ class HandEye:
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str) -> HandEye:
         """Read what `HandEyeResult.to_json` wrote; UnusableInputError where it isn't that."""
+        if not isinstance(value, Mapping):
+            raise UnusableInputError(f"{where} holds no camera's place. Calibrate it again.")
         setup = value.get("setup")
         if setup not in SETUPS:
             raise unknown_choice("set-up", setup, SETUPS, where)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.types import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView
 
@@ -67,7 +67,7 @@ class Observation:
                 views,
                 None if board is None else Board(**board),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except DAMAGE as error:
             raise UnusableInputError(
                 f"{where} is not a reference ({error}). Store it again: gaploop calibrate drift "
                 "--store"

@@ -12,6 +12,7 @@ picture: `image`, and either the joint positions by name [rad] or the tool's pos
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder
+from gaploop.core.files import existing_folder, parse_json, read_text
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.paths import inside
 from gaploop.core.types import FloatArray, Image
@@ -189,10 +190,14 @@ def _parts(name: str) -> list[str]:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    with path.open(newline="") as stream:
-        for number, row in enumerate(csv.DictReader(stream), start=2):
-            texts = {(k or "").strip(): (v or "").strip() for k, v in row.items()}
+    rows = csv.DictReader(io.StringIO(read_text(path), newline=""))
+    try:
+        for number, row in enumerate(rows, start=2):
+            cells = {k: v for k, v in row.items() if k is not None}  # None: more than columns
+            texts = {k.strip(): (v or "").strip() for k, v in cells.items()}
             yield number, _from_texts(texts, f"{path}:{number}")
+    except csv.Error as error:
+        raise UnusableInputError(f"{path} is no CSV file ({error}). Save it as such.") from None
 
 
 def _from_texts(texts: Mapping[str, str], where: str) -> Mapping[str, Any]:
@@ -213,12 +218,12 @@ def _from_texts(texts: Mapping[str, str], where: str) -> Mapping[str, Any]:
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
+            row = parse_json(line)
+        except ValueError as error:
             raise UnusableInputError(f"{path}:{number} isn't JSON ({error}). Mend it.") from None
         if not isinstance(row, dict):
             raise UnusableInputError(f"{path}:{number} must be an object with 'image'.")

@@ -23,7 +23,7 @@ from typing import Any, Final
 from filelock import FileLock
 
 from gaploop.core.clock import utc_ns
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.core.files import read_json, writable_folder, write_json
 from gaploop.teleop.calibration.camera_model import Intrinsics
 from gaploop.teleop.calibration.hand_eye_model import HandEye
@@ -183,13 +183,13 @@ def load_calibration(path: Path, missing_ok: bool = False) -> Calibration:
             f"{path} has schema {schema!r}, this version reads {SCHEMA!r}. Name a calibration file."
         )
     try:
-        content = dict(value["content"])
-        history = tuple(Entry(**entry) for entry in value["history"])
-        for section in content:
-            if section not in SECTIONS:
-                raise unknown_choice("section", section, SECTIONS, str(path))
+        content = _content(value["content"], path)
+        history = tuple(
+            Entry(str(e["id"]), str(e["at"]), str(e["what"]), _content(e["content"], path))
+            for e in value["history"]
+        )
         found, said = calibration_id(content), str(value["id"])
-    except (KeyError, TypeError, ValueError) as error:
+    except DAMAGE as error:
         raise UnusableInputError(f"{path} is not whole ({error}). Restore it.") from None
     if found != said:
         raise UnusableInputError(
@@ -197,6 +197,17 @@ def load_calibration(path: Path, missing_ok: bool = False) -> Calibration:
             "calibrate again into another file with --calibration=FILE."
         )
     return Calibration(path, content, history)
+
+
+def _content(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return a content if its parts are where they are looked for, each with the time it is of."""
+    content = dict(value)
+    for section in content:
+        if section not in SECTIONS:
+            raise unknown_choice("section", section, SECTIONS, str(path))
+    for _, part in Calibration(path, content).parts():
+        _seconds(part["at"])
+    return content
 
 
 def save_part(path: Path, place: tuple[str, ...], value: Mapping[str, Any]) -> Calibration:
@@ -248,5 +259,5 @@ def _now() -> str:
 def _seconds(at: str) -> float:
     try:
         return datetime.fromisoformat(at).timestamp()
-    except ValueError:
+    except DAMAGE:
         raise UnusableInputError(f"{at!r} is not a time as in 2025-01-31T12:00:00Z.") from None

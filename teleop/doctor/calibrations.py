@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import read_json
 from gaploop.teleop.calibration.store import OLD_DAYS as STATION_OLD_DAYS
 from gaploop.teleop.calibration.store import load_calibration
 from gaploop.teleop.doctor.finding import Finding, Level
@@ -137,10 +138,10 @@ def _one(file: Path, now_s: float) -> Finding:
     name = f"{arm} '{file.stem}'"
     again = command_for(file)
     try:
-        motors = json.loads(file.read_text())
+        motors = read_json(file)
         days = max(0.0, now_s - file.stat().st_mtime) / _DAY_S
         flat = [m for m, c in motors.items() if not c["range_min"] < c["range_max"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (UnusableInputError, *DAMAGE):
         return Finding(AREA, name, Level.FAIL, f"{file} can't be read", f"Run again: {again}")
     data = {"file": str(file), "age_days": days, "motors": len(motors)}
     wrong = _unusable(arm, motors)

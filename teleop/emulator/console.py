@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import read_text
 from gaploop.teleop.emulator.bus import EmulatedBus
 from gaploop.teleop.emulator.faults import KINDS, Fault
 from gaploop.teleop.emulator.hand import HANDS
@@ -140,10 +141,7 @@ def read_trace(path: Path, joints: int) -> list[list[float]]:
     Raises:
         UnusableInputError: it can't be read, or a row has another number of columns.
     """
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise UnusableInputError(f"{path}: {error.strerror}. Name a file of rows.") from error
+    lines = read_text(path).splitlines()
     rows: list[list[float]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):

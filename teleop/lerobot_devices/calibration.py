@@ -7,14 +7,14 @@ that are swapped, or the wrong id. So here it is an error that says which arm's 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
 from lerobot.motors.feetech import FeetechMotorsBus
 from lerobot.utils.constants import HF_LEROBOT_CALIBRATION, ROBOTS, TELEOPERATORS
 
-from gaploop.core.errors import DeviceError
+from gaploop.core.errors import DAMAGE, DeviceError, UnusableInputError
+from gaploop.core.files import read_json
 from gaploop.teleop.lerobot_devices.checks import options
 from gaploop.teleop.servos.ranges import FIX, MotorRange, unusable
 from gaploop.teleop.servos.registers import Protocol
@@ -96,8 +96,8 @@ def _owner(held: Any, device: Any) -> tuple[str, str] | None:
     for folder in sorted(folder for folder in folders if folder.is_dir()):
         for path in sorted(folder.glob("*.json")):
             try:
-                numbers = _numbers(json.loads(path.read_text()))
-            except (OSError, ValueError, TypeError, AttributeError):
+                numbers = _numbers(read_json(path))
+            except (UnusableInputError, *DAMAGE):
                 continue  # not a calibration
             if numbers == wanted and path != device.calibration_fpath:
                 return folder.parent.name, path.stem

@@ -6,6 +6,7 @@ import itertools
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,6 +137,31 @@ def test_an_empty_cell_is_null_telemetry(tmp_path: Path, mapping: CsvMapping) ->
     assert np.flatnonzero(np.isnan(take.values[:, 0])).tolist() == [15]
     assert take.values[16, 0] == pytest.approx(9.6)
     assert take.values[0, 1] == pytest.approx(-7.5e-3)
+
+
+def test_rows_without_a_number_are_counted(tmp_path: Path, mapping: CsvMapping) -> None:
+    """A force log with NaN was imported without a word."""
+    write_log(tmp_path / "log.csv")
+    log = (tmp_path / "log.csv").read_text().replace(";9,0;", ";NaN;")
+    (tmp_path / "log.csv").write_text(log)
+    _, notes = read_csv_takes(tmp_path / "log.csv", mapping)
+    assert notes[-1].startswith(
+        "2 of 400 rows hold no number in column Current (first: data row 91)"
+    )
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "-1e999"])
+def test_a_uci_window_without_a_number_is_one_line(tmp_path: Path, word: str, capsys: Any) -> None:
+    """NaN in a force window was imported as a measurement."""
+    write_uci(tmp_path / "lp1.data", ("normal",))
+    lines = (tmp_path / "lp1.data").read_text().splitlines()
+    lines[3] = "\t".join(["", word, *lines[3].split()[1:]])
+    (tmp_path / "lp1.data").write_text("\n".join(lines) + "\n")
+    journal = tmp_path / "journal"
+    assert main(["import", str(tmp_path), "--format=uci_failures", f"--output_dir={journal}"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "lp1.data, line 4" in line
+    assert not journal.exists()
 
 
 def test_an_event_inside_the_lead_in_of_another_gives_no_take(

@@ -96,6 +96,24 @@ def test_force_windows_tell_contact_from_pressing_and_from_nothing() -> None:
     assert all(modes[f"press-{k}"] == FailureMode.OBSTRUCTION for k in range(3))
 
 
+@pytest.mark.parametrize("lost", ["all but one axis", "torques", "some rows", "everything"])
+def test_a_force_sensor_with_gaps_is_diagnosed(lost: str) -> None:
+    """NaN in an imported force log, or a sensor of fewer axes, ended diagnose in a traceback."""
+    takes = [wrench(np.zeros(15), uid=str(k), seed=k) for k in range(6)]
+    for take_ in takes:
+        for name, values in take_.telemetry.columns.items():
+            axis = name.partition(".")[2]
+            gone = {
+                "all but one axis": axis != "fx_n",
+                "torques": axis.startswith("t"),
+                "everything": True,
+            }.get(lost, False)
+            values[:] = np.nan if gone else values
+            if lost == "some rows" and axis == "fz_n":
+                values[2:9] = np.nan
+    assert len(diagnose(takes).takes) == 6
+
+
 def test_it_says_what_it_could_not_see() -> None:
     diagnosis = diagnose([wrench(np.zeros(15), uid=str(k)) for k in range(6)])
     assert "no pictures" in diagnosis.summary["unseen"]

@@ -209,6 +209,17 @@ def test_an_edited_csv_changes_what_was_edited(label: Label, tmp_path: Path) -> 
     assert label.now("failure_mode", "--episode=0") == ["slip"]
 
 
+def test_an_edited_csv_is_not_overwritten(label: Label, tmp_path: Path) -> None:
+    """An hour of somebody's work in a spreadsheet was gone after a second --export."""
+    fill(label)
+    file = tmp_path / "labels.csv"
+    label(f"--export={file}")
+    file.write_text(file.read_text() + "typed by hand")
+    for history in ([], ["--history"]):
+        assert f"--import={file}" in label(f"--export={file}", *history, code=2)
+    assert file.read_text().endswith("typed by hand")
+
+
 def save(file: Path, rows: list[dict], delimiter: str = ",", encoding: str = "utf-8") -> None:
     with file.open("w", newline="", encoding=encoding) as stream:
         writer = csv.DictWriter(stream, list(rows[0]), delimiter=delimiter)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import httpx
 import pytest
@@ -145,3 +149,35 @@ def test_nothing_heavy_is_imported_for_help() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )
     assert done.stdout.strip().endswith("[]")
+
+
+def test_the_token_is_in_no_command_line(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ps` showed every user of the machine the address with the token that the browser got."""
+    seen = tmp_path / "seen"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf "%s " "$@" > {seen}.part\nmv {seen}.part {seen}\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    command = [sys.executable, "-m", "gaploop.scripts.cli", "review", "--port=0", str(dataset)]
+    with subprocess.Popen(
+        [*command, "--suggestions=false"], stderr=subprocess.PIPE, text=True
+    ) as run:
+        try:
+            assert run.stderr is not None
+            address = next(line.split()[-1] for line in run.stderr if "Open http" in line)
+            while not seen.exists():
+                assert run.poll() is None
+                time.sleep(0.05)
+            page = Path(url2pathname(urlsplit(seen.read_text().strip()).path))
+            assert address.partition("token=")[2] not in seen.read_text()
+            assert address in page.read_text()
+            assert (page.stat().st_mode & 0o777, page.parent.stat().st_mode & 0o777) == (
+                0o600,
+                0o700,
+            )
+        finally:
+            run.send_signal(signal.SIGINT)
+    assert run.returncode == 0
+    assert not page.exists()

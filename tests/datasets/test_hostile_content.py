@@ -1,0 +1,229 @@
+"""Datasets, records and exports whose content can't be: one line, exit code 2, nothing left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.datasets.check.dataset import check
+from gaploop.datasets.formats.model import ImportSettings
+from gaploop.datasets.formats.registry import LAYOUTS, export_dataset
+from gaploop.datasets.lerobot_publish import publish
+from gaploop.datasets.telemetry_zarr import read_telemetry
+from gaploop.scripts.cli import main
+
+KNOWN = ImportSettings(fps=20.0, units="rad", task="push")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory, write_take: Callable[..., str]) -> Path:
+    folder = tmp_path_factory.mktemp("sound")
+    for code in range(2):
+        write_take(folder / "journal", code=code)
+    publish(folder / "journal", folder / "set", "local/set", consents=folder / "consents.jsonl")
+    return folder / "set"
+
+
+@pytest.fixture
+def dataset(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(tmp_path / "consents.jsonl"))
+    return Path(shutil.copytree(sound, tmp_path / "set"))
+
+
+def set_info(root: Path, text: Callable[[dict[str, Any]], str]) -> None:
+    path = root / "meta" / "info.json"
+    path.write_text(text(json.loads(path.read_text())))
+
+
+def replaced(root: Path, column: str, values: Callable[[list[Any]], Any]) -> None:
+    (path,) = root.glob("data/*/*.parquet")
+    table = pq.read_table(path, partitioning=None)
+    new = values(table[column].to_pylist())
+    pq.write_table(table.set_column(table.column_names.index(column), column, new), path)
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "fps 0": lambda root: set_info(root, lambda i: json.dumps({**i, "fps": 0})),
+    "fps of 400 digits": lambda root: set_info(root, lambda i: json.dumps({**i, "fps": 10**400})),
+    "fps NaN": lambda root: set_info(root, lambda i: json.dumps({**i, "fps": float("nan")})),
+    "fps in words": lambda root: set_info(root, lambda i: json.dumps({**i, "fps": "fast"})),
+    "deep": lambda root: set_info(root, lambda _: "[" * 100_000),
+    "a list": lambda root: set_info(root, lambda _: "[]"),
+    "features are words": lambda root: set_info(root, lambda i: json.dumps({**i, "features": "x"})),
+    "a shape of a billion": lambda root: set_info(
+        root, lambda i: json.dumps({**i, "features": {"action": {"shape": [10**9]}}})
+    ),
+    "a pipe as labels": lambda root: os.mkfifo(root / "meta" / "gap" / "labels.jsonl"),
+}
+COMMANDS = {
+    "label": ["label", "{}"],
+    "edit": ["edit", "keep", "{}", "--episodes=[0]", "--output_dir={}_out"],
+    "export": ["export", "{}", "--format=aloha", "--output={}_out"],
+    "import": ["import", "{}", "--format=lerobot", "--output_dir={}_out"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_dataset_is_one_line(
+    what: str, command: str, dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`fps: 0` and the like ended label, edit, export and import in tracebacks."""
+    (dataset / "meta" / "gap" / "labels.jsonl").unlink(missing_ok=True)
+    (dataset / "meta" / "gap").mkdir(exist_ok=True)
+    HOSTILE[what](dataset)
+    assert main([word.replace("{}", str(dataset)) for word in COMMANDS[command]]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len([line for line in lines if line.startswith("gaploop")]) == 1
+    assert not dataset.with_name("set_out").exists()
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_check_finds_what_is_hostile(what: str, dataset: Path) -> None:
+    (dataset / "meta" / "gap" / "labels.jsonl").unlink(missing_ok=True)
+    (dataset / "meta" / "gap").mkdir(exist_ok=True)
+    HOSTILE[what](dataset)
+    assert {f.code for f in check(dataset)} & {"bad_info", "bad_labels"}
+
+
+def test_a_pipe_as_data_file_is_not_waited_for(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`gaploop edit` hung: it opened a pipe that nobody writes into."""
+    (path,) = dataset.glob("data/*/*.parquet")
+    path.unlink()
+    os.mkfifo(path)
+    words = [word.replace("{}", str(dataset)) for word in COMMANDS["edit"]]
+    assert main(words) == 2
+    assert f"{path} is a pipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["diffusion_policy", "aloha", "robomimic"])
+@pytest.mark.parametrize(
+    ("column", "values", "says"),
+    [
+        ("action", lambda rows: pa.array([["fast"] * len(r) for r in rows]), "not numbers"),
+        ("observation.state", lambda rows: with_nan(rows), "first in row 3"),
+        ("action", lambda rows: pa.array([r[:2] for r in rows]), "info.json says 3"),
+    ],
+    ids=["text", "nan", "narrow"],
+)
+def test_only_finite_numbers_are_exported(
+    dataset: Path, tmp_path: Path, name: str, column: str, values: Any, says: str
+) -> None:
+    """Text was exported as actions, and NaN as states, with exit code 0."""
+    replaced(dataset, column, values)
+    ending = {"diffusion_policy": ".zarr", "robomimic": ".hdf5"}.get(name, "")
+    out = tmp_path / f"out{ending}"
+    with pytest.raises(UnusableInputError, match=rf"episode 0: {column} .*{says}"):
+        export_dataset(dataset, name, out, consents=tmp_path / "consents.jsonl")
+    assert not out.exists()
+
+
+def with_nan(rows: list[list[float]]) -> pa.Array:
+    return pa.array([[float("nan"), *r[1:]] if k == 3 else r for k, r in enumerate(rows)])
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from gaploop.core.errors import UnusableInputError
+from gaploop.datasets.formats.registry import export_dataset
+root, name, folder = sys.argv[1:]
+out = Path(folder) / ("out.hdf5" if name == "robomimic" else "out")
+for size in (0, 1000, 6000, 20_000, 45_000, 60_000, 80_000):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    try:
+        export_dataset(Path(root), name, out, consents=Path(folder) / "consents.jsonl")
+        sys.exit(f"{size} bytes were enough")
+    except UnusableInputError as error:
+        assert "can't be written" in str(error), error
+    assert not list(Path(folder).glob("*out*")), list(Path(folder).glob("*out*"))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+export_dataset(Path(root), name, out, consents=Path(folder) / "consents.jsonl")
+"""
+
+
+@pytest.mark.parametrize("name", ["robomimic", "aloha"])
+def test_a_full_disk_ends_an_export_in_one_line(dataset: Path, tmp_path: Path, name: str) -> None:
+    """HDF5 said that there was no room, and then ended in a segmentation fault, 6 of 6 times."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = [sys.executable, "-c", FULL, str(dataset), name, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    out = folder / ("out.hdf5" if name == "robomimic" else "out")
+    assert len(list(LAYOUTS[name].read(out, KNOWN).episodes())) == 2
+
+
+@pytest.mark.parametrize("what", ["no entry", "no rows", "no group", "text"])
+def test_a_record_that_holds_nothing_is_found(dataset: Path, what: str) -> None:
+    """An empty archive in the place of a take's telemetry passed `check`."""
+    path = sorted(dataset.glob("telemetry/*.zip"))[0]
+    with zipfile.ZipFile(path) as archive:
+        held = {n: archive.read(n) for n in archive.namelist()}
+    if what == "no entry":
+        held = {}
+    elif what == "no group":
+        held = {n: c for n, c in held.items() if n.startswith("t_s")}
+    for name in [n for n in held if n.endswith("zarr.json") and "/" in n]:
+        known = json.loads(held[name])
+        if what == "no rows":
+            known["shape"][0] = 0
+        elif what == "text" and name.startswith("t_s"):
+            known |= {"data_type": "string", "fill_value": ""}
+        held[name] = json.dumps(known).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in held.items():
+            archive.writestr(name, content)
+    assert "bad_telemetry" in {f.code for f in check(dataset)}
+
+
+def test_an_array_that_is_said_to_be_huge_is_not_made(dataset: Path) -> None:
+    """A few bytes of metadata asked for any amount of memory."""
+    path = sorted(dataset.glob("telemetry/*.zip"))[0]
+    with zipfile.ZipFile(path) as archive:
+        held = {n: archive.read(n) for n in archive.namelist()}
+    known = json.loads(held["t_s/zarr.json"])
+    held["t_s/zarr.json"] = json.dumps({**known, "shape": [10**12]}).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in held.items():
+            archive.writestr(name, content)
+    with pytest.raises(UnusableInputError, match=r"t_s is said to be of shape"):
+        read_telemetry(path)
+
+
+@pytest.mark.parametrize("kind", ["link", "raw", "view"])
+def test_hdf5_does_not_lead_into_other_files(tmp_path: Path, kind: str) -> None:
+    """HDF5 follows links, raw data and views into other files unasked."""
+    folder = tmp_path / "aloha"
+    folder.mkdir()
+    secret = tmp_path / "secret.hdf5"
+    with h5py.File(secret, "w") as file:
+        file["x"] = np.ones((4, 3))
+    with h5py.File(folder / "episode_0.hdf5", "w") as file:
+        file["observations/qpos"] = np.ones((4, 3))
+        if kind == "link":
+            file["action"] = h5py.ExternalLink(str(secret), "/x")
+        elif kind == "raw":
+            file.create_dataset("action", (4, 3), "f8", external=[(str(secret), 0, 96)])
+        else:
+            layout = h5py.VirtualLayout((4, 3), "f8")
+            layout[:] = h5py.VirtualSource(str(secret), "x", (4, 3))
+            file.create_virtual_dataset("action", layout)
+    with pytest.raises(UnusableInputError, match=r"/action (leads to|is read from) .* another file"):
+        list(LAYOUTS["aloha"].read(folder, KNOWN).episodes())

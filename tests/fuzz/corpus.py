@@ -1,0 +1,334 @@
+"""Sound files of every kind that gaploop reads, small: what the fuzzer starts from."""
+
+# ruff: noqa: E501  # files of one line
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import cv2
+import h5py
+import numpy as np
+import zarr
+from mcap.writer import Writer as McapWriter
+
+import gaploop.failure_analysis
+from gaploop.collect.journal import FrameRow, JournalWriter
+from gaploop.core import labels
+from gaploop.core.files import write_json
+from gaploop.core.journal_format import TakeHeader
+from gaploop.core.take import TakeInfo
+from gaploop.core.telemetry import joint_columns
+from gaploop.core.vocabulary import Outcome
+from gaploop.datasets.formats.registry import export_dataset
+from gaploop.datasets.lerobot_publish import publish
+from gaploop.failure_analysis import diagnosis
+from gaploop.failure_analysis.live import score
+from gaploop.failure_analysis.live.score import FEATURES
+from gaploop.finetune import evaluation
+
+JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
+CAMERAS = ("overhead", "wrist")
+SIDE = 32
+EXPORTS = {
+    "diffusion_policy": "dp.zarr",
+    "umi": "umi.zarr.zip",
+    "aloha": "aloha",
+    "robomimic": "robomimic.hdf5",
+}
+
+
+def make(folder: Path) -> Path:
+    """Write the corpus into a new folder and return it.
+
+    `set` is a dataset of three takes with labels and telemetry, `journal` what it was published
+    from; `dp.zarr`, `umi.zarr.zip`, `aloha`, `robomimic.hdf5` are its exports, `foreign` what other
+    projects write, `files` the rest.
+    """
+    consents = folder / "consents.jsonl"
+    journal, root = folder / "journal", folder / "set"
+    for k, frames in enumerate((7, 5, 6)):
+        uid = _take(journal, frames, Outcome.SUCCESS if k else Outcome.FAILURE, code=k)
+        if not k:
+            for name, value in (
+                ("failure_mode", "slip"),
+                ("dimensions", {"contact_dynamics": 0.5}),
+            ):
+                event = labels.LabelEvent(uid, name, value, "ana", "operator")
+                labels.append(journal / "labels.jsonl", event)
+    publish(journal, root, "local/set", consents=consents)
+    for name, output in EXPORTS.items():
+        export_dataset(root, name, folder / output, consents=consents)
+    _foreign(folder / "foreign")
+    _texts(folder / "files")
+    return folder
+
+
+def _take(journal: Path, frames: int, outcome: Outcome, code: int) -> str:
+    draw = np.random.default_rng(code)
+    uid = f"0192f0c1-0000-7000-8000-00000000000{code}"
+    info = TakeInfo(
+        uid,
+        task="Put the cube on the disc",
+        fps=50.0,
+        joint_names=JOINTS,
+        robot_type="so101_sim",
+        units="deg",
+        t0_ns=1_700_000_000_000_000_000 + code,
+    )
+    spec = {c: {"width": SIDE, "height": SIDE, "fps": 50.0, "codec": "h264"} for c in CAMERAS}
+    channels = {**joint_columns("follower", JOINTS), "wrist.fx_n": "N"}
+    with JournalWriter(journal, TakeHeader(info, ("cube_x_m",), spec, channels)) as writer:
+        for k in range(frames):
+            state = draw.normal(size=len(JOINTS))
+            writer.frame(
+                FrameRow(
+                    t_s=k / 50,
+                    state=state,
+                    action=state + 1,
+                    sent=state + 1,
+                    environment_state=draw.normal(size=1),
+                    intervention=False,
+                    safety=0,
+                    camera_age_s=dict.fromkeys(CAMERAS, 0.01),
+                    pictures=dict.fromkeys(CAMERAS, _picture(code + k)),
+                )
+            )
+            writer.telemetry(int(k * 2e7), draw.normal(size=len(channels)))
+        writer.seal(outcome)
+    return uid
+
+
+def _picture(k: int) -> np.ndarray:
+    return np.full((SIDE, SIDE, 3), (20 * k % 250, 90, 250 - 7 * k), np.uint8)
+
+
+def _foreign(folder: Path) -> None:
+    """A replay buffer, ALOHA, robomimic and MCAP as other projects write them."""
+    folder.mkdir()
+    draw = np.random.default_rng(0)
+    root = zarr.open_group(folder / "pusht.zarr", mode="w", zarr_format=2)
+    data = root.create_group("data")
+    for name, width in (("action", 2), ("state", 5)):
+        data.create_array(name, data=draw.normal(size=(6, width)).astype(np.float32))
+    data.create_array(
+        "img", data=np.stack([_picture(k) for k in range(6)]), chunks=(2, SIDE, SIDE, 3)
+    )
+    root.create_group("meta").create_array("episode_ends", data=np.array([2, 6]))
+
+    (folder / "aloha").mkdir()
+    for k in (0, 1):
+        with h5py.File(folder / f"aloha/episode_{k}.hdf5", "w") as file:
+            file.attrs["sim"] = False
+            for name in ("action", "observations/qpos", "observations/qvel"):
+                file[name] = draw.normal(size=(4 + k, 14))
+            file["observations/images/cam_high"] = np.stack([_picture(i) for i in range(4 + k)])
+    with h5py.File(folder / "low_dim.hdf5", "w") as file:
+        group = file.create_group("data")
+        env = {"env_name": "Lift", "type": 1, "env_kwargs": {"control_freq": 20, "robots": "Panda"}}
+        group.attrs["env_args"], group.attrs["total"] = json.dumps(env), 10
+        for k in (0, 2):
+            demo = group.create_group(f"demo_{k}")
+            demo.attrs["num_samples"] = 5
+            demo["actions"] = np.full((5, 7), k / 10)
+            for key, width in (("robot0_eef_pos", 3), ("robot0_eef_quat", 4), ("object", 10)):
+                demo[f"obs/{key}"] = draw.normal(size=(5, width))
+            demo["obs/robot0_gripper_qpos"] = draw.normal(size=(5, 2))
+            demo["obs/agentview_image"] = np.stack([_picture(i) for i in range(5)])
+    _bag(folder / "run.mcap")
+
+
+def _bag(path: Path) -> None:
+    """Joint states, commands and pictures as JSON, the encoding that needs no definitions."""
+    packed = cv2.imencode(".png", _picture(0))[1].tobytes()
+    picture = {"format": "png", "data": base64.b64encode(packed).decode()}
+    with path.open("wb") as stream:
+        writer = McapWriter(stream)
+        writer.start()
+        channels = {}
+        for topic in ("/joint_states", "/leader", "/cam/compressed"):
+            kind = "foxglove.CompressedImage" if "cam" in topic else "Joints"
+            schema = writer.register_schema(kind, "jsonschema", b"{}")
+            channels[topic] = writer.register_channel(topic, "json", schema)
+        for k in range(12):
+            for topic, channel in channels.items():
+                content: Any = {"name": ["a", "b"], "position": [k / 10, 1.0]}
+                content = picture if "cam" in topic else content
+                t_ns = 1_700_000_000_000_000_000 + k * 50_000_000
+                writer.add_message(channel, t_ns, json.dumps(content).encode(), t_ns)
+        writer.finish()
+
+
+def _texts(folder: Path) -> None:
+    folder.mkdir()
+    for name, text in TEXTS.items():
+        (folder / name).write_text(text)
+    import_rows = [f"{k * 0.02:.2f},{k % 5},{int(40 <= k < 45)}" for k in range(100)]
+    (folder / "log.csv").write_text("t,fx,stop\n" + "\n".join(import_rows) + "\n")
+    case = "\n".join("\t".join(str(n * k) for n in range(6)) for k in range(15))
+    (folder / "lp1.data").write_text(f"normal\n{case}\n\ncollision\n{case}\n\n")
+    rows = [
+        ",".join([f"{side},{(k + n) % 2},0,lift,{k}"])
+        for k in range(6)
+        for n, side in enumerate(("baseline", "candidate"))
+    ]
+    (folder / "outcomes.csv").write_text("policy,success,safety,task,pair\n" + "\n".join(rows))
+    motor = {"id": 1, "drive_mode": 0, "homing_offset": 12, "range_min": 100, "range_max": 4000}
+    write_json(folder / "motors.json", dict.fromkeys(JOINTS, motor))
+    write_json(folder / "score.json", _score())
+    write_json(folder / "diagnosis.json", _diagnosis())
+    write_json(folder / "evaluation.json", _evaluation())
+    here = Path(gaploop.failure_analysis.__path__[0])
+    shutil.copy(here / "reference_so101_cell_pick_place.json", folder / "reference.json")
+    shutil.copy(here / "model_so101_cell.json", folder / "model.json")
+
+
+def _score() -> dict[str, Any]:
+    vector = [1.0] * len(FEATURES)
+    known = {"schema": score.SCHEMA, "name": "n", "policy": "p", "features": list(FEATURES)}
+    arrays = {"mean": [vector], "spread": [vector], "weights": vector}
+    return known | arrays | {"level": [0.0], "score_spread": [1.0], "peaks": [1.0, 2.0]}
+
+
+def _diagnosis() -> dict[str, Any]:
+    take = {
+        "uid": "0192f0c1-0000-7000-8000-000000000000", "episode": 0, "mode": "slip",
+        "phase": "grasp", "dimensions": {"contact_dynamics": 0.8, "visual_domain": 0.1},
+        "none": 0.1, "abstained": False, "unseen": ["force"], "named": ["contact_dynamics"],
+        "candidates": ["contact_dynamics"], "by": "rules",
+        "evidence": [{"signal": "slip", "value": 1.5, "unit": "mm", "says": "it slips"}],
+    }  # fmt: skip
+    known = {"schema": diagnosis.SCHEMA, "id": "diagnosis-1", "source": "set"}
+    return known | {"takes": [take], "summary": {"takes": 1}}
+
+
+def _evaluation() -> dict[str, Any]:
+    outcomes = [
+        evaluation.Rollout(k, evaluation.NOMINAL, bool(k % 2), 1.0, "timeout", f"u{k}")
+        for k in range(4)
+    ]
+    return evaluation.summarise(outcomes, policy="p").to_json()
+
+
+TEXTS = {
+    "plan.yaml": """schema: gaploop.plan.v1
+id: plan-1
+diagnosis: diagnosis-1
+minutes: 10.0
+gain_points: {mean: 8.7, low: 1.8, high: 18.9}
+notes: [first, second]
+items:
+- id: a
+  dimension: spatial_geometry
+  takes: 20
+  remedy: demonstrate
+  why: "14 mm off"
+  conditions: {distractors: 0, camera_pose: [0, 0, 0, 0, 0, 0]}
+  vary: {grid_cell: all, lighting: all}
+  share: 0.75
+  hours: {mean: 1, low: 0, high: 2}
+""",
+    "station.yaml": """name: bench_3
+domain: real
+grid: [3, 3]
+conditions: {lighting: [day, lamp], object: [cube, mug]}
+robot_model: so101
+workspace: {x: [0.0, 0.4], y: [-0.3, 0.3], z: [0.0, 0.4]}
+joint_limits_rad: {shoulder_pan: [-1.0, 1.0]}
+safety: {velocity_rad_s: 2.0, stall_s: 0.4}
+costs: {}
+""",
+    "suite.yaml": """name: bench
+tasks:
+- {task: lift, instruction: Lift it, gaps: {contact_dynamics: 0.5}, min_pass_rate: 0.8}
+- {task: place, conditions: {distractors: 2}, timeout_s: 30, success_check: script, check: "a:b"}
+rules: {alpha: 0.05, gain: 0.1, max_pairs: 50}
+canary: {fleet: [a, b], share: 0.5}
+sim_tasks: [pick_place]
+""",
+    "mapping.yaml": """schema: gaploop.csv.v1
+time: {column: t, unit: s}
+channels: {fx: {name: wrist.fx_n, unit: N}}
+events: {stop: protective_stop}
+window: {before_s: 0.4, after_s: 0.2, max_gap_s: 0.1}
+controls: {takes: 1, clear_s: 0.1}
+""",
+    "mixture.yaml": """sources:
+  real: [../set]
+  sim: {roots: ../set, select: all, where: outcome==success}
+shares: {real: 0.5, sim: 0.5}
+weights: {outcome: {success: 2.0}}
+seed: 1
+""",
+    "spec.yaml": """joints: {shoulder_pan: {name: pan, sign: -1, offset: 3}, gripper: jaw}
+units: {from: deg, to: rad}
+suffix: true
+fps: {to: 25, rule: hold}
+cameras: {wrist: {name: hand, crop: [0, 0, 16, 16], resize: [8, 8]}, overhead: null}
+drop: [gap.sent]
+""",
+    "faults.yaml": """- {at_s: 5, fault: vanish, id: 3, for_s: 2}
+- {at_s: 7, fault: corrupt, for_s: 1, rate: 0.5}
+""",
+    "consents.jsonl": """{"event": "add", "id": "c-abcdefghij", "at": "2026-01-01T00:00:00+00:00", "expires": "2027-01-01", "scope": ["record", "publish"]}
+{"event": "place", "id": "c-abcdefghij", "at": "2026-01-01T00:00:00+00:00", "what": "dataset", "where": "/data"}
+{"event": "withdraw", "id": "c-abcdefghij", "at": "2026-02-01T00:00:00+00:00"}
+""",
+    "names.json": """{"c-abcdefghij": "Ana"}""",
+    "labels.csv": """uid,outcome,failure_mode,phase,dimensions
+0192f0c1-0000-7000-8000-000000000000,failure,slip,grasp,contact_dynamics=0.8; visual_domain=0.2
+0192f0c1-0000-7000-8000-000000000001,success,,,
+""",
+    "events.csv": """uid,field,value,author,source,at,confidence,note
+0192f0c1-0000-7000-8000-000000000000,dimensions,"{""contact_dynamics"": 0.5}",ana,operator,2026-01-01T00:00:00+00:00,1.0,n
+0192f0c1-0000-7000-8000-000000000001,outcome,failure,ana,operator,2026-01-01T00:00:00+00:00,0.5,
+""",
+    "trials.csv": """lighting,object,successes,trials
+day,cube,8,10
+lamp,cube,3,10
+day,mug,5,10
+""",
+    "poses.csv": """image,x_m,y_m,z_m,qw,qx,qy,qz
+a.png,0.1,0.2,0.3,1,0,0,0
+b.png,0.1,0.2,0.3,1,0,0,0
+""",
+    "poses.jsonl": """{"image": "a.png", "q_rad": {"shoulder_pan": 0, "shoulder_lift": 0, "elbow_flex": 0, "wrist_flex": 0, "wrist_roll": 0}}
+{"image": "b.png", "T_base_tcp": [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]}
+""",
+    "truth.jsonl": """{"uid": "a", "gaps": {"contact_dynamics": 0.5}}
+{"uid": "b", "label": "normal"}
+""",
+    "predictions.jsonl": """{"id": "a", "dimensions": {"contact_dynamics": 0.6}, "none": 0.4, "named": ["contact_dynamics"], "candidates": ["x"]}
+""",
+    "curves.json": """{"schema": "gaploop.curves.v1", "trials": [{"id": "a", "takes": {"contact_dynamics": 20}, "shares": {"contact_dynamics": 0.5}, "before": [3, 10], "after": [7, 10]}]}""",
+    "ramp.json": """{"schema": "gaploop.speeds.v1", "successes": {"p": 3}}""",
+    "preflight.json": """{"schema": "x", "at": "2026-01-01T00:00:00+00:00", "policy": "p", "robot": "r", "ok": true}""",
+    "calibration.json": json.dumps(
+        {
+            "cameras": {
+                "wrist": {
+                    "intrinsics": {
+                        "at": "2026-01-01T00:00:00Z",
+                        "width": 640,
+                        "height": 480,
+                        "lens": "pinhole",
+                        "camera_matrix": np.eye(3).tolist(),
+                        "distortion": [0.0] * 5,
+                    },
+                    "hand_eye": {
+                        "at": "2026-01-01T00:00:00Z",
+                        "setup": "eye_in_hand",
+                        "T": np.eye(4).tolist(),
+                    },
+                }
+            },
+            "references": {"rest": {"at": "2026-01-01T00:00:00Z"}},
+        }
+    ),
+    "trace.csv": """0.0,1,2,3,4,5,6
+0.1,1,2,3,4,5,6
+""",
+}

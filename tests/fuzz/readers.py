@@ -1,0 +1,411 @@
+"""Every reader of files that others wrote, and what of the corpus it reads."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from gaploop.core.errors import UnusableInputError
+
+CORPUS = Path()
+"""Where the sound files are; set by whoever runs a reader."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One way into gaploop.
+
+    Attributes:
+        name: as `--reader` has it.
+        seed: a file or folder of the corpus; a copy of it is mutated.
+        read: reads it, or raises UnusableInputError.
+        files: which of a folder's files are mutated, as globs.
+        changes: it writes into the folder, so that every mutation gets a fresh copy.
+    """
+
+    name: str
+    seed: str
+    read: Callable[[Path], object]
+    files: tuple[str, ...] = ()
+    changes: bool = False
+
+
+def command(*words: str) -> Callable[[Path], object]:
+    """Return what runs a command on a path (`{}` among its words), `OUT` beside it."""
+
+    def run(path: Path) -> object:
+        from gaploop.scripts.cli import main
+
+        out = path.parent / "out"
+        argv = [
+            w.replace("{}", str(path)).replace("OUT", str(out)).replace("CORPUS", str(CORPUS))
+            for w in words
+        ]
+        said, wrong = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(wrong):
+            code = main(argv)
+        if code not in (0, 1, 2, 3):
+            raise AssertionError(f"exit code {code}")
+        lines = [line for line in wrong.getvalue().splitlines() if line.startswith("gaploop")]
+        if code == 2 and len(lines) != 1:
+            raise AssertionError(f"exit code 2 with {len(lines)} lines: {wrong.getvalue()[:500]}")
+        if code == 2:
+            raise UnusableInputError(lines[0])
+        return said.getvalue()
+
+    return run
+
+
+def _yaml(path: Path) -> object:
+    from gaploop.core.schema import load_yaml
+
+    return load_yaml(path, "File")
+
+
+def _outcomes(path: Path) -> object:
+    from gaploop.finetune.gate.replay import read_outcomes
+
+    return read_outcomes(path, None)
+
+
+def _trace(path: Path) -> object:
+    from gaploop.teleop.emulator.console import read_trace
+
+    return read_trace(path, 6)
+
+
+def _mix(root: Path) -> object:
+    mixture = root.with_name("mixture.yaml")
+    mixture.write_text((CORPUS / "files" / "mixture.yaml").read_text().replace("../set", "set"))
+    return command("mix", str(mixture))(root)
+
+
+def _header(folder: Path) -> object:
+    from gaploop.core.journal_format import read_end, read_header
+
+    return [(read_header(p), read_end(p)) for p in sorted(folder.glob("0*"))]
+
+
+def _journal(folder: Path) -> object:
+    from gaploop.core.journal_format import read_journal
+
+    return [
+        (len(t.frames), [len(list(c())) for c in t.cameras.values()]) for t in read_journal(folder)
+    ]
+
+
+def _recover(folder: Path) -> object:
+    from gaploop.collect.recovery import recover
+
+    for end in folder.glob("*/end.json"):
+        end.unlink()
+    return recover(folder)
+
+
+def _takes(root: Path) -> object:
+    from gaploop.datasets.lerobot_read import read_takes
+
+    return [(t.info, len(t.frames), len(t.telemetry)) for t in read_takes(root)]
+
+
+def _pictures(root: Path) -> object:
+    from gaploop.datasets.lerobot_read import read_takes
+
+    return [len(list(c())) for t in read_takes(root) for c in t.cameras.values()]
+
+
+def _video(path: Path) -> object:
+    from gaploop.datasets.video import count_frames, sample_pictures
+
+    with contextlib.suppress(UnusableInputError):
+        count_frames(path)
+    return sample_pictures(path)
+
+
+def _labels(path: Path) -> object:
+    from gaploop.core import labels
+
+    return labels.merge(labels.read(path)), labels.current(labels.read(path)), labels.readable(path)
+
+
+def _label_csv(path: Path) -> object:
+    from gaploop.core.labels import LabelEvent
+    from gaploop.datasets.labels.label_import import read_labels
+    from gaploop.datasets.labels.labelled import open_labelled
+
+    template = LabelEvent("", "outcome", "success", "ana", "operator")
+    return read_labels(open_labelled(CORPUS / "set"), path, template)
+
+
+def _imported(layout: str, **known: Any) -> Callable[[Path], object]:
+    def read(path: Path) -> object:
+        from gaploop.datasets.formats.model import ImportSettings
+        from gaploop.datasets.formats.registry import LAYOUTS, guess
+
+        guess(path)
+        settings = ImportSettings(**{"fps": 50.0, "units": "rad", "task": "x", **known})
+        incoming = LAYOUTS[layout].read(path, settings)
+        for episode in incoming.episodes():
+            for pictures in episode.pictures.values():
+                for _ in islice(pictures(), 3):
+                    pass
+        return incoming.count
+
+    return read
+
+
+def _csv_log(path: Path) -> object:
+    from gaploop.collect.imports.csv_log import read_csv_takes
+    from gaploop.collect.imports.csv_mapping import load_mapping
+
+    beside = CORPUS / "files"
+    mapping = load_mapping(path if path.suffix == ".yaml" else beside / "mapping.yaml")
+    return read_csv_takes(beside / "log.csv" if path.suffix == ".yaml" else path, mapping)
+
+
+def _register(path: Path) -> object:
+    from gaploop.core.consent_store import load_register
+
+    return load_register(path)
+
+
+def _names(path: Path) -> object:
+    from gaploop.core.consent_store import read_names
+
+    return read_names(path.with_name("consents.jsonl"))
+
+
+def _poses(path: Path) -> object:
+    from gaploop.core.kinematics import ArmModel
+    from gaploop.teleop.calibration.sightings import read_poses
+
+    return read_poses(path.parent, ArmModel.load("so101"))
+
+
+def _calibration(path: Path) -> object:
+    """Its content with the id that belongs to it: another would end every look at once."""
+    from gaploop.teleop.calibration.store import SCHEMA, calibration_id, load_calibration
+
+    with contextlib.suppress(ValueError, RecursionError, TypeError, UnusableInputError):
+        content = json.loads(path.read_text())
+        whole = {"schema": SCHEMA, "id": calibration_id(content), "content": content, "history": []}
+        path.write_text(json.dumps(whole))
+    found = load_calibration(path)
+    with contextlib.suppress(UnusableInputError):
+        found.intrinsics("wrist")
+    with contextlib.suppress(UnusableInputError):
+        found.hand_eye("wrist")
+    return found.ages_days()
+
+
+def _motors(path: Path) -> object:
+    from gaploop.teleop.doctor.calibrations import _one
+
+    return _one(path, 0.0)
+
+
+def _faults(path: Path) -> object:
+    from gaploop.scripts.emulate import _faults as read
+
+    return read(str(path))
+
+
+def _loaded(module: str, name: str) -> Callable[[Path], object]:
+    """Return a reader that takes a path."""
+
+    def read(path: Path) -> object:
+        import importlib
+
+        found: Any = importlib.import_module(f"gaploop.{module}")
+        for part in name.split("."):
+            found = getattr(found, part)
+        value = found(path)
+        return list(value) if hasattr(value, "__next__") else value
+
+    return read
+
+
+META = ("meta/info.json", "meta/stats.json", "meta/tasks.parquet", "meta/episodes/**/*.parquet")
+EVERY = (*META, "data/**/*.parquet", "meta/gap/labels.jsonl", "telemetry/*.zip", "videos/**/*.mp4")
+ZARR = ("**/.z*", "**/0*", "**/zarr.json")
+
+FILES = (
+    Reader("yaml", "files/plan.yaml", _yaml),
+    Reader("plan", "files/plan.yaml", _loaded("core.plan", "load_plan")),
+    Reader("station", "files/station.yaml", _loaded("core.station", "load_station")),
+    Reader("suite", "files/suite.yaml", _loaded("core.suite", "load_suite")),
+    Reader("mapping", "files/mapping.yaml", _csv_log),
+    Reader("mixture", "files/mixture.yaml", _loaded("datasets.mixing.spec", "load_mixture")),
+    Reader("harmonise-spec", "files/spec.yaml", _loaded("datasets.harmonise.spec", "load_spec")),
+    Reader("faults", "files/faults.yaml", _faults),
+    Reader("force-log", "files/log.csv", _csv_log),
+    Reader("uci", "files/lp1.data", _loaded("collect.imports.uci_failures", "read_uci_failures")),
+    Reader("labels", "set/meta/gap/labels.jsonl", _labels),
+    Reader("label-csv", "files/labels.csv", _label_csv),
+    Reader("event-csv", "files/events.csv", _label_csv),
+    Reader("consents", "files/consents.jsonl", _register),
+    Reader("names", "files/names.json", _names),
+    Reader("outcomes", "files/outcomes.csv", _outcomes),
+    Reader("trials", "files/trials.csv", _loaded("failure_analysis.across.trials", "read_trials")),
+    Reader(
+        "truth", "files/truth.jsonl", _loaded("failure_analysis.attribution.scoring", "read_truth")
+    ),
+    Reader(
+        "predictions",
+        "files/predictions.jsonl",
+        _loaded("failure_analysis.attribution.benchmark", "read_predictions"),
+    ),
+    Reader(
+        "curves", "files/curves.json", _loaded("failure_analysis.planning.results", "load_trials")
+    ),
+    Reader(
+        "diagnosis", "files/diagnosis.json", _loaded("failure_analysis.diagnosis", "load_diagnosis")
+    ),
+    Reader(
+        "reference", "files/reference.json", _loaded("failure_analysis.reference", "load_reference")
+    ),
+    Reader(
+        "model", "files/model.json", _loaded("failure_analysis.attribution.model", "load_model")
+    ),
+    Reader(
+        "score", "files/score.json", _loaded("failure_analysis.live.score", "FailureScore.load")
+    ),
+    Reader("evaluation", "files/evaluation.json", _loaded("scripts._plan_results", "_evaluated")),
+    Reader("speeds", "files/ramp.json", _loaded("collect.speed_ramp", "_read")),
+    Reader("poses-csv", "files/poses.csv", _poses),
+    Reader("poses-jsonl", "files/poses.jsonl", _poses),
+    Reader("calibration", "files/calibration.json", _calibration),
+    Reader("motors", "files/motors.json", _motors),
+    Reader("trace", "files/trace.csv", _trace),
+)
+TOPICS = {"action": ("/leader",), "observation.state": ("/joint_states",)}
+FOLDERS = (
+    Reader("info", "set", _loaded("datasets.layout", "read_info"), ("meta/info.json",)),
+    Reader("episodes", "set", _takes, ("meta/episodes/**/*.parquet",)),
+    Reader("frames", "set", _takes, ("data/**/*.parquet",)),
+    Reader("telemetry", "set", _takes, ("telemetry/*.zip",)),
+    Reader("pictures", "set", _pictures, ("videos/**/*.mp4",)),
+    Reader("take-header", "journal", _header, ("*/take.json", "*/end.json")),
+    Reader("take-streams", "journal", _journal, ("*/*.arrows",)),
+    Reader("take-video", "journal", _journal, ("*/*.mkv",)),
+    Reader("take", "journal", _journal, ("**/*.*",)),
+    Reader("recover", "journal", _recover, ("*/*.*",), changes=True),
+    Reader("dp", "dp.zarr", _imported("diffusion_policy"), ZARR),
+    Reader("umi", "umi.zarr.zip", _imported("umi")),
+    Reader("pusht", "foreign/pusht.zarr", _imported("diffusion_policy"), ZARR),
+    Reader("aloha", "aloha", _imported("aloha"), ("*.hdf5",)),
+    Reader("aloha-foreign", "foreign/aloha", _imported("aloha"), ("*.hdf5",)),
+    Reader("robomimic", "robomimic.hdf5", _imported("robomimic")),
+    Reader("robosuite", "foreign/low_dim.hdf5", _imported("robomimic")),
+    Reader(
+        "mcap",
+        "foreign/run.mcap",
+        _imported("mcap", keys=TOPICS),
+    ),
+)
+COMMANDS = (
+    Reader("check", "set", command("check", "{}"), EVERY),
+    Reader("check-journal", "journal", command("check", "{}"), ("**/*.*",)),
+    Reader("label", "set", command("label", "{}", "--json"), EVERY),
+    Reader(
+        "label-set",
+        "set",
+        command("label", "{}", "--episode=1", "--outcome=failure", "--author=bo"),
+        EVERY,
+        changes=True,
+    ),
+    Reader(
+        "edit",
+        "set",
+        command("edit", "keep", "{}", "--episodes=[0, 1]", "--output_dir=OUT"),
+        EVERY,
+        changes=True,
+    ),
+    Reader(
+        "merge",
+        "set",
+        command("merge", "{}", "CORPUS/set", "--duplicates=first", "--output_dir=OUT"),
+        EVERY,
+        changes=True,
+    ),
+    Reader(
+        "retag",
+        "set",
+        command(
+            "edit",
+            "retag",
+            "{}",
+            "--episodes=[0]",
+            '--set={"operator": "bo"}',
+            "--author=bo",
+            "--yes",
+        ),
+        EVERY,
+        changes=True,
+    ),
+    Reader(
+        "export",
+        "set",
+        command("export", "{}", "--format=aloha", "--output=OUT"),
+        EVERY,
+        changes=True,
+    ),
+    Reader(
+        "export-zarr",
+        "set",
+        command("export", "{}", "--format=diffusion_policy", "--output=OUT.zarr"),
+        EVERY,
+        changes=True,
+    ),
+    Reader(
+        "import",
+        "set",
+        command("import", "{}", "--format=lerobot", "--output_dir=OUT"),
+        EVERY,
+        changes=True,
+    ),
+    Reader(
+        "import-force",
+        "files/lp1.data",
+        command("import", "{}", "--format=uci_failures", "--output_dir=OUT"),
+        changes=True,
+    ),
+    Reader("repair", "set", command("repair", "{}", "--yes"), EVERY, changes=True),
+    Reader(
+        "publish",
+        "journal",
+        command("publish", "--journal={}", "--dataset.root=OUT"),
+        ("**/*.*",),
+        changes=True,
+    ),
+    Reader("survey", "set", command("survey", "{}"), EVERY),
+    Reader("mix", "set", _mix, EVERY),
+    Reader(
+        "harmonise",
+        "set",
+        command("harmonise", "{}", "--spec=CORPUS/files/spec.yaml", "--dry_run"),
+        EVERY,
+    ),
+    Reader("diagnose", "set", command("diagnose", "{}", "--output_dir=OUT"), EVERY, changes=True),
+    Reader(
+        "plan-command",
+        "files/diagnosis.json",
+        command("plan", "{}", "--output_dir=OUT"),
+        changes=True,
+    ),
+    Reader(
+        "gate-outcomes",
+        "files/outcomes.csv",
+        command("gate", "--outcomes={}", "--output_dir=OUT"),
+        changes=True,
+    ),
+)
+SHORT = [reader.name for reader in (*FILES, *FOLDERS) if not reader.changes]
+"""What `make test` runs."""
+READERS = {reader.name: reader for reader in (*FILES, *FOLDERS, *COMMANDS)}
