@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import uuid7
 from gaploop.core.paths import (
     LONGEST_BYTES,
     inside,
@@ -39,7 +38,7 @@ def test_a_hostile_name_is_refused_with_one_line(value: object) -> None:
     assert not is_plain_name(value)
 
 
-@pytest.mark.parametrize("name", [uuid7(), "demo_0", "AUTOLab+5d05+07-09h", "-dQw4", "wrist cam"])
+@pytest.mark.parametrize("name", ["01a20aca-0c1d-7cca-b22b-3dbf126df564", "demo_0", "AUTOLab+5d05+07-09h", "-dQw4", "wrist cam"])
 def test_names_that_people_give_pass(name: str) -> None:
     assert plain_name(name, "uid") == name
 

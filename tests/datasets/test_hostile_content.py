@@ -225,5 +225,5 @@ def test_hdf5_does_not_lead_into_other_files(tmp_path: Path, kind: str) -> None:
             layout = h5py.VirtualLayout((4, 3), "f8")
             layout[:] = h5py.VirtualSource(str(secret), "x", (4, 3))
             file.create_virtual_dataset("action", layout)
-    with pytest.raises(UnusableInputError, match=r"/action (leads to|is read from) .* another file"):
+    with pytest.raises(UnusableInputError, match=r"/action (leads to|is read from) .* another"):
         list(LAYOUTS["aloha"].read(folder, KNOWN).episodes())
