@@ -159,6 +159,32 @@ def test_a_key_held_down_or_pasted_confirms_nothing() -> None:
     assert not pressed(1.0, *[0.033] * 60)
 
 
+def test_every_event_of_the_window_is_handled_and_a_stop_comes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    from gaploop.collect.operator.window import Window
+    from gaploop.scripts._operator_screen import _Guest
+    from gaploop.teleop.leaders.sdl import pygame
+
+    stops: list[str] = []
+    console, shown = console_at(Stage.READY, True, stops), Window("test")
+    try:
+        guest = _Guest(console, lambda: None, shown, shares=False)
+        for key in (pygame.K_c, pygame.K_p, pygame.K_c, pygame.K_SPACE, pygame.K_c):
+            pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=key, scancode=0))
+        guest.turn()
+        assert stops == ["stop"]
+        assert console.seen().state.paused
+        pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=pygame.K_SPACE, scancode=0))
+        pygame.event.post(pygame.event.Event(pygame.QUIT))
+        guest.turn()
+        assert stops == ["stop", "stop"]
+        assert console.left
+    finally:
+        shown.close()
+
+
 # -- a real terminal -----------------------------------------------------------------------------
 
 PROGRAM = """

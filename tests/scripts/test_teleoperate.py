@@ -340,12 +340,17 @@ def test_a_pulled_cable_without_a_terminal_ends_the_program(
 ) -> None:
     both = pair()
     getattr(both, role).faults.add(Fault("unplug", at_s=3.0))
-    code = main(["teleoperate", *both.options, "--teleop_time_s=30"])
-    assert code in (1, 2)
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert role in said
+    assert main(["teleoperate", *both.options, "--teleop_time_s=30", "--json"]) == 1
+    said = capsys.readouterr()
+    summary = json.loads(said.out)
+    assert summary["ended"] == "trip"
+    assert "stopped answering" in summary["trip"]
+    assert role in said.err.splitlines()[-1]
+    # The same thing that failed on every turn was one thing.
+    assert summary["bus_faults"][f"{role} io errors"] <= 2
     if role == "leader":
         assert both.torque() == []
+        assert "arm's power" not in said.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
