@@ -133,8 +133,9 @@ class Line:
             self.deadline_s = 0.0
             return
         try:
-            if request.ids:
-                self.faults.stale_bytes += self.port.discard()
+            if request.ids and (stale := self.port.discard()):
+                self.faults.stale_bytes += stale
+                self._wait_longer()
             self.port.write(request.packet)
         except OSError:
             self._fail()
@@ -267,6 +268,7 @@ class Line:
                 self._foreign.discard((reply.id, len(reply.data)))
                 del self.owed[reply.id, len(reply.data)]
                 self.faults.of(reply.id).late += 1
+                self._wait_longer()
                 continue
             known = reply.id in ids and reply.id not in answers
             if known and len(reply.data) == size and not reply.error:
@@ -291,6 +293,10 @@ class Line:
         """Return a reply without what was only asked for to know it by."""
         skip = self.request.skip
         return Reply(reply.id, reply.error, reply.data[skip:]) if skip else reply
+
+    def _wait_longer(self) -> None:
+        """Something came too late: an adapter that always is would else never be heard."""
+        self.reply_s = min(1.5 * self.reply_s, MAX_WAIT_S / _PATIENCE)
 
     def _learn(self) -> None:
         """Follow how long answers usually take, so that waiting fits the adapter."""

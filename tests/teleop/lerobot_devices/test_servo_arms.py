@@ -364,3 +364,14 @@ def test_a_leaders_encoder_that_begins_again_does_not_swing_the_follower(
         assert seen[-1] - seen[0] > 0.9 * slip_ticks * 2 * np.pi / 4096 - 0.25
         assert seen[-1] > high or slip_ticks < 2048
         leader.close()
+
+
+@pytest.mark.parametrize("model", ["so101", "koch"])
+def test_an_adapter_that_keeps_answers_for_a_while_is_waited_for(
+    model: str, tmp_path: Path
+) -> None:
+    """An FTDI adapter keeps them for 16 ms unless it is told not to."""
+    with emulated(model, "follower", tmp_path) as arm, follower_of(arm) as follower:
+        arm.bus.faults.slow(0.012)
+        until(lambda: not follower.read().status.any())
+        assert min(bus.line.wait_s for bus in follower.buses) > 0.012
