@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from gaploop.core import labels
+from gaploop.core import labels, platform_calls
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.take import Frames, Images, Take, TakeInfo
@@ -172,7 +172,9 @@ def read_stream(path: Path) -> pa.Table:
     """
     batches: list[pa.RecordBatch] = []
     try:
-        with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+        # What is mapped can't be replaced on Windows, as `recover` does.
+        opened = pa.memory_map if platform_calls.OPEN_FILES_CAN_BE_REPLACED else pa.OSFile
+        with opened(str(path)) as source, pa.ipc.open_stream(source) as reader:
             schema = reader.schema
             with contextlib.suppress(pa.ArrowInvalid, OSError):
                 batches.extend(reader)
