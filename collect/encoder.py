@@ -139,7 +139,8 @@ class _Process:
         self.faults: dict[str, str] = {}
         self.dead = self.ready = False
         self._heard, self._reading = b"", threading.Lock()
-        job = json.dumps({"ring": self.ring.handle, "cameras": self.cameras})
+        counts = {camera: len(slots) for camera, slots in self.ring.slots.items()}
+        job = json.dumps({"ring": self.ring.handle, "cameras": self.cameras, "slots": counts})
         command = [sys.executable, "-P", "-m", "gaploop.collect.encoder_main", job]
         self.popen = subprocess.Popen(
             command,

@@ -206,7 +206,7 @@ def main() -> None:
     """Serve until the orders end."""
     job = json.loads(sys.argv[1])
     at_once = _be_prompt()
-    server = _Server(Ring(job["cameras"], job["ring"]), job["cameras"], at_once)
+    server = _Server(Ring(job["cameras"], job["ring"], job["slots"]), job["cameras"], at_once)
     over = threading.Event()
 
     def keep_syncing() -> None:

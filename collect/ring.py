@@ -40,14 +40,17 @@ class Ring:
     Args:
         cameras: their sizes and rates.
         handle: the file that holds the memory; a new, nameless one unless given.
+        counts: camera to how many slots it has there.
     """
 
-    def __init__(self, cameras: CameraSpecs, handle: int | None = None) -> None:
+    def __init__(
+        self,
+        cameras: CameraSpecs,
+        handle: int | None = None,
+        counts: Mapping[str, int] | None = None,
+    ) -> None:
         shapes = {c: (int(s["height"]), int(s["width"]), 3) for c, s in cameras.items()}
-        rate_bytes_s = sum(math.prod(shapes[c]) * s["fps"] for c, s in cameras.items())
-        most_bytes = min(MOST_BYTES, MEMORY_SHARE * platform_calls.memory_bytes())
-        slack_s = min(SLACK_S, most_bytes / max(rate_bytes_s, 1))
-        counts = {c: max(LEAST_SLOTS, int(slack_s * s["fps"])) for c, s in cameras.items()}
+        counts = _counts(cameras) if counts is None else counts
         size = sum(counts[c] * math.prod(shapes[c]) for c in cameras)
         self.handle = platform_calls.nameless_file("gaploop-pictures") if handle is None else handle
         if handle is None:
@@ -70,3 +73,11 @@ class Ring:
         if self.handle >= 0:
             os.close(self.handle)
             self.handle = -1
+
+
+def _counts(cameras: CameraSpecs) -> dict[str, int]:
+    """Return how many slots each camera gets."""
+    rate_bytes_s = sum(3 * s["height"] * s["width"] * s["fps"] for s in cameras.values())
+    most_bytes = min(MOST_BYTES, MEMORY_SHARE * platform_calls.memory_bytes())
+    slack_s = min(SLACK_S, most_bytes / max(rate_bytes_s, 1))
+    return {c: max(LEAST_SLOTS, int(slack_s * s["fps"])) for c, s in cameras.items()}

@@ -63,6 +63,25 @@ def check_sizes(cameras: Mapping[str, Mapping[str, Any]]) -> None:
             )
 
 
+class _Frame:
+    """A frame in FFmpeg's own memory, used again and again: its routines read beyond a row's end,
+    which in memory that isn't theirs may be no memory at all."""
+
+    def __init__(self, width: int, height: int, kind: str) -> None:
+        self.frame = av.VideoFrame(width, height, kind)
+        self._planes = []
+        for plane in self.frame.planes:
+            rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
+            self._planes.append(rows[:, : plane.width * (3 if kind == "rgb24" else 1)])
+
+    def fill(self, values: Image) -> None:
+        """Copy all planes, one after another, shape (bytes,)."""
+        start = 0
+        for rows in self._planes:
+            rows[:] = values[start : start + rows.size].reshape(rows.shape)
+            start += rows.size
+
+
 class VideoStream:
     """One camera's pictures, encoded as they come; picture k is shown at k/fps.
 
@@ -93,6 +112,8 @@ class VideoStream:
             raise self._fault(error) from None
         self._format, self._options = _ENCODERS[encoder]
         self._reformatter = VideoReformatter()
+        self._rgb: _Frame | None = None
+        self._yuv: _Frame | None = None
         self._stream: av.VideoStream = self._container.add_stream(
             encoder, rate=rate, options=self._options
         )
@@ -130,11 +151,18 @@ class VideoStream:
         self._write(self._last[1], coarse)
 
     def _converted(self, picture: Image, coarse: bool) -> av.VideoFrame:
+        """Return the picture as the encoder wants it; it is overwritten by the next one."""
+        height, width = picture.shape[:2]
         if coarse:  # a quarter of the time; takes the colour of one pixel in four
-            planes = cv2.cvtColor(picture, cv2.COLOR_RGB2YUV_I420)
-            return av.VideoFrame.from_numpy_buffer(planes, format="yuv420p")
-        rgb = av.VideoFrame.from_numpy_buffer(np.ascontiguousarray(picture), format="rgb24")
-        return self._reformatter.reformat(rgb, format=self._format)
+            planes = cv2.cvtColor(picture, cv2.COLOR_RGB2YUV_I420).reshape(-1)
+            if self._yuv is None:
+                self._yuv = _Frame(width, height, "yuv420p")
+            self._yuv.fill(planes)
+            return self._yuv.frame
+        if self._rgb is None:
+            self._rgb = _Frame(width, height, "rgb24")
+        self._rgb.fill(picture.reshape(-1))
+        return self._reformatter.reformat(self._rgb.frame, format=self._format)
 
     def encode_again(self) -> None:
         """Write the picture before once more, so that the count keeps step with the rows.

@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from gaploop.core import labels
+from gaploop.core import labels, platform_calls
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, regular_file, sha256
 from gaploop.core.paths import plain_name, refuse_links_out
@@ -226,7 +226,9 @@ def read_stream(path: Path) -> pa.Table:
     batches: list[pa.RecordBatch] = []
     try:
         file = regular_file(path)
-        with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
+        # What is mapped can't be replaced on Windows, as `recover` does.
+        opened = pa.memory_map if platform_calls.OPEN_FILES_CAN_BE_REPLACED else pa.OSFile
+        with opened(str(file)) as source, pa.ipc.open_stream(source) as reader:
             schema = reader.schema
             with contextlib.suppress(pa.ArrowException, *DAMAGE):
                 for batch in reader:

@@ -222,7 +222,7 @@ def test_takes_are_recorded_synced_published_checked_and_labelled(
         f"check {journal}",
         f"publish --journal={journal} --dataset.root={root} --dataset.repo_id=me/x",
         f"label {root} --episode=0 --outcome=failure --author=a",
-        f"label {root} --outcome=success --phase=approach --author=b",
+        f"label {root} --where=episode>=0 --outcome=success --phase=approach --author=b",
         f"check {root}",
         f"repair {root}",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
 import signal
 import subprocess
@@ -207,6 +208,25 @@ def test_coarse_and_fine_pictures_are_one_stream(tmp_path: Path) -> None:
     assert stream.pictures == stream.packets == len(expected)
     for index, image in zip(expected, shown, strict=True):
         assert np.abs(image.astype(int) - picture(index)).mean() < 12
+
+
+@pytest.mark.parametrize("size", [(64, 48), (66, 50), (34, 2), (640, 480)])
+def test_pictures_at_the_end_of_memory_are_encoded(tmp_path: Path, size: tuple[int, int]) -> None:
+    """The encoder's process ended with a segmentation fault at the last of its slots: FFmpeg reads
+    beyond the end of a row."""
+    width, height = size
+    length = -(-width * height * 3 // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = np.frombuffer(mmap.mmap(-1, length), dtype=np.uint8)
+    image = memory[length - width * height * 3 :].reshape(height, width, 3)
+    stream = VideoStream(tmp_path / "top.mkv", width, height, 50.0)
+    for index in range(40):
+        image[:] = 6 * index
+        stream.encode(image, coarse=index % 8 > 3)
+        stream.forget_source()
+    stream.close()
+    with av.open(str(tmp_path / "top.mkv")) as container:
+        shown = [frame.to_ndarray(format="rgb24").mean() for frame in container.decode(video=0)]
+    assert shown == pytest.approx([6.0 * index for index in range(40)], abs=14)
 
 
 def test_slots_are_bounded_in_memory_and_never_too_few() -> None:

@@ -38,7 +38,10 @@ def test_a_hostile_name_is_refused_with_one_line(value: object) -> None:
     assert not is_plain_name(value)
 
 
-@pytest.mark.parametrize("name", ["01a20aca-0c1d-7cca-b22b-3dbf126df564", "demo_0", "AUTOLab+5d05+07-09h", "-dQw4", "wrist cam"])
+@pytest.mark.parametrize(
+    "name",
+    ["01a20aca-0c1d-7cca-b22b-3dbf126df564", "demo_0", "AUTOLab+5d05+07-09h", "-dQw4", "wrist cam"],
+)
 def test_names_that_people_give_pass(name: str) -> None:
     assert plain_name(name, "uid") == name
 
