@@ -86,7 +86,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def push(hub: LoopbackHub) -> Callable[[Path, str], None]:
     def push(folder: Path, name: str) -> None:
-        patience = Patience(2, wait_s=0.01, timeout_s=5)
+        patience = Patience(2, wait_s=0.01, timeout_s=60)
         push_policy(folder, HubTarget(name, "model", hub.url), PushOptions(patience=patience))
 
     return push
@@ -130,7 +130,7 @@ def test_plain_lerobot_drives_a_pulled_adapter_as_it_drives_here(
                    "OMP_NUM_THREADS": str(torch.get_num_threads())}  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", PLAIN, str(elsewhere), ADAPTER, MERGED],
-        capture_output=True, text=True, cwd=elsewhere, env=environment, timeout=200,
+        capture_output=True, text=True, cwd=elsewhere, env=environment, timeout=1000,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1]) == []  # of gaploop only the processor step

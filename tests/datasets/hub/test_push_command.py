@@ -40,11 +40,11 @@ def test_a_kill_in_the_middle_of_an_upload_costs_no_byte_twice(
     command = [sys.executable, "-m", "gaploop.scripts.cli", "push", str(dataset)]
     with hub.lock:  # the Hub answers nothing before the test knows whom to kill
         process.append(subprocess.Popen([*command, f"--repo_id={NAME}"], stderr=subprocess.PIPE))
-    assert process[0].wait(400) == -signal.SIGKILL
+    assert process[0].wait() == -signal.SIGKILL
     assert process[0].stderr is not None
     process[0].stderr.close()
     assert hub.repo(NAME).tags == {}
-    end_s = time.monotonic() + 60
+    end_s = time.monotonic() + 300
     while len(hub.blobs) < 3 and time.monotonic() < end_s:
         time.sleep(0.01)
     there = set(hub.blobs)

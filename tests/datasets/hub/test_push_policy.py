@@ -58,7 +58,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def push(hub: LoopbackHub, trained: Path) -> Callable[..., Pushed]:
     def push(folder: Path = trained, **options: Any) -> Pushed:
-        patience = Patience(2, wait_s=0.01, timeout_s=2)
+        patience = Patience(2, wait_s=0.01, timeout_s=60)
         target = HubTarget(NAME, "model", hub.url)
         return push_policy(folder, target, PushOptions(patience=patience, **options))[0]
 
