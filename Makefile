@@ -7,7 +7,8 @@ STAMP := .venv/.gaploop-setup
 PYTEST := $(BIN)/pytest -q
 # These run control loops and emulated arms in real time and would starve each other; the others
 # share two cores.
-REALTIME := tests/collect tests/scripts $(addprefix tests/teleop/,emulator lerobot_devices preflight \
+REALTIME := tests/collect tests/scripts $(addprefix tests/benchmarks/test_,faults.py journal.py publish.py) \
+    $(addprefix tests/teleop/,emulator lerobot_devices preflight \
     test_control.py test_loop.py)
 TWO := -n 2 --dist=loadfile --no-loadscope-reorder $(addprefix --ignore=,$(REALTIME))
 
@@ -18,11 +19,12 @@ ifneq ($(shell uname -s),Darwin)
 export MUJOCO_GL ?= egl
 endif
 
-.PHONY: help setup machine demo test test-all lint types format clean distclean
+.PHONY: help setup machine demo bench test test-all lint types format clean distclean
 
 help:
 	@echo "make setup     .venv with everything (about 3 minutes, 6.5 GB)"
 	@echo "make demo      the whole loop on the embedded cell; report in outputs/demo"
+	@echo "make bench NAME=cell ARGS='--n=20'   one of the benchmarks; see benchmarks/README.md"
 	@echo "make test      lint, types and tests"
 	@echo "make test-all  the slow tests too"
 	@echo "make lint | types | format | clean | distclean"
@@ -46,6 +48,9 @@ demo: setup
 	@$(BIN)/gaploop demo --output_dir=outputs/demo; code=$$?; \
 	if [ -f outputs/demo/report.html ]; then echo "Report: $(CURDIR)/outputs/demo/report.html"; fi; \
 	exit $$code
+
+bench: setup
+	@$(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
 test: lint types
 	$(PYTEST) $(TWO)
