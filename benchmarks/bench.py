@@ -23,6 +23,7 @@ python -m benchmarks finetune --seeds=5 --output_dir=outputs/finetune
 python -m benchmarks factors --data=trials.csv --json
 python -m benchmarks gaps --n=30 --output_dir=outputs/gaps
 python -m benchmarks gate --json
+python -m benchmarks fleet --json
 python -m benchmarks gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
 python -m benchmarks attribution --output_dir=outputs/attribution
 python -m benchmarks attribution --output_dir=outputs/attribution --predictions=theirs.jsonl --json
@@ -62,6 +63,7 @@ BENCHES: Final = {
     "detection": "failures of three policy classes told at equal elapsed time, live",
     "signals": "what watching a rollout costs a turn; writes the page of signals",
     "gaps": "what every gap mechanism costs the base policy",
+    "fleet": "who the gate's canary promotes or rolls back in made-up fleets, and how late",
     "gate": "false promotion of retrains, power, attempts, beside fixed size and Barnard's test",
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "house": "how large the product is, and how far one take travels through it",
@@ -81,16 +83,16 @@ class BenchConfig:
     elapsed time; factors recomputes a published study's lessons from its counts and measures
     coverage and false alarms on made-up trials; faults lets random things go wrong on emulated
     arms and times torque off; finetune adapts the base to changed cells and says what it gained
-    and forgot; house counts the product and follows one take through it; gaps measures what
-    every mechanism costs the base policy; gate compares sequential tests on trainings with
-    identical data; journal kills recordings and counts what is lost; loader times training
-    batches from LeRobot's loaders and from the frame cache; loop drives emulated arms with
-    gaploop and with lerobot-teleoperate in turn; metadata searches and checks simulated
-    datasets; modes sets failure modes and phases against what really happened; real_input takes
-    foreign recordings through import, diagnosis and LoRA; publish makes datasets of takes and
-    checks every row's picture; record counts dropped pictures; reference records nominal takes
-    and says what is usual in them; review labels takes in a headless browser; signals measures
-    what watching a rollout costs.
+    and forgot; fleet lets the gate's canary lead made-up fleets; house counts the product and
+    follows one take through it; gaps measures what every mechanism costs the base policy; gate
+    compares sequential tests on trainings with identical data; journal kills recordings and
+    counts what is lost; loader times training batches from LeRobot's loaders and from the frame
+    cache; loop drives emulated arms with gaploop and with lerobot-teleoperate in turn; metadata
+    searches and checks simulated datasets; modes sets failure modes and phases against what
+    really happened; real_input takes foreign recordings through import, diagnosis and LoRA;
+    publish makes datasets of takes and checks every row's picture; record counts dropped
+    pictures; reference records nominal takes and says what is usual in them; review labels
+    takes in a headless browser; signals measures what watching a rollout costs.
     """
 
     name: str = ""

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.fleets import FleetRun, FleetSpec, simulate
 from gaploop.core.suite import CanaryRules
 from gaploop.finetune.gate.canary import Canary, Lease, Phase, Report, replay
-from gaploop.finetune.gate.fleet import FleetRun, FleetSpec, simulate
 
 RULES = CanaryRules()
 FLEET = FleetSpec(silent=4, late=0.2)
