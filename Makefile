@@ -14,11 +14,12 @@ ifneq ($(shell uname -s),Darwin)
 export MUJOCO_GL ?= egl
 endif
 
-.PHONY: help setup machine demo test test-all fuzz lint types format clean distclean
+.PHONY: help setup machine demo bench test test-all fuzz lint types format clean distclean
 
 help:
 	@echo "make setup     .venv with everything (about 3 minutes, 6.5 GB)"
 	@echo "make demo      the whole loop on the embedded cell; report in outputs/demo"
+	@echo "make bench NAME=cell ARGS='--n=20'   one of the benchmarks; see benchmarks/README.md"
 	@echo "make test      lint, types and tests"
 	@echo "make test-all  the slow tests too"
 	@echo "make fuzz      10,000 mutated files for each reader (hours); goes on where it stopped"
@@ -43,6 +44,9 @@ demo: setup
 	@$(BIN)/gaploop demo --output_dir=outputs/demo; code=$$?; \
 	if [ -f outputs/demo/report.html ]; then echo "Report: $(CURDIR)/outputs/demo/report.html"; fi; \
 	exit $$code
+
+bench: setup
+	@$(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
 test: lint types
 	$(PYTEST) $(TWO)

@@ -109,7 +109,7 @@ class CanaryRules:
         max_safety_rate: safety events per episode that are tolerated.
         alpha: chance to roll back a candidate that is no worse and no less safe, at most.
         lease_s: a robot that nobody heard of for so long goes back to the baseline [s].
-        fleet: names of the robots; a simulated fleet needs none.
+        fleet: names of the robots; without --reports none are needed.
     """
 
     robots: float = 0.2

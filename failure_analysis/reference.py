@@ -36,7 +36,7 @@ SCHEMA: Final = "gaploop.reference.v1"
 SHIPPED: Final = "reference_so101_cell_{task}.json"
 """What is usual in the embedded cell, task by task.
 
-Rebuilt by `gaploop bench reference`; for another station, `gaploop diagnose DIR
+Rebuilt by `python -m benchmarks reference`; for another station, `gaploop diagnose DIR
 --save_reference=FILE` on takes that went well.
 """
 SHIPPED_FOR: Final = "so101_sim"

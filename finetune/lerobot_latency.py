@@ -65,6 +65,11 @@ def variant(policy: ActPolicy, name: str) -> ActPolicy:
     if name not in VARIANTS:
         raise unknown_choice("variant", name, VARIANTS)
     bundle = copy.deepcopy(policy.bundle)
+    if name in ("int8", "compile") and not hasattr(bundle.policy, "model"):
+        raise UnusableInputError(
+            f"{name} is for policies that keep their network in `model`; "
+            f"{bundle.policy.config.type} doesn't."
+        )
     with _said(name):
         if name == "bf16":
             _autocast(bundle.policy)
@@ -138,7 +143,7 @@ def check_latency(timing: Timing, fps: float, execute: int) -> Item:
     data = {"p50_s": median_s, "p99_s": worst_s, "period_s": period_s, "plan_s": bridged_s}
     if worst_s <= period_s:
         return Item("latency", Result.OK, By.MACHINE, found, data=data)
-    mend = "See which number format is faster here: gaploop bench latency"
+    mend = "See which number format is faster here: gaploop latency"
     if worst_s <= bridged_s:
         found += "; it is made ahead, so the arm doesn't wait, but answers late"
         return Item("latency", Result.WARN, By.MACHINE, found, mend, data)

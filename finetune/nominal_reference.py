@@ -1,7 +1,7 @@
 """Records what is usual in the nominal cell: the reference that diagnosis measures against.
 
-The one that ships, the SO-101's, is made by `gaploop bench reference`; another arm's is made by the
-same code where it is needed.
+The one that ships, the SO-101's, is made by `python -m benchmarks reference`; another arm's is
+made by the same code where it is needed.
 """
 
 from __future__ import annotations

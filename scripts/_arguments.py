@@ -26,7 +26,7 @@ from gaploop.scripts._option_fields import Option, find_options
 CONFIG_PATH: Final = "config_path"
 
 
-def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], command: str) -> Any:
+def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], program: str) -> Any:
     """Return the config that a command line asks for.
 
     Args:
@@ -34,7 +34,7 @@ def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], co
         argv: what stands after the command.
         positional: the options that arguments without a name fill, in order; the last may be
             a list and takes all that are left.
-        command: its name, for messages.
+        program: what a user types to call it, for messages.
 
     Raises:
         UnusableInputError: an option that doesn't exist, or a value that doesn't fit.
@@ -44,8 +44,8 @@ def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], co
     chosen = {n.removesuffix(".type"): v for n, v in _flat(nested) if n.endswith(".type")}
     chosen |= chosen_types(argv)
     options = {o.name: o for o in find_options(config_class, chosen)}
-    _check_file(nested, options, given_path, command)
-    for name, text in _read(argv, options, positional, command):
+    _check_file(nested, options, given_path, program)
+    for name, text in _read(argv, options, positional, program):
         _put(nested, name, _value(options[name], text))
     for option in options.values():
         group, _, leaf = option.name.rpartition(".")
@@ -93,7 +93,7 @@ def _pairs(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def _read(
-    argv: Sequence[str], options: Mapping[str, Option], positional: Sequence[str], command: str
+    argv: Sequence[str], options: Mapping[str, Option], positional: Sequence[str], program: str
 ) -> Iterator[tuple[str, str]]:
     """Yield option and text of a command line; positionals are given their option's name."""
     tokens, loose = list(argv), []
@@ -107,13 +107,13 @@ def _read(
         if (option is None and name != CONFIG_PATH) or not token.startswith("--"):
             raise UnusableInputError(
                 f"Unknown option {token.partition('=')[0]}.{nearest(name, options)} "
-                f"All of them: gaploop {command} --help"
+                f"All of them: {program} --help"
             )
         if not equals:
             text = _next_text(option, tokens)
         if option is not None:
             yield name, text
-    yield from _name_loose(loose, options, positional, command)
+    yield from _name_loose(loose, options, positional, program)
 
 
 def _next_text(option: Option | None, tokens: list[str]) -> str:
@@ -128,7 +128,7 @@ def _next_text(option: Option | None, tokens: list[str]) -> str:
 
 
 def _name_loose(
-    loose: Sequence[str], options: Mapping[str, Option], positional: Sequence[str], command: str
+    loose: Sequence[str], options: Mapping[str, Option], positional: Sequence[str], program: str
 ) -> Iterator[tuple[str, str]]:
     """Give arguments without a name the name of the option they fill."""
     names = [name for name in positional if name in options]
@@ -141,8 +141,7 @@ def _name_loose(
             return
         else:
             raise UnusableInputError(
-                f"Unexpected argument '{token}'. Options are written --name=value: "
-                f"gaploop {command} --help"
+                f"Unexpected argument '{token}'. Options are written --name=value: {program} --help"
             )
 
 
@@ -175,14 +174,14 @@ def _check_finite(option: Option, value: Any) -> None:
 
 
 def _check_file(
-    nested: Mapping[str, Any], options: Mapping[str, Option], path: str | None, command: str
+    nested: Mapping[str, Any], options: Mapping[str, Option], path: str | None, program: str
 ) -> None:
     leaves = {name for name, option in options.items()}
     for name, _ in _flat(nested, leaves):
         if name not in leaves:
             raise UnusableInputError(
                 f"{path}: unknown option '{name}'.{nearest(name, options).replace('--', '')} "
-                f"All of them: gaploop {command} --help"
+                f"All of them: {program} --help"
             )
 
 

@@ -40,6 +40,10 @@ HELPERS: Final = ("cli", "options")
 """Modules in this folder that are not commands, besides those that begin with an underscore."""
 
 USAGE: Final = "gaploop <command> [DIR] [--option=value ...]"
+MOVED: Final = (
+    "Benchmarks moved out of the package: python -m benchmarks NAME, from a checkout. How fast a "
+    "policy plans here: gaploop latency."
+)
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells do
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "start here": ("demo", "record", "diagnose", "plan", "finetune", "evaluate"),
@@ -65,22 +69,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `gaploop` with `argv`, or the process's own arguments, and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = "" if not arguments or arguments[0].startswith("-") else arguments[0]
-    return guard(command, lambda: _dispatch(command, arguments))
+    program = f"gaploop {command}" if command in commands() else "gaploop"
+    return guard(program, lambda: _dispatch(command, arguments))
 
 
-def guard(command: str, work: Callable[[], int]) -> int:
+def guard(program: str, work: Callable[[], int]) -> int:
     """Return the exit code of `work`; what a user can mend is said in one line on stderr."""
     try:
         with _terminable() as came:
             code = work()
         return 128 + came[0] if came else code
     except GaploopError as error:
-        _say(str(error), command)
+        _say(str(error), program)
         return error.exit_code
     except Terminated as ended:
         raise SystemExit(128 + ended.number) from None
     except KeyboardInterrupt:
-        _say("interrupted.", command)
+        _say("interrupted.", program)
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has left; keep the interpreter from complaining at exit.
@@ -88,7 +93,7 @@ def guard(command: str, work: Callable[[], int]) -> int:
         return 128 + SIGPIPE
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        _say(f"{what}. Check that path, its permissions and the space left.", command)
+        _say(f"{what}. Check that path, its permissions and the space left.", program)
         return UnusableInputError.exit_code
 
 
@@ -103,16 +108,30 @@ def _dispatch(command: str, arguments: list[str]) -> int:
     if not command:
         return _without_command(arguments)
     known = commands()
+    if command == "bench":
+        raise UnusableInputError(MOVED)
     if command not in known:
         raise unknown_choice("command", command, known)
     module = importlib.import_module(f"gaploop.scripts.{known[command].stem}")
-    rest = _discover(arguments[1:])
+    return run_module(module, command, arguments[1:], f"gaploop {command}")
+
+
+def run_module(module: ModuleType, command: str, arguments: list[str], program: str) -> int:
+    """Run a command's module, or print its help.
+
+    Args:
+        module: as described above.
+        command: its name, which its config's class begins with.
+        arguments: what stands after it.
+        program: what a user types to call it, for messages.
+    """
+    rest = _discover(arguments)
     config_class = _config_class(module, command, rest)
     own, _ = _parted(rest, getattr(module, "PASSED_ON", ""))
     if "--help" in own or "-h" in own:
-        print(_command_help(command, module, config_class, rest))
+        print(_command_help(program, module, config_class, rest))
         return 0
-    return _run(command, module, config_class, rest)
+    return _run(program, module, config_class, rest)
 
 
 def _without_command(arguments: list[str]) -> int:
@@ -129,13 +148,13 @@ def _without_command(arguments: list[str]) -> int:
     return 0 if arguments else UnusableInputError.exit_code
 
 
-def _run(command: str, module: ModuleType, config_class: type, arguments: list[str]) -> int:
+def _run(program: str, module: ModuleType, config_class: type, arguments: list[str]) -> int:
     from gaploop.scripts._arguments import parse
     from gaploop.scripts.options import setup_logging, stdout_is_json
 
     setup_logging()
     own, passed_on = _parted(arguments, getattr(module, "PASSED_ON", ""))
-    config = parse(config_class, own, _positional(module), command)
+    config = parse(config_class, own, _positional(module), program)
     for name, rest in passed_on.items():
         setattr(config, name, rest)
     with stdout_is_json() if getattr(config, "json", False) else contextlib.nullcontext():
@@ -228,8 +247,8 @@ def _config_name(path: Path) -> str:
     return f"{path.stem.replace('_', '')}config"
 
 
-def _command_help(command: str, module: ModuleType, config_class: type, argv: list[str]) -> str:
-    """Return what `gaploop <command> --help` prints."""
+def _command_help(program: str, module: ModuleType, config_class: type, argv: list[str]) -> str:
+    """Return what `--help` behind a command prints."""
     from gaploop.scripts._arguments import chosen_types
     from gaploop.scripts._option_fields import find_options
 
@@ -238,7 +257,7 @@ def _command_help(command: str, module: ModuleType, config_class: type, argv: li
     names = {o.name for o in options}
     fills = [name for name in _positional(module) if name in names]
     words = "".join(f" [{name.rpartition('.')[2].upper()}]" for name in fills)
-    lines = [f"usage: gaploop {command}{words} [--option=value ...]", ""]
+    lines = [f"usage: {program}{words} [--option=value ...]", ""]
     lines += [textwrap.dedent(_doc(config_class)).strip(), "", "options:"]
     lines += [
         "  --config_path=FILE.yaml",
@@ -278,14 +297,13 @@ def _wrap(words: str) -> list[str]:
     return textwrap.wrap(words, _WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
 
 
-def _say(message: str, command: str) -> None:
+def _say(message: str, program: str) -> None:
     # Not `options.print_error`: an error before any command need not wait for NumPy.
-    name = f"gaploop {command}" if command in commands() else "gaploop"
     # A message may quote a file that somebody else wrote: no control sequences, no flood.
     line = "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))
     if len(line) > _LONGEST:
         line = f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
-    print(f"{name}: {line}", file=sys.stderr)
+    print(f"{program}: {line}", file=sys.stderr)
 
 
 class Terminated(KeyboardInterrupt):

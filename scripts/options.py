@@ -208,6 +208,19 @@ def emit(as_json: bool, obj: Any, text: str = "") -> None:
         print(text, file=stream)
 
 
+def machine() -> dict[str, Any]:
+    """Return what a measurement ran on, and when."""
+    import platform
+    from datetime import UTC, datetime
+
+    return {
+        "cores": os.cpu_count(),
+        "system": platform.platform(terse=True),
+        "processor": platform.machine(),
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
 def jsonable(value: Any) -> Any:
     """Return `value` as JSON types: dataclasses to objects, NumPy to numbers, NaN to null."""
     if is_dataclass(value) and not isinstance(value, type):

@@ -1,4 +1,4 @@
-"""The layout holds: links, no root packages, layers, and a wheel with everything in it."""
+"""The layout holds: links, no root packages, layers, benchmarks outside, a wheel with all else."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def modules(folder: str) -> list[Path]:
 
 
 ALL_MODULES = [path for folder in FOLDERS for path in modules(folder)]
+BENCHMARKS = modules("benchmarks")
 
 
 def imports(node: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
@@ -56,6 +57,13 @@ def imports(node: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
             yield "." * child.level, inside
         function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         yield from imports(child, inside or function)
+
+
+def names_in(tree: ast.AST) -> Iterator[str]:
+    """Yield every text that may name a module, as `-m` or `import_module` take it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -79,7 +87,23 @@ def test_layers(path: Path) -> None:
         parts = name.split(".")
         if parts[0] == "gaploop" and len(parts) > 1 and parts[1] in FOLDERS:
             assert parts[1] in MAY_IMPORT[folder] | {folder}, f"{path} imports {name}"
-        assert parts[0] != "tests", f"{path} imports {name}"
+        assert parts[0] not in ("tests", "benchmarks"), f"{path} imports {name}"
+    for name in names_in(ast.parse(path.read_text())):
+        assert not name.startswith("benchmarks."), f"{path} names {name}, to import or to run"
+
+
+@pytest.mark.parametrize("path", BENCHMARKS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_benchmarks_import_gaploop_and_themselves(path: Path) -> None:
+    """What measures us uses the package as its users do: by its import path."""
+    for name, _ in imports(ast.parse(path.read_text())):
+        assert not name.startswith(".."), f"{path}: import from benchmarks.…, not relatively"
+        ours = {*FOLDERS, "tests"} - {"datasets"}  # Hugging Face's has that name
+        assert name.split(".")[0] not in ours, f"{path} imports {name}"
+
+
+def test_benchmarks_are_no_part_of_the_package() -> None:
+    assert (ROOT / "benchmarks" / "README.md").is_file()
+    assert not (PACKAGE / "benchmarks").exists()
 
 
 @pytest.mark.parametrize("path", modules("core"), ids=lambda p: p.name)
@@ -90,14 +114,14 @@ def test_core_imports_nothing_heavy(path: Path) -> None:
         assert root not in HEAVY or (root == "mujoco" and inside), f"{path} imports {name}"
 
 
-@pytest.mark.parametrize("path", ALL_MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("path", ALL_MODULES + BENCHMARKS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_lerobot_stays_where_its_name_stands(path: Path) -> None:
     relative = path.relative_to(ROOT)
     if any(part.startswith("lerobot_") for part in relative.parts):
         return
     found = [inside for name, inside in imports(ast.parse(path.read_text()))
              if name.split(".")[0] == "lerobot"]  # fmt: skip
-    if relative.parts[0] == "scripts":
+    if relative.parts[0] in ("scripts", "benchmarks"):
         assert all(found), f"{relative}: import lerobot inside a function"
     else:
         assert not found, f"{relative}: only lerobot_* modules and packages import lerobot"
@@ -144,6 +168,7 @@ def test_wheel_holds_every_module_and_data_file(built: Path) -> None:
     held = {n.removeprefix("gaploop/") for n in names if n.startswith("gaploop/")}
     assert expected() <= held
     assert all(n.startswith(("gaploop/", "gaploop-")) for n in names)
+    assert not [n for n in names if "benchmarks/" in n]
     assert any(n.endswith("licenses/LICENSE") for n in names)
 
 

@@ -4,7 +4,7 @@ Shares are a softmax of `weights @ features / temperature`, less a doubt for eac
 evidence that points there isn't to be trusted at all. Every weight says how far one number speaks
 for one cause, so that the model can be read, and corrected by a few labels. Naming looks at two
 causes at once as well: one is named where it is likely alone, two where they are likely together.
-It ships as JSON; `gaploop bench attribution` rebuilds it.
+It ships as JSON; `python -m benchmarks attribution` rebuilds it.
 """
 
 from __future__ import annotations
@@ -230,8 +230,8 @@ def load_model(path: Path) -> EvidenceModel:
     value = read_json(path)
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise UnusableInputError(
-            f"{path} is not an attribution model (schema {SCHEMA}). Build one with gaploop bench "
-            "attribution."
+            f"{path} is not an attribution model (schema {SCHEMA}). Build one from a checkout: "
+            "python -m benchmarks attribution"
         )
     try:
         if tuple(value["causes"]) != CAUSES:

@@ -16,7 +16,10 @@ from gaploop.failure_analysis.live.watch import Tracker
 from gaploop.failure_analysis.views.view import View
 
 SHIPPED: Final = Path(__file__).with_name("so101_cell.json")
-"""The score of the embedded cell with the shipped policy; `gaploop bench detection` rebuilds it."""
+"""The score of the embedded cell with the shipped policy.
+
+`python -m benchmarks detection` rebuilds it.
+"""
 
 
 def shipped_score() -> FailureScore:

@@ -66,37 +66,29 @@ def _read(path: Path, fleet: Iterable[str]) -> list[Report]:
     return list(json_lines(path, "a robot's report", read))
 
 
-def canary_stage(canary: Canary, simulated: bool) -> StageResult:
+def canary_stage(canary: Canary) -> StageResult:
     """Return how the canary stands."""
     answer = {
-        Phase.CANARY: _unfinished(simulated),
+        Phase.CANARY: Answer.OPEN,
         Phase.UNDECIDED: Answer.UNDECIDED,
         Phase.ROLLED_BACK: Answer.PASSED if canary.widened else Answer.FAILED,
     }.get(canary.phase, Answer.PASSED)
-    says = canary.widened if answer is Answer.PASSED else _words(canary, simulated)
+    says = canary.widened if answer is Answer.PASSED else _words(canary)
     return StageResult(CANARY, answer, says, canary.episodes)
 
 
-def full_stage(canary: Canary, simulated: bool) -> StageResult:
+def full_stage(canary: Canary) -> StageResult:
     """Return how the whole fleet stands."""
     answer = {
         Phase.PROMOTED: Answer.PASSED,
         Phase.ROLLED_BACK: Answer.FAILED,
-    }.get(canary.phase, _unfinished(simulated))
-    return StageResult(FULL, answer, _words(canary, simulated), canary.episodes)
+    }.get(canary.phase, Answer.OPEN)
+    return StageResult(FULL, answer, _words(canary), canary.episodes)
 
 
-def _unfinished(simulated: bool) -> Answer:
-    """Return the answer of a stage whose episodes don't suffice; a simulation gets no more."""
-    return Answer.UNDECIDED if simulated else Answer.OPEN
-
-
-def _words(canary: Canary, simulated: bool) -> str:
+def _words(canary: Canary) -> str:
     if canary.phase in (Phase.CANARY, Phase.FULL):
-        so_far = f"{canary.episodes} episodes so far"
-        if simulated:
-            return f"{so_far}, when the simulated fleet's time was over; ask for fewer episodes"
-        return f"{so_far}; run the gate again as reports come in"
+        return f"{canary.episodes} episodes so far; run the gate again as reports come in"
     if canary.phase is Phase.ROLLED_BACK:
         return f"rolled back: {canary.says}"
     return canary.says

@@ -210,20 +210,11 @@ def canary_figure(result: GateResult) -> Any:
 
 
 def _canary(result: GateResult) -> Section:
-    canary, fleet = result.canary, result.fleet
+    canary = result.canary
     if canary is None:
         raise ValueError("a gate without a canary")
     lead = f"{canary.phase.value.replace('_', ' ').capitalize()}: {canary.says}."
     blocks = []
-    if fleet is not None:
-        blocks.append(
-            notice(
-                f"The fleet is simulated: {len(canary.robots)} stations with the success that was "
-                "measured in the comparison. It shows the machinery, not the candidate."
-            )
-        )
-        silent = ", ".join(fleet.silent) or "none"
-        blocks.append(text(f"Stations that lost their connection for good: {silent}."))
     if canary.evidence:
         blocks.append(figure(figure_png(canary_figure(result)), "Evidence for a roll-back.", 860))
     return section("Canary and whole fleet", lead, blocks)

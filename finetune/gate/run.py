@@ -17,7 +17,6 @@ from gaploop.finetune.gate import order
 from gaploop.finetune.gate.canary import Canary
 from gaploop.finetune.gate.canary_stages import canary_stage, full_stage, reported
 from gaploop.finetune.gate.design import Design, make_design
-from gaploop.finetune.gate.fleet import FleetRun, FleetSpec, simulate
 from gaploop.finetune.gate.folder import RESULT, SCHEMA, GateFolder, Tried, outcomes
 from gaploop.finetune.gate.judge import (
     CANARY,
@@ -52,7 +51,7 @@ class Gate:
         last: the stage after which to stop.
         station: makes attempts on the station; None for the embedded cell.
         recorded: outcomes to replay in the place of attempts.
-        reports: what the robots of a fleet report; None simulates a fleet, in the embedded cell.
+        reports: what the robots of a fleet report; None leaves out what needs a fleet.
         unchanged: raises where a policy isn't what the gate began with; called before each attempt.
     """
 
@@ -97,7 +96,6 @@ class GateResult:
         stages: those that ran, in order.
         not_run: stage to why it didn't run.
         canary: the controller, where there was a canary.
-        fleet: the simulated fleet, where there was one.
     """
 
     verdict: Verdict
@@ -107,7 +105,6 @@ class GateResult:
     not_run: dict[str, str] = field(default_factory=dict)
     evidence: str = ""
     canary: Canary | None = None
-    fleet: FleetRun | None = None
 
     @property
     def exit_code(self) -> int:
@@ -142,7 +139,7 @@ def run_gate(
     """
     stages: list[StageResult] = []
     not_run: dict[str, str] = {}
-    held: dict[str, Any] = {}
+    canary: Canary | None = None
     for name in STAGES:
         why = _why_not(name, gate, stages)
         if why:
@@ -152,13 +149,13 @@ def run_gate(
             stages.append(_sim(gate, folder, say))
         elif name == HARDWARE:
             stages.append(_hardware(gate, folder, design, say))
-        elif name == CANARY:
-            held = _fleet(gate, folder, stages)
-            stages.append(canary_stage(held["canary"], gate.reports is None))
-        else:
-            stages.append(full_stage(held["canary"], gate.reports is None))
+        elif name == CANARY and gate.reports is not None:
+            canary = reported(gate.suite, gate.reports, folder)
+            stages.append(canary_stage(canary))
+        elif canary is not None:
+            stages.append(full_stage(canary))
     gate.unchanged()
-    result = _concluded(gate, design, stages, not_run, held)
+    result = _concluded(gate, design, stages, not_run, canary)
     opened = order.unseal(folder.path) if result.verdict is not Verdict.INCONCLUSIVE else None
     record = {"order_sha256": folder.commitment, "order": opened, "contest": vars(folder.contest)}
     write_json(folder.path / RESULT, result.to_json() | record)
@@ -186,7 +183,7 @@ def _why_not(name: str, gate: Gate, stages: Sequence[StageResult]) -> str:
     if name in (CANARY, FULL):
         if gate.recorded is not None:
             return "recorded outcomes"
-        if gate.reports is None and gate.domain is Domain.REAL:
+        if gate.reports is None:
             return "no --reports of a fleet"
     return ""
 
@@ -252,19 +249,9 @@ def _second_thoughts(
     return repeats, taken_back
 
 
-def _fleet(gate: Gate, folder: GateFolder, stages: Sequence[StageResult]) -> dict[str, Any]:
-    """Return the canary's controller, and the fleet where it was simulated."""
-    if gate.reports is not None:
-        return {"canary": reported(gate.suite, gate.reports, folder)}
-    rates = stages[-1].rates
-    spec = FleetSpec(baseline=rates["baseline"].rate, candidate=rates["candidate"].rate)
-    run = simulate(gate.suite.canary, spec, folder.seed)
-    return {"canary": run.canary, "fleet": run}
-
-
 def _concluded(
     gate: Gate, design: Design, stages: Sequence[StageResult], not_run: dict[str, str],
-    held: dict[str, Any],
+    canary: Canary | None,
 ) -> GateResult:  # fmt: skip
     last = stages[-1]
     compared = any(stage.stage == HARDWARE for stage in stages)
@@ -281,4 +268,4 @@ def _concluded(
     if last.answer is Answer.PASSED and not compared:
         says += " Not compared on the station yet."
     where = evidence(domain) if domain else "recorded outcomes; their order wasn't drawn here"
-    return GateResult(verdict, says, design, tuple(stages), not_run, where, **held)
+    return GateResult(verdict, says, design, tuple(stages), not_run, where, canary)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.metadata import simulate
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import layout
 from gaploop.datasets.columns import EPISODE_COLUMNS
@@ -20,7 +21,6 @@ from gaploop.datasets.labels.query import where
 from gaploop.datasets.survey.check import Overview, overviews, shared_uids
 from gaploop.datasets.survey.sources import find_datasets
 from gaploop.datasets.survey.stream import blocks, find, understand
-from gaploop.scripts.benches.metadata import simulate
 from gaploop.scripts.cli import main
 
 QUERIES = (
@@ -35,7 +35,7 @@ QUERIES = (
 @pytest.fixture
 def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three datasets of 30, 30 and 10 episodes, in folders of folders."""
-    monkeypatch.setattr("gaploop.scripts.benches.metadata.PER_DATASET", 30)
+    monkeypatch.setattr("benchmarks.metadata.PER_DATASET", 30)
     simulate(tmp_path / "sets", 70, seed=1)
     (tmp_path / "sets" / "set_0002").rename(tmp_path / "sets" / "more")
     return tmp_path / "sets"

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from failure_analysis_makers import repeated, scene_picture, successes, take
 
+from benchmarks.corpus.scoring import cross_table, mode_table, read_truth
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import Plan
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.across.across import Across, across_trials
 from gaploop.failure_analysis.across.trials import Trials
-from gaploop.failure_analysis.attribution.scoring import cross_table, mode_table, read_truth
 from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, summarise
 from gaploop.failure_analysis.planning.allocation import Budget
 from gaploop.failure_analysis.planning.curves import flat_curve, learn

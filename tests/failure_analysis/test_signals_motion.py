@@ -11,8 +11,8 @@ from failure_analysis_makers import JOINTS, RATE_HZ, commands, repeated, scene_p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.signals_page import page
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.signals.catalogue import page
 from gaploop.failure_analysis.signals.registry import Measured, measure, registry
 from gaploop.failure_analysis.views.headway import Headway
 from gaploop.failure_analysis.views.view import View
@@ -168,7 +168,7 @@ def test_what_the_jaws_hold_is_where_the_tool_is() -> None:
 
 
 def test_the_page_lists_every_signal() -> None:
-    """docs/signals.md is written by `gaploop bench signals`; copy it when signals change."""
+    """docs/signals.md is written by `python -m benchmarks signals`; copy it when signals change."""
     text = page()
     assert all(f"`{name}`" in text for name in registry())
     assert (ROOT / "docs" / "signals.md").read_text() == text

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.heldout import action_error
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import Observation
 from gaploop.core.vocabulary import Domain, Outcome
@@ -20,7 +21,6 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.adapt import AdaptOptions, adapt
 from gaploop.finetune.batches import MixedBatches
 from gaploop.finetune.data import load_mixture_sources
-from gaploop.finetune.heldout import action_error
 from gaploop.finetune.lerobot_adapter import LoraOptions
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.pretrain import PretrainOptions, TrainedPolicy, pretrain

@@ -101,6 +101,15 @@ def test_help_imports_nothing_heavy() -> None:
     assert not heavy & set(modules.split())
 
 
+def test_benchmarks_say_where_they_went(capsys: pytest.CaptureFixture[str]) -> None:
+    """`gaploop bench` was a command; who calls it is told what to type instead."""
+    for argv in (["bench"], ["bench", "cell", "--n=2"], ["bench", "--help"]):
+        assert cli.main(argv) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "python -m benchmarks" in line
+    assert "bench" not in cli.commands()
+
+
 def test_help_lists_every_command_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -344,7 +353,7 @@ def test_json_alone_stands_on_stdout(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_help_of_a_command_names_its_options_and_defaults() -> None:
     module = command(lambda _: 0, POSITIONAL="dataset.root")
-    said = cli._command_help("some", module, SomeConfig, ["--arm.type", "short", "--help"])
+    said = cli._command_help("gaploop some", module, SomeConfig, ["--arm.type", "short", "--help"])
     for words in (
         "usage: gaploop some [ROOT]", "Do something.", "With a second paragraph.",
         "--way=up|down", "Which way. (default: up)", "--mix.real=NUMBER", "(default: 0.25)",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.trial import run_take
 from gaploop.core.errors import UnknownChoiceError, UnusableInputError
 from gaploop.sim import vx300s
 from gaploop.sim.arms import ARMS, SO101, VX300S, CellArm, arm_named, arm_of, arm_with_joints
@@ -22,7 +23,6 @@ from gaploop.sim.kinematics import ArmIk, from_polar, polar
 from gaploop.sim.lerobot_tracker_step import TrackerStep
 from gaploop.sim.motion import nominal_arm
 from gaploop.sim.tracker import Tracker
-from gaploop.sim.trial import run_take
 from gaploop.sim.units import from_degrees, to_degrees
 
 needs_meshes = pytest.mark.skipif(

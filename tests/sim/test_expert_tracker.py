@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.trial import run_take
 from gaploop.core.errors import UnknownChoiceError
 from gaploop.sim.cell import Cell
 from gaploop.sim.expert import ScriptedLeader
 from gaploop.sim.kinematics import ArmIk, fold_square, from_polar, polar
 from gaploop.sim.motion import nominal_arm
 from gaploop.sim.tracker import NAMES, Tracker
-from gaploop.sim.trial import run_take
 
 
 def test_the_teleoperator_solves_the_nominal_cell(nominal: Cell) -> None:

@@ -8,11 +8,11 @@ import pytest
 from huggingface_hub import HfApi
 from loopback_hub import LoopbackHub
 
+from benchmarks.metadata import simulate
 from gaploop.datasets.survey import sources
 from gaploop.datasets.survey.check import overviews
 from gaploop.datasets.survey.sources import HubMetadata, find_datasets
 from gaploop.datasets.survey.stream import find
-from gaploop.scripts.benches.metadata import simulate
 
 QUERY = "outcome==failure and distractors > 3"
 
@@ -20,7 +20,7 @@ QUERY = "outcome==failure and distractors > 3"
 @pytest.fixture
 def online(hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoopbackHub:
     """Two datasets of 40 and 20 episodes, on disk and on the Hub."""
-    monkeypatch.setattr("gaploop.scripts.benches.metadata.PER_DATASET", 40)
+    monkeypatch.setattr("benchmarks.metadata.PER_DATASET", 40)
     simulate(tmp_path / "sets", 60, seed=2)
     api = HfApi(endpoint=hub.url, token="hf_test")
     for root in sorted((tmp_path / "sets").iterdir()):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.review_dataset import write_dataset
 from gaploop.core import labels
 from gaploop.core.labels import LabelEvent
 from gaploop.datasets.labels.labelled import Labelled, open_labelled, write_down
-from gaploop.scripts.benches.review_dataset import write_dataset
 
 TAKES = 6
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.chromium import Tab, browser, open_tab
+from benchmarks.review import SAVED, SHOWN, serving
+from benchmarks.review_dataset import BITS, BLOCK_PX, FRAMES
 from gaploop.core import labels
 from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.labels.labelled import open_labelled
 from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis, save_diagnosis
-from gaploop.scripts._chromium import Tab, browser, open_tab
-from gaploop.scripts.benches.review import SAVED, SHOWN, serving
-from gaploop.scripts.benches.review_dataset import BITS, BLOCK_PX, FRAMES
 
 PROGRAM = browser()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium is installed")

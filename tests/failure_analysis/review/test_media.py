@@ -10,11 +10,11 @@ import av
 import numpy as np
 import pytest
 
+from benchmarks.review_dataset import BITS, BLOCK_PX, FPS, FRAMES, picture
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.labels.labelled import Labelled, open_labelled
 from gaploop.failure_analysis.review.media import Media, make_playable
 from gaploop.failure_analysis.review.source import Picture, Source
-from gaploop.scripts.benches.review_dataset import BITS, BLOCK_PX, FPS, FRAMES, picture
 
 
 def number_of(image: np.ndarray) -> int:

@@ -10,9 +10,7 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import CanaryRules, Suite, SuiteTask
-from gaploop.finetune.gate.canary import Phase
-from gaploop.finetune.gate.canary_stages import ASSIGNMENT, canary_stage, full_stage, reported
-from gaploop.finetune.gate.fleet import FleetSpec, simulate
+from gaploop.finetune.gate.canary_stages import ASSIGNMENT, canary_stage, reported
 from gaploop.finetune.gate.folder import Contest, GateFolder
 from gaploop.finetune.gate.judge import Answer
 
@@ -26,7 +24,7 @@ def test_a_fleet_is_led_by_its_reports(tmp_path: Path) -> None:
     reports, folder = tmp_path / "reports.jsonl", GateFolder(tmp_path, CONTEST, seed=4)
     reports.touch()
     waiting = reported(SUITE, reports, folder)
-    assert canary_stage(waiting, False).answer is Answer.OPEN
+    assert canary_stage(waiting).answer is Answer.OPEN
     assigned = json.loads((tmp_path / ASSIGNMENT).read_text())
     assert sorted(assigned["share"].values()) == [0.0, 0.0, 0.5, 0.5]
     assert datetime.fromisoformat(assigned["until"]) > datetime.now(UTC)
@@ -34,8 +32,8 @@ def test_a_fleet_is_led_by_its_reports(tmp_path: Path) -> None:
     bad = {"robot": robot, "candidate": True, "success": False, "safety": True}
     reports.write_text("".join(json.dumps(bad | {"episode": n}) + "\n" for n in range(10)))
     over = reported(SUITE, reports, folder)
-    assert canary_stage(over, False).answer is Answer.FAILED
-    assert "rolled back" in canary_stage(over, False).says
+    assert canary_stage(over).answer is Answer.FAILED
+    assert "rolled back" in canary_stage(over).says
     assert set(json.loads((tmp_path / ASSIGNMENT).read_text())["share"].values()) == {0.0}
 
 
@@ -59,12 +57,3 @@ def test_a_report_that_cannot_be_meant_is_not_passed_over(
         reported(SUITE, reports, GateFolder(tmp_path, CONTEST, seed=4))
     with pytest.raises(UnusableInputError, match="not found"):
         reported(SUITE, tmp_path / "nothing.jsonl", GateFolder(tmp_path, CONTEST))
-
-
-def test_a_simulated_fleet_whose_time_is_over_is_not_waited_for() -> None:
-    """It said "run the gate again as reports come in", and nothing could ever come in."""
-    canary = simulate(RULES, FleetSpec(stations=4, hours=0.2)).canary
-    assert canary.phase in (Phase.CANARY, Phase.FULL)
-    found = (canary_stage if canary.phase is Phase.CANARY else full_stage)(canary, True)
-    assert found.answer is Answer.UNDECIDED
-    assert "ask for fewer episodes" in found.says

@@ -1,0 +1,1 @@
+"""What measures gaploop itself; README.md lists it. Nothing in the product imports this."""

@@ -1,0 +1,165 @@
+"""`python -m benchmarks`: the benchmarks, each printing its figures and how to repeat them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.scripts import options
+
+EXAMPLE: Final = """\
+python -m benchmarks cell
+python -m benchmarks bus --json
+python -m benchmarks loop --json
+python -m benchmarks loader --json
+python -m benchmarks faults --schedules=1000 --output_dir=outputs/faults
+python -m benchmarks closed_loop --workers=2 --output_dir=outputs/closed_loop
+python -m benchmarks closed_loop --data=docs/data/closed_loop.parquet
+python -m benchmarks finetune --seeds=5 --output_dir=outputs/finetune
+python -m benchmarks factors --data=trials.csv --json
+python -m benchmarks gaps --n=30 --output_dir=outputs/gaps
+python -m benchmarks gate --json
+python -m benchmarks fleet --json
+python -m benchmarks gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
+python -m benchmarks attribution --output_dir=outputs/attribution
+python -m benchmarks attribution --output_dir=outputs/attribution --predictions=theirs.jsonl --json
+python -m benchmarks detection --n=60 --output_dir=outputs/detection
+python -m benchmarks signals --json
+python -m benchmarks attribution --real --data=FOLDER_WITH_THE_RECORDINGS --json
+python -m benchmarks metadata --json
+python -m benchmarks journal --kills=1000 --output_dir=outputs/journal
+python -m benchmarks modes --n=2 --output_dir=outputs/modes
+python -m benchmarks memory --n=200
+python -m benchmarks record --seconds=300 --output_dir=outputs/record
+python -m benchmarks record --seconds=30 --load=8 --n=3 --output_dir=outputs/record
+python -m benchmarks publish --json
+python -m benchmarks review --json
+python -m benchmarks house --root=../another_checkout
+python -m benchmarks real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
+"""
+
+POSITIONAL: Final = "name"
+
+BENCHES: Final = {
+    "attribution": "causes of failures on tasks, severities and mechanisms left out of training",
+    "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
+    "closed_loop": "targeted demonstrations against uniform ones: takes saved, by kind of gap",
+    "cell": "rendering rate and the scripted expert's success in the nominal cell",
+    "loader": "training samples per second, beside LeRobot's loaders; disk, memory, building",
+    "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
+    "metadata": "queries and checks over up to 1,000 datasets, 1 million episodes, beside LeRobot",
+    "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
+    "modes": "failure modes and phases against what really happened, with channels removed",
+    "memory": "what the recorder's processes hold after each of 200 takes",
+    "publish": "takes to a dataset, beside LeRobot's save_episode; each row's picture is checked",
+    "review": "the review page in a browser: first paint, key to saved label, 50 takes by keyboard",
+    "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
+    "faults": "torque off after every trip: random faults on emulated arms",
+    "factors": "statistics across takes: a study's lessons from its counts; coverage, false alarms",
+    "finetune": "what ten takes bring: LoRA or all weights; shares; forgetting; step time",
+    "detection": "failures of three policy classes told at equal elapsed time, live",
+    "signals": "what watching a rollout costs a turn; writes the page of signals",
+    "gaps": "what every gap mechanism costs the base policy",
+    "fleet": "who the gate's canary promotes or rolls back in made-up fleets, and how late",
+    "gate": "false promotion of retrains, power, attempts, beside fixed size and Barnard's test",
+    "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
+    "house": "how large the product is, and how far one take travels through it",
+    "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
+}
+
+
+@dataclass
+class BenchConfig:
+    """Run one of the benchmarks, each printing its figures.
+
+    attribution records labelled takes, fits the attribution model to some tasks, severities and
+    mechanisms and scores it on the others, beside baselines or somebody's predictions; bus
+    compares what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell
+    measures rendering and the scripted expert; closed_loop runs the study of targeted against
+    uniform collection; detection tells failures of three policy classes from successes at equal
+    elapsed time; factors recomputes a published study's lessons from its counts and measures
+    coverage and false alarms on made-up trials; faults lets random things go wrong on emulated
+    arms and times torque off; finetune adapts the base to changed cells and says what it gained
+    and forgot; fleet lets the gate's canary lead made-up fleets; house counts the product and
+    follows one take through it; gaps measures what every mechanism costs the base policy; gate
+    compares sequential tests on trainings with identical data; journal kills recordings and
+    counts what is lost; loader times training batches from LeRobot's loaders and from the frame
+    cache; loop drives emulated arms with gaploop and with lerobot-teleoperate in turn; metadata
+    searches and checks simulated datasets; modes sets failure modes and phases against what
+    really happened; real_input takes foreign recordings through import, diagnosis and LoRA;
+    publish makes datasets of takes and checks every row's picture; record counts dropped
+    pictures; reference records nominal takes and says what is usual in them; review labels
+    takes in a headless browser; signals measures what watching a rollout costs.
+    """
+
+    name: str = ""
+    """Which one."""
+    policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
+    data: Path | None = None
+    """factors: the study's counts, a CSV file. real_input: the folder of the recordings.
+    attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
+    closed_loop: rows that were stored, to make figures of without running anything."""
+    root: Path | None = None
+    """house: the checkout to count; this one unless given."""
+    n: int = 0
+    """Rollouts or takes per cell of the benchmark; its own default unless given."""
+    predictions: Path | None = None
+    """attribution: a file of predictions to score by the same code; see its documentation."""
+    blind: bool = False
+    """attribution: score the model that ships on mechanisms that nobody has looked at."""
+    real: bool = False
+    """attribution: real recordings with labels, named by --data, instead of simulated takes."""
+    workers: int = 1
+    """attribution, closed_loop, finetune, gate: processes."""
+    ray: options.RayOptions = field(default_factory=options.RayOptions)
+    seconds: float = 60.0
+    """loop, record: how long each program is measured [s]."""
+    load: int = 0
+    """record: so many busy processes beside."""
+    seeds: int = 0
+    """closed_loop, finetune: how many seeds, from --seed on; 5 unless given."""
+    quick: bool = False
+    """closed_loop, finetune: few steps and rollouts, one seed: whether it runs, no figures."""
+    tasks: list[str] = field(default_factory=list)
+    """closed_loop, reference: which tasks; pick_place unless given."""
+    gaps: list[str] = field(default_factory=list)
+    """closed_loop: which gaps; the six single dimensions unless given."""
+    budgets: list[int] = field(default_factory=list)
+    """closed_loop: how many takes; 5, 20 and 50 unless given."""
+    arms: list[str] = field(default_factory=list)
+    """closed_loop: which arms; targeted, uniform and oracle unless given."""
+    robot: str = ""
+    """closed_loop: the cells' robot arm; so101 unless given, or vx300s."""
+    schedules: int = 100
+    """faults: how many runs with random faults."""
+    retrains: int = 0
+    """gate: make this many trainings on identical data; those kept in --output_dir count too."""
+    kills: int = 60
+    """journal: how many kills."""
+    seed: int = 0
+    """Draws gaps and scenes."""
+    output_dir: Path | None = None
+    """Where files go; outputs/bench/<name> unless given."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def run(config: BenchConfig) -> int:
+    """Run the benchmark called `config.name`."""
+    from gaploop.core.files import writable_folder, write_json
+
+    if not config.name:
+        raise UnusableInputError(f"Which benchmark? One of: {', '.join(BENCHES)}.")
+    if config.name not in BENCHES:
+        raise unknown_choice("benchmark", config.name, BENCHES)
+    folder = writable_folder(config.output_dir or Path("outputs") / "bench" / config.name)
+    module = importlib.import_module(f"benchmarks.{config.name}")
+    result: Mapping[str, Any] = module.measure(config, folder)
+    result = {"bench": config.name, "seed": config.seed, "machine": options.machine(), **result}
+    write_json(folder / f"{config.name}.json", options.jsonable(result))
+    options.emit(config.json, result, module.table(result))
+    return 0

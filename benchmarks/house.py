@@ -1,0 +1,248 @@
+"""`benchmarks house`: how large the product is, and how far one take travels through it.
+
+Counted in the folders linked under `src/gaploop` of --root, any checkout of gaploop, so that two of
+them can be compared; tests, examples and benchmarks don't count.
+
+- lines, files: of Python, comments and empty lines too.
+- classes: all of them. Duplicates: public names of classes that more than one module defines.
+- private functions: functions and methods whose name begins with one underscore. Single use: the
+  name stands once more beside its definition, in its own file or in an import of it elsewhere;
+  their share is of all functions and methods.
+- commands and options: what `gaploop --help` and each command's help list, without what only a
+  chosen type of device adds.
+- the way of one take: a take of the embedded cell is recorded and published (`gaploop record`) with
+  `sys.monitoring` on. The first call of every function of the product counts, from `record.run`
+  until it returns, in order, thread by thread. A *stay* is a run of such calls in one file; a
+  *climb* is a stay in a layer above the one before, as CONTRIBUTING.md orders layers. What a second
+  process does isn't seen.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.core.errors import GaploopError, UnusableInputError
+
+if TYPE_CHECKING:
+    from benchmarks.bench import BenchConfig
+
+LAYERS: Final = (
+    ("scripts",),
+    ("finetune",),
+    ("failure_analysis",),
+    ("collect",),
+    ("teleop", "datasets", "sim"),
+    ("core",),
+)
+"""Folders, from the top."""
+FUNCTION: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+RECORD: Final = (
+    "record", "--robot.type=so101_sim", "--teleop.type=scripted", "--dataset.num_episodes=1",
+    "--dataset.repo_id=me/house", "--dataset.single_task=Put the cube on the disc", "--json",
+)  # fmt: skip
+
+_COMMANDS: Final = """
+import contextlib, io, json, sys
+from gaploop.scripts import cli
+
+def said(*argv):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        return out.getvalue() if cli.main(argv) == 0 else ""
+
+found = {}
+for name in cli.commands():
+    text = said(name, "--help=all") or said(name, "--help")
+    found[name] = sum(line.startswith("  --") for line in text.splitlines())
+print(json.dumps(found))
+"""
+_TRACE: Final = """
+import json, os, sys, threading
+from gaploop.scripts import cli, record
+
+root, out, argv = sys.argv[1] + os.sep, sys.argv[2], sys.argv[3:]
+entered, watch = {}, sys.monitoring
+
+def called(code, _):
+    path = os.path.realpath(code.co_filename)
+    if path.startswith(root):
+        which = (path.removeprefix(root), code.co_qualname)
+        entered.setdefault(threading.get_ident(), []).append(which)
+    return watch.DISABLE  # the first call of every function is enough
+
+run = record.run
+def traced(config):
+    watch.set_events(watch.PROFILER_ID, watch.events.PY_START)
+    try:
+        return run(config)
+    finally:
+        watch.set_events(watch.PROFILER_ID, 0)
+
+record.run = traced
+watch.use_tool_id(watch.PROFILER_ID, "house")
+watch.register_callback(watch.PROFILER_ID, watch.events.PY_START, called)
+code = cli.main(argv)
+with open(out, "w") as file:
+    json.dump(list(entered.values()), file)
+sys.exit(code)
+"""
+
+
+def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
+    """Count the tree of --root, or this one."""
+    del folder
+    root = (config.root or Path(__file__).parent.parent).resolve()
+    package = root / "src" / "gaploop"
+    if not package.is_dir():
+        raise UnusableInputError(f"--root={root} is no checkout of gaploop: {package} is missing.")
+    files = product_files(package)
+    trees = {path: ast.parse(text) for path, text in files.items()}
+    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
+    functions = sum(isinstance(node, FUNCTION) for node in nodes)
+    repeated = duplicates(trees)
+    private, once = private_functions(trees)
+    commands = json.loads(_python(root, "-c", _COMMANDS))
+    return {
+        "root": str(root),
+        "lines": sum(text.count("\n") for text in files.values()),
+        "files": len(files),
+        "classes": sum(isinstance(node, ast.ClassDef) for node in nodes),
+        "duplicate_names": len(repeated),
+        "duplicates": repeated,
+        "functions": functions,
+        "private_functions": private,
+        "private_single_use": once,
+        "private_single_use_share": once / functions,
+        "commands": len(commands),
+        "options": sum(commands.values()),
+        "options_by_command": commands,
+        **way_of_a_take(root),
+    }
+
+
+def product_files(package: Path) -> dict[Path, str]:
+    """Return the modules of a package's linked folders, and their text."""
+    links = (link for link in package.iterdir() if link.is_symlink())
+    found = (p for link in links for p in link.resolve().rglob("*.py"))
+    return {p: p.read_text() for p in sorted(found) if "__pycache__" not in p.parts}
+
+
+def duplicates(trees: Mapping[Path, ast.Module]) -> dict[str, int]:
+    """Return public names of classes that more than one module defines, and how many do."""
+    named = Counter(
+        name
+        for tree in trees.values()
+        for name in {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+        if not name.startswith("_")
+    )
+    return {name: count for name, count in named.most_common() if count > 1}
+
+
+def private_functions(trees: Mapping[Path, ast.Module]) -> tuple[int, int]:
+    """Return how many private functions there are, and how many are named just once more."""
+    imported = Counter(
+        alias.name
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    )
+    total = once = 0
+    for tree in trees.values():
+        named = Counter(_names(tree))
+        for node in ast.walk(tree):
+            if not isinstance(node, FUNCTION):
+                continue
+            if node.name.startswith("_") and not node.name.startswith("__"):
+                total += 1
+                once += named[node.name] + imported[node.name] == 1
+    return total, once
+
+
+def _names(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+
+
+def way_of_a_take(root: Path) -> dict[str, Any]:
+    """Record a take with the program of `root`; return files, stays and climbs on its way."""
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "calls.json"
+        argv = [*RECORD, f"--dataset.root={scratch}/takes"]
+        _python(root, "-c", _TRACE, str(root), str(out), *argv)
+        threads: list[list[tuple[str, str]]] = json.loads(out.read_text())
+    walks = [stays([path for path, _ in calls]) for calls in threads]
+    return {
+        "functions_entered": len({tuple(call) for calls in threads for call in calls}),
+        "way_files": len({path for walk in walks for path in walk}),
+        "stays": sum(map(len, walks)),
+        "climbs": sum(map(climbs, walks)),
+        "way": max(walks, key=len, default=[]),
+    }
+
+
+def stays(paths: Sequence[str]) -> list[str]:
+    """Return files in the order they were in, each run in one file once."""
+    return [path for k, path in enumerate(paths) if k == 0 or paths[k - 1] != path]
+
+
+def climbs(walk: Sequence[str]) -> int:
+    """Return how often a walk from file to file goes to a layer above."""
+    return sum(_layer(after) < _layer(before) for before, after in pairwise(walk))
+
+
+def _layer(path: str) -> int:
+    folder = Path(path).parts[0]
+    return next((k for k, folders in enumerate(LAYERS) if folder in folders), len(LAYERS))
+
+
+def _python(root: Path, *arguments: str) -> str:
+    """Run Python on the package of `root`; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": str(root / "src")},
+        cwd=tempfile.gettempdir(),
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
+        raise GaploopError(f"The program of {root} ended with {done.returncode}: {last}")
+    return done.stdout
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Return the counts as a Markdown table."""
+    share = result["private_single_use_share"]
+    rows = {
+        "product lines": f"{result['lines']:,}",
+        "product files": f"{result['files']:,}",
+        "classes": f"{result['classes']:,}",
+        "public class names defined more than once": result["duplicate_names"],
+        "functions, of these private": (
+            f"{result['functions']:,}, {result['private_functions']:,}"
+        ),
+        "private functions used once, share of all functions": (
+            f"{result['private_single_use']:,}, {share:.1%}"
+        ),
+        "commands": result["commands"],
+        "options": result["options"],
+        "one take: files": result["way_files"],
+        "one take: stays": result["stays"],
+        "one take: climbs back up": result["climbs"],
+    }
+    lines = [f"| {result['root']} | |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in rows.items())])

@@ -1,0 +1,95 @@
+"""What the study teaches the planner: trials for its prior, and what they would have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from benchmarks.proof import figures
+from benchmarks.proof.design import Arm
+from benchmarks.proof.rows import Row
+from gaploop.core.vocabulary import GapDimension
+from gaploop.failure_analysis.planning.curves import prior_curves, prior_entries
+from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE
+
+STUDY: Final = "study/"
+"""What ids of the study's trials begin with."""
+REFUSED_AT_FIRST: Final = frozenset(
+    {
+        GapDimension.CONTACT_DYNAMICS,
+        GapDimension.ACTUATOR_RESPONSE,
+        GapDimension.VISUAL_DOMAIN,
+        GapDimension.SENSOR_NOISE,
+        GapDimension.ENVIRONMENTAL_COMPLEXITY,
+    }
+)
+"""For these the prior that the study began with (commit 8040ab8) allowed no takes."""
+TAUGHT: Final = "taught"
+"""Name of the arm that `taught` makes."""
+UNTAUGHT: Final = "pick_place"
+"""The prior that the study began with planned its sites; those after it, one that knew them."""
+TELLING: Final = 10
+"""Failures in 100 rollouts below which there is too little to mend to tell what takes mend."""
+
+
+def trials(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the cells with takes for the one hidden dimension, as `responses.json` holds trials.
+
+    Arms that recorded the same takes count once. Sites with several gaps don't count, since there
+    it can't be told what mended what, nor do those where the base hardly failed.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: row.key):
+        told = len(row.dimensions) == 1 and is_telling(row)
+        if told and row.takes and set(row.planned) == set(row.dimensions):
+            found.setdefault(
+                row.data,
+                {
+                    "id": f"{STUDY}{row.site}-{row.takes}",
+                    "site": f"{STUDY}{row.site}",
+                    "dimension": row.dimensions[0],
+                    "takes": row.takes,
+                    "before": [row.before.count("1"), len(row.before)],
+                    "after": [row.after.count("1"), len(row.after)],
+                },
+            )
+    return list(found.values())
+
+
+def is_telling(row: Row) -> bool:
+    """Return whether the base fails often enough for takes to mend something."""
+    return row.before.count("0") / len(row.before) >= TELLING / 100
+
+
+def taught(rows: Sequence[Row]) -> list[Row]:
+    """Return what `targeted` would have got had its prior known the task's other seeds.
+
+    No policy is run for it: where the better prior records what the first one didn't, the `oracle`
+    has recorded just that; where it doesn't collect, the base's success stays. Sites with several
+    gaps have no such row, nor have those without an oracle, nor those of later tasks, whose prior
+    was taught.
+    """
+    kept = {r.key: r for r in rows if len(r.dimensions) == 1 and figures.setting(r) == UNTAUGHT}
+    found = []
+    for row in kept.values():
+        oracle = kept.get(replace(row, arm=Arm.ORACLE.value).key)
+        if row.arm == Arm.TARGETED.value and oracle:
+            others = [other for other in kept.values() if other.seed != row.seed]
+            found.append(replace(_decided(row, oracle, others), arm=TAUGHT))
+    return found
+
+
+def _decided(targeted: Row, oracle: Row, others: Sequence[Row]) -> Row:
+    """Return the row of what a plan would have recorded whose prior knows `others`."""
+    if targeted.found not in targeted.dimensions:
+        return targeted
+    dimension, lessons = GapDimension(targeted.found), trials(others)
+    if not any(entry["dimension"] == dimension.value for entry in lessons):
+        return targeted
+    known = [entry for entry in prior_entries() if not entry["id"].startswith(STUDY)]
+    if prior_curves([*known, *lessons])[dimension].responds < LEAST_RESPONSE:
+        return replace(
+            targeted, planned={}, takes=0, attempts=0, hours=0.0, after=targeted.before, data=""
+        )
+    return oracle if dimension in REFUSED_AT_FIRST and not targeted.planned else targeted

@@ -1,0 +1,150 @@
+"""Foreign recordings through import, check, diagnosis and LoRA: the figures of docs/real_input.md.
+
+The recordings aren't part of the project. Named by their source: UCI robot execution failures
+(doi 10.24432/C5M89N) as `uci_robot_execution_failures/lp*.data`, UR3 CobotOps
+(doi 10.24432/C5J891) as `ur3_cobotops/*.csv`, and a leader-follower dataset whose videos are
+missing as `so101_to_piper_teleop`. What isn't there is left out and said so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import existing_folder
+from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    from benchmarks.bench import BenchConfig
+
+TRAIN: Final = range(30)
+"""Episodes that the base is pretrained on."""
+ADAPT: Final = range(30, 45)
+"""Episodes that it is adapted on."""
+HELD_OUT: Final = range(45, 55)
+"""Episodes that the action error is measured on."""
+MAPPING: Final = Path(__file__).resolve().parents[1] / "examples" / "ur3_cobotops.yaml"
+STEPS: Final = {"pretrain": 3000, "lora": 400}
+
+
+def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
+    """Run every part whose recordings are there."""
+    if config.data is None:
+        raise UnusableInputError("Which recordings? Name their folder with --data=DIR.")
+    data = existing_folder(config.data, "Folder of recordings")
+    logs: dict[str, Any] = {}
+    for file in sorted(data.glob("uci_robot_execution_failures/lp*.data")):
+        logs[file.stem] = _diagnosed(file, folder / f"{file.stem}_journal", _uci)
+    for file in sorted(data.glob("ur3_cobotops/*.csv")):
+        logs["ur3"] = _diagnosed(file, folder / "ur3_journal", _csv)
+    teleop = data / "so101_to_piper_teleop"
+    adapted = _adapted(teleop, folder, config.seed) if teleop.is_dir() else None
+    if not logs and adapted is None:
+        raise UnusableInputError(
+            f"{data} has none of: uci_robot_execution_failures/lp*.data, ur3_cobotops/*.csv, "
+            "so101_to_piper_teleop. Put one there."
+        )
+    return {"evidence": "real recordings", "logs": logs, "teleop": adapted}
+
+
+def _uci(file: Path) -> tuple[list[Any], list[str]]:
+    from gaploop.collect.imports.uci_failures import read_uci_failures
+
+    return read_uci_failures(file), []
+
+
+def _csv(file: Path) -> tuple[list[Any], list[str]]:
+    from gaploop.collect.imports.csv_log import read_csv_takes
+    from gaploop.collect.imports.csv_mapping import load_mapping
+
+    return read_csv_takes(file, load_mapping(MAPPING))
+
+
+def _diagnosed(
+    file: Path, journal: Path, read: Callable[[Path], tuple[list[Any], list[str]]]
+) -> dict[str, Any]:
+    """Import a log, diagnose its takes, and only then open the labels."""
+    from benchmarks.corpus.scoring import mode_table, read_truth
+    from gaploop.collect.imports.takes import write_takes
+    from gaploop.core.journal_format import TRUTH, read_journal
+    from gaploop.failure_analysis.diagnosis import diagnose, save_diagnosis
+
+    takes, notes = read(file)
+    write_takes(journal, takes, notes)
+    diagnosis = diagnose(read_journal(journal), source=file.name)
+    save_diagnosis(diagnosis, journal.with_name(f"{journal.name}_diagnosis.json"))
+    crossed = mode_table(diagnosis, read_truth(journal / TRUTH))
+    return {"takes": len(takes), "notes": notes, "table": crossed.text(), **crossed.to_json()}
+
+
+def _adapted(teleop: Path, folder: Path, seed: int) -> dict[str, Any]:
+    """Check, import without pictures, pretrain, adapt, and measure on held-out takes."""
+    from benchmarks.heldout import action_error
+    from gaploop.core.vocabulary import Outcome, TakeKind
+    from gaploop.datasets.check.dataset import check
+    from gaploop.datasets.lerobot_import import ImportOptions, import_dataset
+    from gaploop.finetune.adapt import AdaptOptions, adapt
+    from gaploop.finetune.pretrain import PretrainOptions, pretrain
+    from gaploop.finetune.train_spec import TRACKED_SPECS
+
+    findings = [f"{f.severity} {f.code}: {f.message}" for f in check(teleop)]
+    root = folder / "teleop_joints"
+    if not root.exists():
+        wanted = ImportOptions(None, True, TakeKind.DEMONSTRATION, None, Outcome.SUCCESS)
+        import_dataset(teleop, root, wanted)
+    steps = sum(STEPS.values())
+    with options.progress("Training", total=steps) as advance:
+
+        def step(_done: int, _of: int, _loss: float) -> None:
+            advance()
+
+        base = pretrain(
+            PretrainOptions(
+                (root,),
+                folder / "teleop_base",
+                spec=replace(TRACKED_SPECS["pretrain"], steps=STEPS["pretrain"], seed=seed),
+                episodes=tuple(TRAIN),
+            ),
+            step,
+        )
+        adapted = adapt(
+            AdaptOptions(
+                base.folder,
+                (root,),
+                folder / "teleop_adapted",
+                spec=replace(TRACKED_SPECS["lora"], steps=STEPS["lora"], seed=seed),
+                episodes=tuple(ADAPT),
+            ),
+            step,
+        )
+    before, after = (
+        action_error(p, root, HELD_OUT, seed=seed) for p in (base.folder, adapted.folder)
+    )
+    return {
+        "check": findings,
+        "split": {"train": len(TRAIN), "adapt": len(ADAPT), "held_out": len(HELD_OUT)},
+        "steps": STEPS,
+        "before": before.to_json(),
+        "after": after.to_json(),
+    }
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Return cross-tables and action errors as Markdown."""
+    lines: list[str] = []
+    for name, log in result["logs"].items():
+        lines += [f"{name}: {log['takes']} takes; labels down, diagnosed modes across", ""]
+        lines += [*log["notes"], "```", log["table"], "```", ""]
+    teleop = result["teleop"]
+    if teleop:
+        lines += ["gaploop check on the teleoperation:", *(f"- {f}" for f in teleop["check"]), ""]
+        lines += ["| action error on held-out takes | mean | 95 % interval |", "|---|---|---|"]
+        for name in ("before", "after"):
+            error = teleop[name]
+            low, high = error["interval"]
+            lines.append(f"| {name} | {error['value']:.3f} | {low:.3f} to {high:.3f} |")
+        lines.append(f"| best constant | {teleop['before']['constant']:.3f} | |")
+    return "\n".join(lines)

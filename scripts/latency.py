@@ -1,0 +1,276 @@
+"""`gaploop latency`: how long a policy takes to plan here, in four number formats.
+
+Plans of all variants, and of plain LeRobot's `select_action` on the same policy and observation,
+are timed in turn, block by block, so that what else the machine does falls on all of them; ratios
+are of processor time, which other programs don't change. Policies on the tracked scene are also
+rolled out in the embedded cell, every variant on the same scenes: what a format costs in success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.types import FloatArray, Observation
+from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    from gaploop.finetune.evaluation import Rollout
+    from gaploop.finetune.lerobot_policy import ActPolicy
+
+EXAMPLE: Final = """\
+gaploop latency --policy.path=adapted
+gaploop latency --policy.path=adapted --n=15 --json
+"""
+POSITIONAL: Final = "policy.path"
+BLOCKS: Final = 20
+PLANS: Final = 30
+"""Plans of a variant in a block."""
+REFERENCE: Final = "fp32"
+PEER: Final = "lerobot"
+"""Plain LeRobot: `from_pretrained`, `make_pre_post_processors`, `select_action`."""
+
+
+@dataclass
+class LatencyConfig:
+    """Time a policy's plans on this machine: fp32, bf16, int8, compiled, and plain LeRobot.
+
+    Plans are timed in turn, block by block; ratios are of processor time. What this machine can't
+    compute is left out, and the reason printed. A policy on the tracked scene is also rolled out in
+    the embedded cell with every format, on the same scenes (simulation). Writes latency.json.
+    """
+
+    policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
+    n: int = 50
+    """Rollouts with each format in the embedded cell; 0 for times alone."""
+    seed: int = 0
+    """First scene."""
+    output_dir: Path | None = None
+    """Where latency.json goes; outputs/latency unless given."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def run(config: LatencyConfig) -> int:
+    """Time the policy's plans."""
+    from gaploop.core.files import writable_folder, write_json
+
+    if config.n < 0:
+        raise UnusableInputError(f"--n={config.n} must be 0 or more.")
+    folder = writable_folder(config.output_dir or Path("outputs") / "latency")
+    result = {"seed": config.seed, "machine": options.machine(), **measure(config)}
+    write_json(folder / "latency.json", options.jsonable(result))
+    options.emit(config.json, result, table(result))
+    return 0
+
+
+def measure(config: LatencyConfig) -> dict[str, Any]:
+    """Time every variant that this machine can compute, and count its successes."""
+    import torch
+
+    from gaploop.finetune.lerobot_latency import VARIANTS, variant, warm_up
+    from gaploop.finetune.lerobot_policy import load_policy, policy_id, resolve
+
+    path = resolve(config.policy.required())
+    policy = load_policy(path)
+    seen = _seen(policy, config.seed)
+    made: dict[str, ActPolicy] = {}
+    lacking: dict[str, str] = {}
+    for name in VARIANTS:
+        try:
+            made[name] = variant(policy, name)
+            warm_up(made[name], seen, name)
+        except UnusableInputError as error:
+            lacking[name] = str(error)
+    plans: dict[str, Callable[[], object]] = {n: _planning(p, seen) for n, p in made.items()}
+    plans[PEER] = _lerobot(path, seen)
+    took_s = _timed(plans)
+    successes = _successes(made, config.n, config.seed) if config.n and policy.needs_scene else {}
+    return {
+        "policy": policy_id(path),
+        "fps": policy.fps,
+        "execute": policy.execute,
+        "plan_lasts_ms": 1e3 * policy.execute / policy.fps,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "plans": BLOCKS * PLANS,
+        "variants": {
+            name: {**_times(took_s[name], took_s[REFERENCE]), **successes.get(name, {})}
+            for name in plans
+        },
+        "lacking": lacking,
+        "evidence": "simulation (nominal cell)" if successes else "",
+    }
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Return the result as text."""
+    lines = [
+        f"{result['policy']}, {result['threads']} thread(s), {result['plans']} plans each; a plan "
+        f"of {result['execute']} steps lasts {result['plan_lasts_ms']:.0f} ms",
+        f"{'':10}{'p50 ms':>8}{'p99 ms':>8}{'CPU ms':>8}   {'CPU, times fp32':<22}same scenes",
+        *(_row(name, one) for name, one in result["variants"].items()),
+        *(f"{name}: left out: {why}" for name, why in result["lacking"].items()),
+    ]
+    if result["evidence"]:
+        lines.append(f"Evidence of success: {result['evidence']}.")
+    return "\n".join(lines)
+
+
+def _row(name: str, one: Mapping[str, Any]) -> str:
+    low, high = one["ratio_interval"]
+    line = f"{name:<10}{one['p50_ms']:>8.2f}{one['p99_ms']:>8.2f}{one['cpu_p50_ms']:>8.2f}   "
+    line += f"{f'{one["ratio"]:.2f} [{low:.2f}, {high:.2f}]':<22}"
+    if "successes" in one:
+        line += f"{one['successes']} of {one['trials']}"
+        if name != REFERENCE:
+            least, most = (100 * end for end in one["difference"]["interval"])
+            line += f" ({100 * one['difference']['value']:+.0f} points [{least:+.0f}, {most:+.0f}])"
+    return line.rstrip()
+
+
+# -- what is timed ------------------------------------------------------------------------------
+
+
+def _seen(policy: ActPolicy, seed: int) -> Observation:
+    """Return what the policy sees when an attempt begins; grey pictures, as content takes no time.
+
+    Raises:
+        UnusableInputError: it sees what neither the embedded cell nor a camera shows.
+    """
+    from gaploop.finetune.lerobot_facts import facts_of
+
+    facts = facts_of(policy)
+    if not policy.needs_scene:
+        if policy.bundle.signature.environment_names:
+            raise UnusableInputError(
+                "The policy sees a scene that gaploop doesn't track, so that it can't be asked "
+                "here. Name a policy on joints and pictures, or on the tracked scene."
+            )
+        grey = {n: np.full((*size, 3), 127, np.uint8) for n, size in facts.cameras.items()}
+        return Observation(np.zeros(len(facts.state_names)), None, grey)
+    from gaploop.sim.cell import Cell
+    from gaploop.sim.tracker import Tracker
+    from gaploop.sim.units import to_degrees
+
+    with Cell() as cell:
+        cell.reset(seed)
+        image = cell.frame().image
+        state = to_degrees(cell.read().position_rad)
+        return Observation(state, Tracker.nominal(cell.image_size).observe(image), {})
+
+
+def _planning(policy: ActPolicy, seen: Observation) -> Callable[[], object]:
+    def plan() -> object:
+        policy.reset()  # one that looks back would hand out what is left of its last plan
+        return policy.plan(seen)
+
+    return plan
+
+
+def _lerobot(path: Path, seen: Observation) -> Callable[[], object]:
+    """Return plain LeRobot's way to an action that has to be planned."""
+    import contextlib
+    import sys
+
+    import torch
+    from lerobot.configs.policies import PreTrainedConfig
+    from lerobot.policies import get_policy_class, make_pre_post_processors
+
+    from gaploop.finetune import lerobot_adapter as adapter
+    from gaploop.finetune.lerobot_trust import refuse_foreign_code
+
+    refuse_foreign_code(path)
+    if adapter.is_adapter(path):  # its twin without PEFT does the same work
+        path = path / adapter.BASE
+    config = PreTrainedConfig.from_pretrained(path)
+    config.device = "cpu"
+    with contextlib.redirect_stdout(sys.stderr):
+        policy = get_policy_class(config.type).from_pretrained(path, config=config)
+    policy.eval()
+    before, after = make_pre_post_processors(config, pretrained_path=str(path))
+    batch = {"observation.state": torch.from_numpy(seen.state.astype(np.float32))}
+    if seen.environment_state is not None:
+        scene = seen.environment_state.astype(np.float32)
+        batch["observation.environment_state"] = torch.from_numpy(scene)
+    for name, image in seen.images.items():
+        pixels = torch.from_numpy(image).permute(2, 0, 1).float() / 255.0
+        batch[f"observation.images.{name}"] = pixels
+
+    def act() -> object:
+        policy.reset()  # no action is left over: it has to plan
+        with torch.inference_mode():
+            return after(policy.select_action(before(dict(batch))))
+
+    act()
+    return act
+
+
+def _timed(plans: Mapping[str, Callable[[], object]]) -> dict[str, FloatArray]:
+    """Return how long plans took by clock and processor [s], shape (BLOCKS, 2, PLANS)."""
+    from gaploop.finetune.lerobot_latency import time_plans
+
+    timed: dict[str, list[tuple[tuple[float, ...], ...]]] = {name: [] for name in plans}
+    with options.progress("Timing", BLOCKS) as advance:
+        for block in range(BLOCKS):
+            names = list(plans)[block % len(plans) :] + list(plans)[: block % len(plans)]
+            for name in names:
+                timing = time_plans(plans[name], PLANS)
+                timed[name].append((timing.took_s, timing.cpu_s))
+            advance()
+    return {name: np.array(rows) for name, rows in timed.items()}
+
+
+def _times(took_s: FloatArray, reference_s: FloatArray) -> dict[str, Any]:
+    """Return quantiles, and processor time as a ratio to the reference's, with its interval."""
+    clock_s, cpu_s = took_s[:, 0], took_s[:, 1]
+    ratios = np.median(cpu_s, axis=1) / np.median(reference_s[:, 1], axis=1)
+    draws = np.random.default_rng(0).integers(len(ratios), size=(2000, len(ratios)))
+    low, high = np.quantile(np.median(ratios[draws], axis=1), [0.025, 0.975])
+    return {
+        "p50_ms": 1e3 * float(np.median(clock_s)),
+        "p99_ms": 1e3 * float(np.quantile(clock_s, 0.99)),
+        "cpu_p50_ms": 1e3 * float(np.median(cpu_s)),
+        "ratio": float(np.median(ratios)),
+        "ratio_interval": [float(low), float(high)],
+    }
+
+
+# -- what it costs ------------------------------------------------------------------------------
+
+
+def _successes(made: Mapping[str, ActPolicy], n: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Return how often every variant succeeds on the same scenes of the nominal cell."""
+    from gaploop.collect.rig import embedded_rig
+    from gaploop.finetune.evaluate import roll_out
+    from gaploop.finetune.evaluation import NOMINAL, wilson
+    from gaploop.finetune.verdict import paired_difference
+
+    rollouts: dict[str, tuple[Rollout, ...]] = {}
+    rig = embedded_rig()
+    try:
+        with options.progress("Rolling out", n * len(made)) as advance:
+            for name, policy in made.items():
+                done: list[Rollout] = []
+                for scene in range(seed, seed + n):
+                    done += roll_out(rig, policy, [scene], NOMINAL, 8.0)
+                    advance()
+                rollouts[name] = tuple(done)
+    finally:
+        rig.close()
+    answer = {}
+    for name, tried in rollouts.items():
+        rate = wilson(sum(r.success for r in tried), len(tried))
+        change = paired_difference(rollouts[REFERENCE], tried)
+        answer[name] = {
+            "successes": rate.successes,
+            "trials": rate.trials,
+            "interval": list(rate.interval),
+            "difference": {"value": change.value, "interval": list(change.interval)},
+        }
+    return answer

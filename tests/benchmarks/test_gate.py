@@ -1,0 +1,55 @@
+"""What `benchmarks gate` computes by itself: Barnard's test, the spread of retrains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy.stats import barnard_exact
+
+from benchmarks.gate import retrain_spread
+from benchmarks.gate_retrains import make_retrains, stored_outcomes
+from benchmarks.gate_tests import barnard_rejects
+from gaploop.core.errors import UnusableInputError
+
+
+@pytest.mark.parametrize("table", [(2, 8), (3, 8), (5, 9), (4, 4), (9, 2)])
+def test_barnard_is_scipys(table: tuple[int, int]) -> None:
+    first, second = table
+    p = barnard_exact([[second, first], [12 - second, 12 - first]], alternative="greater").pvalue
+    assert bool(barnard_rejects(12, 0.05)[first, second]) == (p <= 0.05)
+
+
+def test_the_spread_of_retrains_is_told_from_that_of_scenes() -> None:
+    """On the same scenes two equal policies agree where a scene is hard; that is no spread."""
+    rng = np.random.default_rng(0)
+    hard = rng.random(4000)
+    for spread in (0.0, 0.05):
+        rates = np.clip(rng.normal(0.7, spread, (40, 1)), 0, 1)
+        stored = 0.7 * rng.random((40, 4000)) + 0.3 * hard < rates
+        many = 0.7 * rng.random((40, 20_000)) + 0.3 * rng.random(20_000) < rates
+        true = float(np.std(many.mean(1)))
+        assert retrain_spread(stored) == pytest.approx(true, abs=0.008)
+
+
+def test_outcomes_that_were_kept_pair_up_by_scene(tmp_path: Path) -> None:
+    """A run that was stopped has tried its retrains on different numbers of scenes."""
+    assert stored_outcomes(tmp_path) is None
+    for retrain, scenes in ((0, range(4)), (1, (2, 0, 1))):
+        rows = [{"retrain": retrain, "scene": s, "success": s == retrain} for s in scenes]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"outcomes_{retrain}.parquet")
+    stored = stored_outcomes(tmp_path)
+    assert stored is not None
+    assert stored.tolist() == [[True, False, False], [False, True, False]]
+
+
+def test_outcomes_of_other_trainings_are_not_mixed_with_new_ones(tmp_path: Path) -> None:
+    """Twice a recipe was changed between two runs in what could have been the same folder."""
+    rows = [{"retrain": 0, "scene": 0, "success": True}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "outcomes_000_00000.parquet")
+    with pytest.raises(UnusableInputError, match="other trainings"):
+        make_retrains(tmp_path, 1, 1, 1)
+    assert not (tmp_path / "takes").exists()

@@ -1,0 +1,52 @@
+"""The counts of the house say what they promise, on trees made for it and on this one."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from benchmarks import house
+from benchmarks.__main__ import main
+
+
+def trees(**sources: str) -> dict[Path, ast.Module]:
+    return {Path(name): ast.parse(text) for name, text in sources.items()}
+
+
+def test_a_name_counts_as_a_duplicate_where_two_modules_define_it() -> None:
+    found = house.duplicates(trees(
+        a="class Seen: ...\nclass Only: ...\nclass _Hidden: ...",
+        b="class Seen: ...\nclass _Hidden: ...",
+        c="class Twice: ...\nclass Twice: ...",
+    ))  # fmt: skip
+    assert found == {"Seen": 2}
+
+
+def test_functions_used_once_are_told_from_those_used_more_or_never() -> None:
+    source = """
+def _once(): ...
+def _twice(): ...
+def _never(): ...
+def __dunder(): ...
+def public(): return _once(), _twice, _twice
+class Holder:
+    def _method(self): ...
+    def call(self): return self._method()
+"""
+    assert house.private_functions(trees(a=source)) == (4, 2)
+    elsewhere = "from a import _never"
+    assert house.private_functions(trees(a=source, b=elsewhere)) == (4, 3)
+
+
+def test_a_walk_stays_in_a_file_until_it_leaves_it_and_climbs_where_the_layer_is_higher() -> None:
+    walk = house.stays(["scripts/a.py", "scripts/a.py", "core/b.py", "scripts/a.py", "sim/c.py"])
+    assert walk == ["scripts/a.py", "core/b.py", "scripts/a.py", "sim/c.py"]
+    assert house.climbs(walk) == 1
+    assert house.climbs(["sim/a.py", "teleop/b.py", "sim/a.py"]) == 0  # one layer
+
+
+def test_what_is_no_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["house", f"--root={tmp_path}", f"--output_dir={tmp_path / 'out'}"]) == 2
+    assert "no checkout of gaploop" in capsys.readouterr().err

@@ -1,0 +1,56 @@
+"""`gaploop latency`: every number format is timed or left out with its reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gaploop.scripts import latency
+from gaploop.scripts.cli import main
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"BLOCKS": 2, "PLANS": 2}.items():
+        monkeypatch.setattr(latency, name, value)
+    monkeypatch.setattr("gaploop.finetune.lerobot_latency.VARIANTS", {"fp32": "", "int8": ""})
+
+
+def test_the_base_is_timed_and_tried_on_the_same_scenes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["latency", "--n=1", "--json", f"--output_dir={tmp_path}"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == json.loads((tmp_path / "latency.json").read_text())
+    assert set(said["variants"]) == {"fp32", "int8", "lerobot"}
+    assert said["variants"]["fp32"]["trials"] == said["variants"]["int8"]["trials"] == 1
+    assert "trials" not in said["variants"]["lerobot"]
+    assert said["plans"] == 4
+
+
+def test_times_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["latency", "--n=0", f"--output_dir={tmp_path}"]) == 0
+    said = capsys.readouterr().out
+    assert "fp32" in said
+    assert "success" not in said
+    assert main(["latency", "--n=-1", f"--output_dir={tmp_path}"]) == 2
+
+
+@pytest.mark.parametrize("kind", ["act", "diffusion"])
+def test_a_policy_that_sees_pictures_is_timed_and_not_tried(
+    kind: str,
+    tiny_policy: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It ended in a KeyError: the benchmark that this was showed it the tracked scene alone."""
+    command = ["latency", f"--policy.path={tiny_policy(kind)}", "--n=2", "--json"]
+    assert main([*command, f"--output_dir={tmp_path / 'out'}"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["evidence"] == ""
+    assert {"fp32", "lerobot"} <= set(said["variants"])
+    assert all("trials" not in one for one in said["variants"].values())
+    assert set(said["variants"]) | set(said["lacking"]) == {"fp32", "int8", "lerobot"}
