@@ -24,8 +24,6 @@ FOLDERS = (
     "finetune",
     "scripts",
 )
-NOT_LISTED = ("scripts/benches",)
-"""Benchmarks read and write what they have made themselves."""
 WORDS = {
     "paths": "core.paths checks it right there",
     "dataset": "layout.read_info, or check and repair before they begin, has refused features, "
@@ -37,6 +35,10 @@ WORDS = {
     "reads": "only read to be compared; nothing of it is shown, copied or sent",
 }
 REVIEWED = r"""
+collect/copies.py:_datasets_cache | Path(os.environ.get('HF_DATASETS_CACHE') or home / 'datasets') | user
+collect/copies.py:_datasets_cache | Path(os.environ.get('HF_HOME') or cache / 'huggingface') | user
+collect/copies.py:_datasets_cache | Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') | user
+collect/copies.py:clear_reviews | shutil.rmtree(folder) | listed
 collect/encoder.py:LocalTake.__init__ | folder / f'{camera}.mkv' | paths
 collect/encoder_choice.py:forget | (memory or _memory()).unlink(missing_ok=True) | ours
 collect/encoder_main.py:_Server._open | folder / f'{camera}.mkv' | paths
@@ -57,34 +59,44 @@ collect/recovery.py:_rewrite_video | path.with_name(path.name + _NEW) | take
 collect/recovery.py:_seal | leftover.unlink() | take
 collect/recovery.py:_set_torn_header_aside | header.with_name(f'{header.name}.torn') | take
 collect/recovery.py:_set_torn_header_aside | os.replace(header, header.with_name(f'{header.name}.torn')) | take
+collect/runs_of_takes.py:_used | folder / root | reads
+collect/runs_of_takes.py:clear_pages | page.unlink() | ours
+collect/runs_of_takes.py:runs_of | root.parent.glob('*/' * depth + RUN) | ours
 collect/trained_runs.py:_used | folder / root | reads
 collect/trained_runs.py:trained_on | root.parent.glob('*/' * depth + RUN) | ours
 collect/withdrawal.py:_clear | path / file | ours
 collect/withdrawal.py:_clear | path / uid | paths
+collect/withdrawal.py:_clear_copies | shutil.rmtree(folder) | listed
 collect/withdrawal.py:_delete_take | (folder / journal_format.END).unlink(missing_ok=True) | take
 collect/withdrawal.py:_delete_take | (folder / journal_format.HEADER).unlink(missing_ok=True) | take
 collect/withdrawal.py:_delete_take | folder.rmdir() | take
 collect/withdrawal.py:_delete_take | path.unlink() | take
 collect/withdrawal.py:_delete_take | shutil.rmtree(path) | take
 collect/withdrawal.py:report_path | register.parent / f'withdrawal_{id_}.json' | paths
+core/files.py:locked_stream | path.with_name(f'.{path.name}.lock') | ours
 core/files.py:write_atomically | Path(name).unlink(missing_ok=True) | ours
+core/files.py:write_atomically | name.unlink(missing_ok=True) | ours
 core/files.py:write_atomically | os.replace(name, path) | ours
+core/files.py:write_atomically | path.parent / f'.{path.name}.{secrets.token_hex(4)}' | ours
 core/journal_format.py:camera_path | folder / f'{plain_name(camera, 'camera', folder)}.mkv' | paths
 core/journal_format.py:require_as_sealed | folder / name | take
 core/kinematics.py:ArmSpec.mjcf | Path(found.submodule_search_locations[0], *below.split('.'), *self.file.split('/')) | ours
 core/paths.py:inside | root / relative_path(str(relative), what, where) | paths
 core/paths.py:links_out | Path(folder, name) | paths
+core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:_beside | path.parent / model | user
 datasets/cache/folder.py:CacheFolder.__init__ | self.base / f'{root.resolve().name}-{digest}' | ours
 datasets/cache/folder.py:CacheFolder._evictable | self.path / form | ours
-datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
 datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
+datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
 datasets/cache/folder.py:_remove_unused | shutil.rmtree(folder, ignore_errors=True) | ours
+datasets/cache/folder.py:cache_path | (base or default_folder()) / f'{root.resolve().name}-{digest}' | listed
 datasets/cache/folder.py:folder_bytes | folder.rglob(f'*{suffix}') | ours
 datasets/cache/folder.py:remove | pack.unlink(missing_ok=True) | ours
 datasets/cache/folder.py:remove | pack.with_suffix(INDEX).unlink(missing_ok=True) | ours
+datasets/cache/folder.py:remove_cache | shutil.rmtree(path) | ours
 datasets/cache/lerobot_decode.py:decoded | decoding.root / clips[0].video | dataset
 datasets/cache/lerobot_frames.py:_Cache._jpeg_bytes | self.decoding.root / video | dataset
 datasets/check/episodes.py:check_folders | info.root / name | ours
@@ -146,7 +158,9 @@ datasets/repair/folder.py:clone | shutil.rmtree(stage, ignore_errors=True) | lis
 datasets/repair/folder.py:clone | stage / Path(folder).relative_to(root) | listed
 datasets/repair/folder.py:keep | os.rename(part, kept) | ours
 datasets/repair/folder.py:keep | root.parent / f'{root.name}.damaged-{number}' | ours
+datasets/repair/folder.py:keep | root.parent / f'{root.name}{KEPT}{number}' | ours
 datasets/repair/folder.py:keep | shutil.rmtree(part, ignore_errors=True) | ours
+datasets/repair/folder.py:kept_copies | root.parent.glob(f'{glob.escape(root.name)}{KEPT}[0-9]*') | listed
 datasets/repair/frames.py:rewrite_files | path.unlink() | dataset
 datasets/repair/frames.py:salvage_files | path.unlink() | dataset
 datasets/repair/frames.py:write_table | os.replace(part, path) | dataset
@@ -437,7 +451,7 @@ def sites_in(sources: dict[str, str]) -> set[tuple[str, str]]:
 def product() -> dict[str, str]:
     files = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
     named = {path.relative_to(ROOT).as_posix(): path for path in files}
-    return {n: p.read_text() for n, p in named.items() if not n.startswith(NOT_LISTED)}
+    return {n: p.read_text() for n, p in named.items()}
 
 
 def reviewed() -> dict[tuple[str, str], str]:

@@ -30,14 +30,12 @@ HELD = {
     "collect/encoder.py": {"pass_fds="},  # only where HANDLES_CAN_BE_PASSED
 }
 """Module to the calls that it makes nevertheless, because it is only reached where they are."""
-LINUX_ONLY = "scripts/benches"
-"""Measurements of ourselves, which read /proc."""
 KEYWORDS = {"pass_fds", "preexec_fn", "start_new_session", "process_group", "creationflags"}
 
 
 def modules() -> list[Path]:
     found = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
-    return sorted(p.relative_to(ROOT) for p in found if not p.is_relative_to(ROOT / LINUX_ONLY))
+    return sorted(p.relative_to(ROOT) for p in found)
 
 
 def uses(tree: ast.AST) -> Iterator[str]:

@@ -239,6 +239,8 @@ def _tighten(folder: Path) -> None:
     try:
         folder.chmod(0o700)
         for path in folder.rglob("*"):
+            if path.is_symlink():  # none of ours
+                continue
             with contextlib.suppress(FileNotFoundError):  # another process has just removed it
                 path.chmod(0o700 if path.is_dir() else PRIVATE)
     except PermissionError:
