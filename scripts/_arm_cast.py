@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from gaploop.collect.arm_rig import ArmRig
 from gaploop.collect.operator.console import Safety
@@ -20,7 +20,7 @@ from gaploop.core.protocols import Leader
 from gaploop.core.station import Station
 from gaploop.scripts import _arms
 from gaploop.scripts._casts import Cast, Standing
-from gaploop.scripts._find_again import LOOK_S, find_again
+from gaploop.scripts._find_again import IS_BACK, LOOK_S, find_again
 from gaploop.scripts._rolling import Rolling
 from gaploop.scripts._window_keys import gone_of, subscribers
 from gaploop.teleop.loop import Rates
@@ -28,8 +28,6 @@ from gaploop.teleop.sensors import connect_sensors
 from gaploop.teleop.stopping import disconnect
 
 log = logging.getLogger(__name__)
-
-IS_BACK: Final = "Everything answers again."
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 RETRY_S: Final = 0.5
 """A lost device is looked for this often [s]."""
 LOOK_S: Final = 0.05
+IS_BACK: Final = "Everything answers again, and torque is off."
+"""An arm is connected limp, and every servo has confirmed that."""
 
 
 class Finder[T]:

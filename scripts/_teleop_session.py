@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.core.types import FollowerState, SafetyReason
 from gaploop.scripts._arms import Arms
-from gaploop.scripts._find_again import Finder
+from gaploop.scripts._find_again import IS_BACK, Finder
 from gaploop.scripts._keys import SPACE, Keys
 from gaploop.scripts._teleop_screen import LINE_S, Show
 from gaploop.scripts._teleop_view import Mode, Picture, say_trip
@@ -28,6 +29,8 @@ from gaploop.teleop.realtime import Realtime
 from gaploop.teleop.safety import SafetyFilter, make_safety
 from gaploop.teleop.statistics import Figures, LoopStatistics
 from gaploop.teleop.stopping import Attempt, disconnect, one_line
+
+log = logging.getLogger(__name__)
 
 type Watch = Callable[[ControlThread, Follower], None]
 
@@ -293,7 +296,9 @@ class Session:
         with contextlib.ExitStack() as held:
             held.callback(lambda: _let_go(finder.found))
             while not self._stopped and self._keys.works:
-                found = finder.look()
+                was, found = finder.found, finder.look()
+                if was is None and found is not None:
+                    log.warning("%s", IS_BACK)  # after what was logged of torque when it was lost
                 self._show(self._lost_picture(arms, lost, finder.why or lost, found))
                 self._take(self._keys.presses(FRAME_S), found is not None)
                 if self._why:
@@ -329,8 +334,7 @@ class Session:
                 arms,
                 Mode.READY,
                 torque=False,
-                lost="Everything answers again. Make sure that the arm may move, then "
-                f"{self._keys.clear_words}.",
+                lost=f"{IS_BACK} Make sure that the arm may move, then {self._keys.clear_words}.",
                 note=AGAIN if self._twice.asks else "",
                 state=_state_of(found),
             )

@@ -226,7 +226,8 @@ class Twice:
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
-        self.forget()
+        self._first_s = self._last_s = -math.inf
+        self._second_s = math.nan
 
     def press(self) -> None:
         """Take a press."""

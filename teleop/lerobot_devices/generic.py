@@ -80,6 +80,7 @@ class GenericFollower:
         self._rad_per_unit = 1.0 if self.units == "rad" else math.pi / 180.0
         self._position: FloatArray = np.full(len(self._keys), np.nan)
         self._failed_reads = self._failed_sends = self._failed_in_a_row = 0
+        self._is_failing = False
         self._connected, self._holding = True, False
         start = self.read().position_rad
         if not np.isfinite(start).all():
@@ -107,7 +108,7 @@ class GenericFollower:
         return limits
 
     def fault_counts(self) -> dict[str, int]:
-        """Return what went wrong so far: kind to count."""
+        """Return what went wrong so far: kind to count; what fails in a row counts once."""
         return {"failed reads": self._failed_reads, "failed sends": self._failed_sends}
 
     def read(self) -> FollowerState:
@@ -115,8 +116,10 @@ class GenericFollower:
         t_s, seen, status = self._clock.now_s(), {}, 0
         try:
             seen = dict(self.device.get_observation())
+            self._is_failing = False
         except LEROBOT_FAULTS as error:
-            self._failed_reads += 1
+            self._failed_reads += not self._is_failing
+            self._is_failing = True
             log.debug("%s: %s", self.robot_type, first_line(error))
         position = self._column(seen, "") * self._rad_per_unit
         if not np.isfinite(position).all():
@@ -152,7 +155,7 @@ class GenericFollower:
             self.device.send_action(self._action(values))
             self._failed_in_a_row = 0
         except LEROBOT_FAULTS as error:
-            self._failed_sends += 1
+            self._failed_sends += not self._failed_in_a_row
             self._failed_in_a_row += 1
             if self._failed_in_a_row >= SEND_TRIES:
                 raise DeviceError(
@@ -260,6 +263,7 @@ class GenericLeader:
         self._from_units: Callable[[FloatArray], FloatArray] = follower.from_units
         self._last = LeaderSample(-math.inf, np.full(len(keys), np.nan))
         self._failed = 0
+        self._is_failing = False
         self._connected = True
 
     def reset(self) -> None:
@@ -270,7 +274,7 @@ class GenericLeader:
         return False
 
     def fault_counts(self) -> dict[str, int]:
-        """Return what went wrong so far: kind to count."""
+        """Return what went wrong so far: kind to count; what fails in a row counts once."""
         return {"failed reads": self._failed}
 
     def read(self, t_s: float) -> LeaderSample:
@@ -280,8 +284,10 @@ class GenericLeader:
         try:
             action = self.device.get_action()
             values = np.array([_number(action.get(key)) for key in self._keys])
+            self._is_failing = False
         except LEROBOT_FAULTS as error:
-            self._failed += 1
+            self._failed += not self._is_failing
+            self._is_failing = True
             log.debug("%s: %s", self.device.name, first_line(error))
             return self._last
         self._last = LeaderSample(now_s, self._from_units(values))
