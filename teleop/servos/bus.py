@@ -29,7 +29,7 @@ PATIENT_TURNS: Final = 20
 """Turns of silence after which a servo is asked only every `PROBE_TURNS` turns."""
 PROBE_TURNS: Final = 10
 PATIENT_S: Final = 0.02
-"""A line whose answers are waited for this long is slow: silent ones aren't asked again at once [s]."""
+"""A line whose answers are waited for this long is slow: silent ones aren't asked twice a turn."""
 SET_UP_TRIES: Final = 3
 """Before the loop runs there is time to ask again."""
 _PLACES: Final = slice(0, 7, 6)
