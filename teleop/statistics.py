@@ -147,9 +147,15 @@ class LoopStatistics:
             self._tripped = SafetyReason.NONE
         elif not self._tripped:
             self._tripped = cause
-            self._trips.append(
-                Trip(tick.t_s, cause, blamed(self._joints, cause, tick.state, self._limits))
-            )
+            self._trips.append(Trip(tick.t_s, cause, self._blamed(cause, tick)))
+
+    def _blamed(self, cause: SafetyReason, tick: Tick) -> tuple[str, ...]:
+        joints = blamed(self._joints, cause, tick.state, self._limits)
+        if not cause & SafetyReason.NOT_FOLLOWING:
+            return joints
+        off_rad = np.abs(tick.command.sent_rad - tick.state.position_rad)
+        behind = zip(self._joints, off_rad > self._limits.following_rad, strict=True)
+        return tuple(dict.fromkeys((*joints, *(joint for joint, is_so in behind if is_so))))
 
     def now(self) -> tuple[float, Spread, Spread]:
         """Return rate [Hz], period error and latency of the last few seconds."""

@@ -30,8 +30,9 @@ from gaploop.teleop.servos.registers import Protocol
 MIN_WAIT_S: Final = 0.006
 """Least time to wait beyond what the bytes take [s]: a USB adapter sends once a millisecond, and an
 ordinary kernel may be late by a few."""
-MAX_WAIT_S: Final = 0.020
-"""Most: an FTDI adapter without the low-latency flag keeps replies for 16 ms [s]."""
+MAX_WAIT_S: Final = 0.040
+"""Most, where answers were late before: an FTDI adapter without the low-latency flag keeps them for
+16 ms, and a computer that is short of processors hears them later still [s]."""
 LATE_S: Final = 0.25
 """An answer is told from a later request's for this long [s]; a servo that is silent for less trips
 the arm."""
