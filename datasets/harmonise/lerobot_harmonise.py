@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
+from gaploop.core.run_record import RUN
 from gaploop.datasets import columns, episodes_table, layout, lineage, staging
 from gaploop.datasets.consented import note_and_refuse_withdrawn
 from gaploop.datasets.edit.pieces import Piece
@@ -212,7 +213,7 @@ def _copy_rest(root: Path, stage: Path) -> None:
         own = path.relative_to(root)
         is_hidden = own.parts[0].startswith(".")
         kept = own.parts[0] not in _REWRITTEN or own.is_relative_to(_KEPT_META)
-        if path.is_file() and kept and not is_hidden and own.name not in (lineage.RUN, "README.md"):
+        if path.is_file() and kept and not is_hidden and own.name not in (RUN, "README.md"):
             (stage / own).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, stage / own)
 
