@@ -24,18 +24,23 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 try:
-    import fcntl
+    import fcntl as _fcntl
+    import termios as _termios
+    import tty as _tty
 except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+    _fcntl = _termios = _tty = None  # type: ignore[assignment]
 try:
-    import termios
-    import tty
+    import msvcrt as _msvcrt
 except ImportError:
-    termios = tty = None  # type: ignore[assignment]
-try:
-    import msvcrt
-except ImportError:
-    msvcrt = None  # type: ignore[assignment]
+    _msvcrt = None  # type: ignore[assignment]
+
+fcntl: Any = _fcntl
+termios: Any = _termios
+tty: Any = _tty
+msvcrt: Any = _msvcrt
+
+
+_IS_LINUX: bool = sys.platform.startswith("linux")
 
 
 # -- files on the disk ----------------------------------------------------------------------
@@ -184,7 +189,7 @@ def _lock_bytes(handle: int, shared: bool) -> bool:
     place = os.lseek(handle, 0, os.SEEK_CUR)
     try:
         os.lseek(handle, _FIRST_PLACE + (random.randrange(_PLACES) if shared else 0), os.SEEK_SET)
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1 if shared else _PLACES)  # type: ignore[attr-defined]
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1 if shared else _PLACES)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EDEADLK, errno.EAGAIN):
             return False
@@ -234,7 +239,7 @@ def ordinary_priority() -> None:
 
 def exact_timers() -> None:
     """Keep the kernel from lumping the calling thread's timers together, by 50 us on Linux."""
-    if sys.platform.startswith("linux"):
+    if _IS_LINUX:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
@@ -343,7 +348,7 @@ def has_input(stream: IO[Any], timeout_s: float) -> bool:
     if fcntl is not None:
         return bool(select.select([stream], [], [], timeout_s)[0])
     until_s = time.monotonic() + timeout_s  # Windows waits for sockets only
-    while not (msvcrt is not None and msvcrt.kbhit()):  # type: ignore[attr-defined]
+    while not (msvcrt is not None and msvcrt.kbhit()):
         if time.monotonic() >= until_s:
             return False
         time.sleep(min(_ASK_AGAIN_S, max(until_s - time.monotonic(), 0.0)))
@@ -378,7 +383,7 @@ _OSPEED: Final = 40
 
 def terminal_baud(handle: int) -> int:
     """Return the bit rate that a terminal is set to [bit/s]."""
-    if sys.platform.startswith("linux"):
+    if _IS_LINUX:
         settings = fcntl.ioctl(handle, _TCGETS2, bytes(_TERMIOS2_SIZE))
         return int.from_bytes(settings[_OSPEED : _OSPEED + 4], sys.byteorder)
     return int(termios.tcgetattr(handle)[5])  # its number is the rate itself on macOS
