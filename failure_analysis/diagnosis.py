@@ -33,6 +33,7 @@ from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import Reference, choose_reference
 from gaploop.failure_analysis.seen import Seen as Evidence
 from gaploop.failure_analysis.signals.registry import Measured, measure
+from gaploop.failure_analysis.views.asked import PolicyTrace
 from gaploop.failure_analysis.views.view import View
 
 SCHEMA: Final = "gaploop.diagnosis.v1"
@@ -125,6 +126,7 @@ def diagnose(
     source: str = "",
     images: bool = True,
     on_take: Callable[[Take, View], None] | None = None,
+    ask_policy: Callable[[Take], PolicyTrace | None] | None = None,
     model: EvidenceModel | None = None,
     causes: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Diagnosis:
@@ -136,6 +138,7 @@ def diagnose(
         source: what is diagnosed, for lineage.
         images: look at pictures too (one decode per take).
         on_take: called with each diagnosed take and its view, for progress and reports.
+        ask_policy: returns what the policy that drove makes of a take; it isn't asked if None.
         model: weighs the evidence; the one that ships unless given.
         causes: what engineers say of some of these takes, uid to dimension to weight (see
             `engineers_say`); from `LEAST_LABELS` failures on, the model learns from them.
@@ -149,6 +152,7 @@ def diagnose(
     for take in every:
         if needs_diagnosis(take):
             view = prepared(take, usual, images)
+            view.policy = ask_policy(take) if ask_policy is not None else None
             looked.append(_look(view, usual))
             if on_take is not None:
                 on_take(take, view)

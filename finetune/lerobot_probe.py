@@ -90,13 +90,31 @@ class LeRobotProbe:
     def _ask(self, observation: Observation) -> None:
         if observation is self._asked:
             return
+        given = _tensors(observation)
+        self._check(given)
         with torch.inference_mode():
-            now = {k: v for k, v in self._before(_tensors(observation)).items() if _is_tensor(v)}
+            now = {k: v for k, v in self._before(given).items() if _is_tensor(v)}
             self._history.append(now)
             planned = self._policy.predict_action_chunk(self._inputs())
             chunk = self._after(planned)
         self._chunk = np.asarray(chunk[0].cpu().numpy(), dtype=np.float64)
         self._asked = observation
+
+    def _check(self, given: Tensors) -> None:
+        unlike = []
+        for key, feature in (self._policy.config.input_features or {}).items():
+            known = given.get(key)
+            if known is None:
+                if "empty_camera" not in key:
+                    unlike.append(key)
+            elif key in (STATE, ENVIRONMENT) and tuple(known.shape[1:]) != tuple(feature.shape):
+                unlike.append(f"{key} of shape {tuple(feature.shape)}")
+        if unlike:
+            there = ", ".join(f"{key} of shape {tuple(v.shape[1:])}" for key, v in given.items())
+            raise UnusableInputError(
+                f"The policy needs {', '.join(unlike)}; the take holds {there}. Name the policy "
+                "that drove these takes."
+            )
 
     def _inputs(self) -> Tensors:
         """Return what the policy takes: with a time axis where it looks at several steps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,16 +12,21 @@ from gaploop.core.files import writable_folder, write_atomically
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gaploop.core.take import Take
     from gaploop.core.types import Image
     from gaploop.failure_analysis.across.across import Across
     from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.failure_analysis.reference import Reference
+    from gaploop.failure_analysis.signals.registry import Measured
+    from gaploop.failure_analysis.views.asked import PolicyTrace
     from gaploop.failure_analysis.views.view import View
 
-EXAMPLE = "gaploop diagnose ./rollouts --output_dir=./diagnosis"
+EXAMPLE = """\
+gaploop diagnose ./rollouts --output_dir=./diagnosis
+gaploop diagnose ./rollouts --policy.path=adapted --trained_on=./demonstrations
+"""
 
 
 @dataclass
@@ -43,6 +49,10 @@ class DiagnoseConfig:
     labels: Path | None = None
     """What engineers say of these takes, a labels.jsonl; the folder's own unless given. From 12
     labelled failures on, the others are judged by what they teach about this station."""
+    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+    trained_on: Path | None = None
+    """With --policy.path: takes that the policy learned from, to say how far from them the failed
+    takes are, in its own encoder."""
     budget: int = 50
     """Takes that the report's plan may ask for; `gaploop plan` knows more ways to say it."""
     json: bool = False
@@ -66,7 +76,8 @@ def run(config: DiagnoseConfig) -> int:
     default = source.parent / f"{source.resolve().name}_diagnosis"
     folder = writable_folder(config.output_dir or default)
     causes = _causes(source, config.labels)
-    diagnosis, across = _diagnose(takes, reference, source, config.images, causes)
+    ask_policy = _ask_policy(config)
+    diagnosis, across = _diagnose(takes, reference, source, config.images, causes, ask_policy)
     save_diagnosis(diagnosis, folder / "diagnosis.json")
     _write_report(diagnosis, across, takes, folder, config)
     result = {"id": diagnosis.id, "diagnosed": len(diagnosis.takes)}
@@ -106,12 +117,13 @@ def _diagnose(
     source: Path,
     images: bool,
     causes: Mapping[str, Mapping[str, float]],
+    ask_policy: Callable[[Take], PolicyTrace | None] | None,
 ) -> tuple[Diagnosis, Across]:
     from gaploop.failure_analysis.across.across import across_takes
     from gaploop.failure_analysis.across.unexplained import Unexplained
     from gaploop.failure_analysis.diagnosis import diagnose, needs_diagnosis
     from gaploop.failure_analysis.reference import choose_reference
-    from gaploop.failure_analysis.signals.registry import Measured, measure
+    from gaploop.failure_analysis.signals.registry import measure
 
     signals: dict[str, Measured] = {}
     total = sum(needs_diagnosis(take) for take in takes)
@@ -128,6 +140,7 @@ def _diagnose(
             source=source.resolve().name,
             images=images,
             on_take=keep,
+            ask_policy=ask_policy,
             causes=causes,
         )
     unclear = [
@@ -136,7 +149,38 @@ def _diagnose(
         if t.abstained and t.uid in signals
     ]
     across = across_takes(takes, unclear, usual.signals)
-    return replace(found, summary={**found.summary, "across": across.to_json()}), across
+    more = {"policy": _policy_signals(signals)} if ask_policy is not None else {}
+    return replace(found, summary={**found.summary, **more, "across": across.to_json()}), across
+
+
+def _ask_policy(config: DiagnoseConfig) -> Callable[[Take], PolicyTrace | None] | None:
+    """Return what asks the policy along a take; None where none is named."""
+    from gaploop.datasets.sources import open_takes
+    from gaploop.failure_analysis.views.asked import FeatureSpace, ask, features_of
+
+    if not config.policy.path:
+        if config.trained_on is not None:
+            raise UnusableInputError("--trained_on needs the policy: add --policy.path=DIR.")
+        return None
+    from gaploop.finetune.lerobot_policy import load_policy
+    from gaploop.finetune.lerobot_probe import probe
+
+    asked, space = probe(load_policy(config.policy.path)), None
+    if config.trained_on is not None:
+        with options.progress("Asking the policy about its training"):
+            space = FeatureSpace.fit(features_of(open_takes(config.trained_on), asked))
+    return lambda take: ask(take, asked, space)
+
+
+def _policy_signals(signals: Mapping[str, Measured]) -> dict[str, dict[str, float]]:
+    """Return what was measured of the policy: signal to take to value."""
+    from gaploop.failure_analysis.signals.registry import registry
+
+    return {
+        name: {uid: m[name] for uid, m in signals.items() if not math.isnan(m[name])}
+        for name, spec in registry().items()
+        if spec.source == "policy"
+    }
 
 
 def _write_report(
@@ -215,6 +259,7 @@ def _text(diagnosis: Diagnosis, across: Across, folder: Path) -> str:
     if summary["sim_to_sim"]:
         lines.append("sim-to-sim: the embedded cell stands for the real one")
     lines += _judged_by(summary)
+    lines += _policy_lines(summary.get("policy", {}))
     for take in diagnosis.takes:
         name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
         why = " and ".join(take.named) or take.top or "no clear cause"
@@ -224,6 +269,22 @@ def _text(diagnosis: Diagnosis, across: Across, folder: Path) -> str:
         lines.append(f"  {name}  {take.mode}{when}, {why}{share}{first}")
     lines += ["", "All takes together:", *across_lines(across), f"{folder / 'report.html'}"]
     return "\n".join(lines)
+
+
+def _policy_lines(policy: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Say what the policy makes of the takes: the median, and the take where it is most."""
+    from statistics import median
+
+    from gaploop.failure_analysis.signals.registry import registry
+
+    lines = []
+    for name, values in policy.items():
+        if values:
+            worst = max(values, key=lambda uid: values[uid])
+            spec = registry()[name]
+            says = spec.says.format(value=spec.show(median(values.values())))
+            lines.append(f"{says} (median; most in {worst[:13]}: {spec.show(values[worst])})")
+    return lines
 
 
 def _judged_by(summary: Mapping[str, Any]) -> list[str]:

@@ -6,10 +6,8 @@ Asked through `core.protocols.PolicyProbe`, which whoever loads policies hands i
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -100,27 +98,6 @@ class FeatureSpace:
         k = min(NEIGHBOURS, len(self.bank)) - 1
         near = np.partition(square, k, axis=1)[:, k]
         return np.asarray(np.sqrt(np.maximum(near, 0.0) / white.shape[1]))
-
-    def save(self, path: Path) -> None:
-        """Write it as an .npz file, whole or not at all."""
-        part = path.with_suffix(".part.npz")
-        np.savez(part, mean=self.mean, whitener=self.whitener, bank=self.bank)
-        os.replace(part, path)
-
-    @classmethod
-    def load(cls, path: Path) -> FeatureSpace:
-        """Read what `save` wrote.
-
-        Raises:
-            UnusableInputError: it is missing or something else.
-        """
-        try:
-            with np.load(path) as kept:
-                return cls(kept["mean"], kept["whitener"], kept["bank"])
-        except (OSError, ValueError, KeyError) as error:
-            raise UnusableInputError(
-                f"{path} is not a feature space ({error}). Fit one to the policy's training takes."
-            ) from None
 
 
 def features_of(takes: Iterable[Take], probe: PolicyProbe) -> FloatArray:

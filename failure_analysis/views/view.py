@@ -202,7 +202,7 @@ class View:
             "scene": "no tracked scene",
             "force": "no force or torque sensor",
             "images": "no pictures" if self._images else "pictures not looked at",
-            "policy": "the policy that drove wasn't asked",
+            "policy": "the policy wasn't asked; --policy.path names it",
         }
         present = {
             "motion": self.motion, "currents": self.currents_a, "loads": self.loads_pct,

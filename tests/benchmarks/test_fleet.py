@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmarks.fleets import FleetRun, FleetSpec, simulate
 from gaploop.core.suite import CanaryRules
-from gaploop.finetune.gate.canary import Canary, Lease, Phase, Report, replay
+from gaploop.finetune.gate.canary import Phase
 
 RULES = CanaryRules()
 FLEET = FleetSpec(silent=4, late=0.2)
@@ -77,39 +75,3 @@ def test_equal_seeds_give_equal_fleets() -> None:
     one, other = simulate(RULES, FLEET, 3), simulate(RULES, FLEET, 3)
     assert (one.starts, one.ended_s) == (other.starts, other.ended_s)
     assert one.canary.evidence == other.canary.evidence
-
-
-REPORTS = st.lists(
-    st.builds(
-        Report, st.sampled_from(["a", "b"]), st.integers(0, 40), st.booleans(), st.booleans(),
-        st.booleans(),
-    ),
-    max_size=80,
-)  # fmt: skip
-
-
-@given(REPORTS)
-def test_reports_that_come_twice_count_once(reports: list[Report]) -> None:
-    once = replay(Canary(RULES, ("a", "b")), reports)
-    twice = replay(Canary(RULES, ("a", "b")), [r for r in reports for _ in range(2)])
-    assert (once.phase, once.evidence) == (twice.phase, twice.evidence)
-
-
-@given(REPORTS, REPORTS)
-def test_what_is_over_stays_over(before: list[Report], after: list[Report]) -> None:
-    """A report that comes late may not bring a candidate back."""
-    canary = replay(Canary(RULES, ("a", "b")), before)
-    phase, over = canary.phase, canary.phase in (Phase.ROLLED_BACK, Phase.PROMOTED)
-    replay(canary, after)
-    assert not over or canary.phase is phase
-    if canary.phase is Phase.ROLLED_BACK:
-        assert canary.lease("a", 0.0).share == 0
-
-
-@given(st.integers(0, 500), st.sampled_from([0.5, 1 / 3, 0.25, 0.1]))
-def test_a_robot_drives_its_share_with_the_candidate(block: int, share: float) -> None:
-    canary, length = Canary(replace(RULES, share=share), ("a",)), round(1 / share)
-    lease = Lease(share, 100.0)
-    turns = range(block * length, (block + 1) * length)
-    assert sum(canary.drives(lease, "a", turn, 0.0) for turn in turns) == 1
-    assert not any(canary.drives(lease, "a", turn, 100.0) for turn in turns)

@@ -21,6 +21,20 @@ from gaploop.scripts.cli import main
 
 
 @pytest.fixture(scope="module")
+def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two takes of the scripted leader on the nominal cell."""
+    folder = tmp_path_factory.mktemp("nominal") / "journal"
+    folder.mkdir()
+    rig = embedded_rig()
+    for seed in range(2):
+        rig.reset(seed)
+        with JournalWriter(folder, rig.header("Put the cube on the disc")) as writer:
+            run_take(rig, scripted_leader(rig, seed), seed=seed, max_s=8.0, writer=writer)
+    rig.close()
+    return folder
+
+
+@pytest.fixture(scope="module")
 def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three rollouts of the scripted leader on a cell with strong latency, judged failures."""
     folder = tmp_path_factory.mktemp("latency") / "journal"
@@ -54,6 +68,24 @@ def test_diagnosis_does_not_look_at_the_truth(
         (journal / TRUTH).write_bytes(truth)
     assert with_truth["takes"] == without["takes"]
     assert with_truth["summary"] == without["summary"]
+
+
+def test_the_policy_is_asked_along_the_takes(
+    journal: Path, demonstrations: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reports said that the policy wasn't asked, and there was no way to ask it."""
+    command = ["diagnose", str(journal), "--images=false", f"--output_dir={tmp_path / 'd'}"]
+    asked = [*command, "--policy.path=base", f"--trained_on={demonstrations}"]
+    assert main(asked) == 0
+    assert "spreads from its training data (median; most in" in capsys.readouterr().out
+    summary = json.loads((tmp_path / "d" / "diagnosis.json").read_text())["summary"]
+    assert "policy" not in "".join(summary["unseen"])
+    assert {len(values) for values in summary["policy"].values()} == {3}
+    assert main(command) == 0
+    plain = json.loads((tmp_path / "d" / "diagnosis.json").read_text())["summary"]
+    assert "policy" not in plain
+    assert main([*command, f"--trained_on={journal}"]) == 2
+    assert "--policy.path" in capsys.readouterr().err
 
 
 def test_from_takes_to_plan(

@@ -52,3 +52,12 @@ def test_an_encoder_that_is_not_there_is_named_with_those_that_are(base: ActPoli
     bundle = base.bundle
     with pytest.raises(UnusableInputError, match=r"model\.encoder"):
         LeRobotProbe(bundle.policy, bundle.preprocessor, bundle.postprocessor, encoder="nowhere")
+
+
+def test_takes_that_the_policy_cannot_have_driven_are_refused(base: ActPolicy) -> None:
+    without = Observation(np.zeros(6), None, {})
+    with pytest.raises(UnusableInputError, match="environment_state"):
+        probe(base).chunk(without)
+    other = Observation(np.zeros(7), seen(0).environment_state, {})
+    with pytest.raises(UnusableInputError, match=r"state of shape \(6,\)"):
+        probe(base).chunk(other)
