@@ -62,8 +62,6 @@ collect/recovery.py:_set_torn_header_aside | os.replace(header, header.with_name
 collect/runs_of_takes.py:_used | folder / root | reads
 collect/runs_of_takes.py:clear_pages | page.unlink() | ours
 collect/runs_of_takes.py:runs_of | root.parent.glob('*/' * depth + RUN) | ours
-collect/trained_runs.py:_used | folder / root | reads
-collect/trained_runs.py:trained_on | root.parent.glob('*/' * depth + RUN) | ours
 collect/withdrawal.py:_clear | path / file | ours
 collect/withdrawal.py:_clear | path / uid | paths
 collect/withdrawal.py:_clear_copies | shutil.rmtree(folder) | listed
@@ -74,7 +72,6 @@ collect/withdrawal.py:_delete_take | path.unlink() | take
 collect/withdrawal.py:_delete_take | shutil.rmtree(path) | take
 collect/withdrawal.py:report_path | register.parent / f'withdrawal_{id_}.json' | paths
 core/files.py:locked_stream | path.with_name(f'.{path.name}.lock') | ours
-core/files.py:write_atomically | Path(name).unlink(missing_ok=True) | ours
 core/files.py:write_atomically | name.unlink(missing_ok=True) | ours
 core/files.py:write_atomically | os.replace(name, path) | ours
 core/files.py:write_atomically | path.parent / f'.{path.name}.{secrets.token_hex(4)}' | ours
@@ -85,7 +82,6 @@ core/paths.py:inside | root / relative_path(str(relative), what, where) | paths
 core/paths.py:links_out | Path(folder, name) | paths
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:_beside | path.parent / model | user
-datasets/cache/folder.py:CacheFolder.__init__ | self.base / f'{root.resolve().name}-{digest}' | ours
 datasets/cache/folder.py:CacheFolder._evictable | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
 datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
@@ -157,7 +153,6 @@ datasets/repair/folder.py:clone | shutil.copy2(source, here / name) | listed
 datasets/repair/folder.py:clone | shutil.rmtree(stage, ignore_errors=True) | listed
 datasets/repair/folder.py:clone | stage / Path(folder).relative_to(root) | listed
 datasets/repair/folder.py:keep | os.rename(part, kept) | ours
-datasets/repair/folder.py:keep | root.parent / f'{root.name}.damaged-{number}' | ours
 datasets/repair/folder.py:keep | root.parent / f'{root.name}{KEPT}{number}' | ours
 datasets/repair/folder.py:keep | shutil.rmtree(part, ignore_errors=True) | ours
 datasets/repair/folder.py:kept_copies | root.parent.glob(f'{glob.escape(root.name)}{KEPT}[0-9]*') | listed
@@ -199,12 +194,10 @@ datasets/survey/sources.py:LocalMetadata.files | self.root / folder | listed
 datasets/survey/sources.py:LocalMetadata.open | self.root / path | dataset
 datasets/telemetry_zarr.py:telemetry_path | root / 'telemetry' / f'{plain_name(uid, 'gap_uid', root)}.zarr.zip' | paths
 datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
-failure_analysis/lineage.py:write_run | Path(sys.argv[0]) | ours
 failure_analysis/review/media.py:Media._keep | oldest.unlink(missing_ok=True) | ours
 failure_analysis/review/media.py:Media.video | part.replace(path) | take
 failure_analysis/review/media.py:Media.video | self._folder / f'{name}.mp4' | ours
 failure_analysis/review/source.py:Source.take | path / name | take
-failure_analysis/views/asked.py:FeatureSpace.save | os.replace(part, path) | ours
 finetune/adapt.py:_record | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/adapt.py:adapt | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/checkpoints.py:read_checkpoint | folder / name | ours
@@ -216,15 +209,6 @@ finetune/checkpoints.py:write_checkpoint | part.unlink(missing_ok=True) | ours
 finetune/closed_loop.py:start_for | folder / f'base_{name}' | ours
 finetune/closed_loop.py:start_for | folder / f'reference_{name}.json' | ours
 finetune/closed_loop.py:start_for | folder / f'sim_{name}_{sim_takes}' | ours
-finetune/corpus/figures.py:speed | folder / STATIONS / station.key | ours
-finetune/corpus/record.py:_record | job.folder / f'.{job.station.key}-{os.getpid()}' | ours
-finetune/corpus/record.py:_record | job.folder / station.key | ours
-finetune/corpus/record.py:_record | part.rename(job.folder / station.key) | ours
-finetune/corpus/record.py:_record | shutil.rmtree(part, ignore_errors=True) | ours
-finetune/corpus/record.py:record_corpus | folder / STATIONS / station.key | ours
-finetune/corpus/signals.py:corpus_references | folder / REFERENCES / f'{station.usual}.json' | ours
-finetune/corpus/signals.py:corpus_references | folder / STATIONS / station.key | ours
-finetune/corpus/signals.py:measure_corpus | folder / STATIONS / s.key | ours
 finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
 finetune/demonstrations.py:save_source | os.replace(part, path) | ours
 finetune/gate/promotion.py:_findings | Path(policy['path']) | reads
@@ -239,14 +223,8 @@ finetune/gate/station_attempts.py:StationAttempts._point_to | fresh.unlink(missi
 finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
 finetune/hub_policy_results.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:_place_base | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
-finetune/lerobot_diffusion.py:save | os.replace(part, path) | ours
 finetune/lerobot_policy.py:resolve | folder / name | ours
 finetune/nominal_reference.py:record_reference | path.with_name(f'{path.stem}_journal') | ours
-finetune/proof/site.py:_rated | job.folder / f'{name}.json' | ours
-finetune/proof/site.py:_row | folder / f'plan_{budget}.yaml' | ours
-finetune/proof/site.py:_row | job.folder / f'row_{arm}_{budget}.json' | ours
-finetune/proof/site.py:_trained | job.folder / _short(name) | ours
-finetune/runs.py:RunRecord.write | Path(sys.argv[0]) | ours
 finetune/sweep.py:sweep | folder / f'{n:02d}-{draw.dimension.value}' | ours
 finetune/training.py:train | (folder / name).unlink(missing_ok=True) | ours
 finetune/training.py:train | folder / name | ours
@@ -258,7 +236,6 @@ scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
 scripts/_edit_report.py:_part | target / name | user
 scripts/_edit_report.py:show | target / name | user
-scripts/_fault_schedules.py:_pair | folder / f'{name}.json' | ours
 scripts/_plan_results.py:_counted | folder / f'{name}.json' | user
 scripts/_plan_results.py:_counted | folder / name | user
 scripts/_preflight.py:journal_of | root.with_name(f'{root.name}_journal') | ours
@@ -266,8 +243,6 @@ scripts/_pushing.py:kind_of | folder / part | ours
 scripts/_record_publish.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 scripts/_record_publish.py:Publisher._file | self._journal / f'publish.{kind}' | ours
 scripts/_rollout_session.py:roll_out | root.with_name(f'{root.name}_journal') | ours
-scripts/bench.py:run | Path('outputs') / 'bench' / config.name | user
-scripts/bench.py:run | folder / f'{config.name}.json' | user
 scripts/consent.py:_withdraw | folder / report_path(register, config.id).name | paths
 scripts/diagnose.py:_write_report | folder / name | ours
 scripts/diagnose.py:run | source.parent / f'{source.resolve().name}_diagnosis' | ours
@@ -278,7 +253,6 @@ scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/plan.py:_write_pages | folder / picture | ours
 scripts/push.py:_dry_run | config.output_dir / name | ours
 scripts/record.py:run | root.with_name(f'{root.name}_journal') | ours
-sim/gaps/actuators.py:weaken_servos | stall_nm / SO101.servos.stall_nm[0] | ours
 sim/vx300s.py:folder | Path(found.submodule_search_locations[0]) | ours
 sim/vx300s.py:load | at / f'vx300s_{part}.xml' | ours
 teleop/calibration/sightings.py:read_poses | folder / n | ours
