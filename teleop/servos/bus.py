@@ -28,8 +28,6 @@ from gaploop.teleop.servos.state import BusState, Decoder, encode_goals
 PATIENT_TURNS: Final = 20
 """Turns of silence after which a servo is asked only every `PROBE_TURNS` turns."""
 PROBE_TURNS: Final = 10
-PATIENT_S: Final = 0.02
-"""A line whose answers are waited for this long is slow: silent ones aren't asked twice a turn."""
 SET_UP_TRIES: Final = 3
 """Before the loop runs there is time to ask again."""
 _PLACES: Final = slice(0, 7, 6)
@@ -166,7 +164,7 @@ class ServoBus:
                     yield from self._watch(now_s)
                 return self._all_well(whole, now_s)
             again = [i for i in order if i not in answers and i not in self._silent]
-            if not answers and self.line.wait_s > PATIENT_S:
+            if not answers and self.line.is_slow:
                 again = []  # they were waited for long enough; more questions make it worse
             if again and answers.keys() != set(order):
                 # The first one missing may be the one that silences the others: ask it last.

@@ -33,6 +33,8 @@ ordinary kernel may be late by a few."""
 MAX_WAIT_S: Final = 0.040
 """Most, where answers were late before: an FTDI adapter without the low-latency flag keeps them for
 16 ms, and a computer that is short of processors hears them later still [s]."""
+SLOW_S: Final = 0.020
+"""A line whose answers have to be waited for this long is slow [s]."""
 LATE_S: Final = 0.25
 """An answer is told from a later request's for this long [s]; a servo that is silent for less trips
 the arm."""
@@ -117,6 +119,11 @@ class Line:
     def wait_s(self) -> float:
         """How long to wait for answers beyond what the bytes take [s]."""
         return min(max(_PATIENCE * self.reply_s, MIN_WAIT_S), MAX_WAIT_S)
+
+    @property
+    def is_slow(self) -> bool:
+        """Say whether answers have come so late that asking again at once makes it worse."""
+        return _PATIENCE * self.reply_s > SLOW_S
 
     @property
     def complete(self) -> bool:
