@@ -281,7 +281,7 @@ TERMINAL_ERRORS: Final[tuple[type[Exception], ...]] = (
 
 
 @contextlib.contextmanager
-def key_by_key(stream: IO[str]) -> Iterator[bool]:
+def key_by_key(stream: IO[str] | None) -> Iterator[bool]:
     """Have a terminal's keys come one by one, without Enter; it is put back afterwards.
 
     Meanwhile neither Ctrl-S nor Ctrl-Z holds the program up: it may have an arm to look after.
@@ -290,13 +290,13 @@ def key_by_key(stream: IO[str]) -> Iterator[bool]:
         Whether they do: not where there is no terminal, where the shell would stop a program that
         reads in the background, or on Windows.
     """
-    if termios is None:
+    if termios is None or stream is None:  # pythonw, or a closed standard input
         yield False
         return
     try:
         handle = stream.fileno()
         before = termios.tcgetattr(handle)
-    except (AttributeError, *TERMINAL_ERRORS):  # none, or none that is open
+    except TERMINAL_ERRORS:  # none, or none that is open
         yield False
         return
     try:
