@@ -169,9 +169,13 @@ def read_end(folder: Path) -> TakeEnd | None:
     value = read_json(path)
     try:
         end = TakeEnd(**{**value, "outcome": outcome(value["outcome"], str(path))})
-        counts = {name: int(getattr(end, name)) for name in ("frames", "telemetry_rows")}
-        dropped = {str(camera): int(n) for camera, n in end.dropped.items()}
-        return replace(end, **counts, dropped=dropped, checksums=dict(end.checksums))
+        return replace(
+            end,
+            frames=int(end.frames),
+            telemetry_rows=int(end.telemetry_rows),
+            dropped={str(camera): int(n) for camera, n in end.dropped.items()},
+            checksums=dict(end.checksums),
+        )
     except DAMAGE as error:
         raise UnusableInputError(f"{path} is not a take's seal ({error}). Restore it.") from None
 

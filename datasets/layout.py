@@ -312,8 +312,8 @@ def _episode(info: DatasetInfo, row: dict[str, Any]) -> Episode:
         }
         if row.get("gap_uid"):
             known = TakeInfo(**common, **columns.info_fields(row))
-            said = (str(row[f"gap_{name}"] or "") for name in ("failure_mode", "phase"))
-            words = (Outcome(row["gap_outcome"]), *said)
+            mode, phase = str(row["gap_failure_mode"] or ""), str(row["gap_phase"] or "")
+            words = (Outcome(row["gap_outcome"]), mode, phase)
         else:
             known = TakeInfo(uid=foreign_uid(row), kind=TakeKind.IMPORT, **common)
             words = (Outcome.UNLABELLED, "", "")

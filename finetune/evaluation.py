@@ -146,9 +146,16 @@ def _rollout(value: Mapping[str, Any]) -> Rollout:
     found = Rollout(**value)
     if type(found.success) is not bool:
         raise TypeError(f"success must be true or false, got {found.success!r}")
-    texts = ("condition", "reason", "uid", "failure_mode", "phase")
-    plain = {name: str(getattr(found, name)) for name in texts}
-    return replace(found, seed=int(found.seed), duration_s=float(found.duration_s), **plain)
+    return replace(
+        found,
+        seed=int(found.seed),
+        condition=str(found.condition),
+        duration_s=float(found.duration_s),
+        reason=str(found.reason),
+        uid=str(found.uid),
+        failure_mode=str(found.failure_mode),
+        phase=str(found.phase),
+    )
 
 
 def wilson(successes: int, trials: int, confidence: float = CONFIDENCE) -> Rate:

@@ -33,7 +33,7 @@ def force_deviation_n(view: View) -> FloatArray:
         return np.empty(0)
     rest = view.force_rest if view.force_rest is not None else quiet_stretch(wrench)[0]
     values = np.asarray(np.linalg.norm(wrench[:, :3] - rest[:3], axis=1))
-    return values[np.isfinite(values)]
+    return np.asarray(values[np.isfinite(values)])
 
 
 @signal("force_peak_n", "N", "force", 1.0, "force reaches {value} from rest")
