@@ -106,11 +106,13 @@ class Telemetry:
         Raises:
             UnusableInputError: `t_ns` is missing, or infinite values stand in a channel.
         """
-        if "t_ns" not in table.column_names:
-            raise UnusableInputError(
-                f"{where} has no column t_ns. It is not a gaploop telemetry record."
-            )
         try:
+            if "t_ns" not in table.column_names:
+                raise UnusableInputError(
+                    f"{where} has no column t_ns. It is not a gaploop telemetry record."
+                )
+            if table["t_ns"].null_count:
+                raise ValueError("rows without a time")
             t_ns = np.asarray(table["t_ns"].cast(pa.int64()), dtype=np.int64)
             held = {
                 spec.name: np.asarray(table[spec.name].cast(pa.float64()), dtype=np.float64)

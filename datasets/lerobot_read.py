@@ -14,7 +14,7 @@ from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray
 from gaploop.datasets import columns
 from gaploop.datasets.frames import FrameTable, load_episode, load_frames
-from gaploop.datasets.layout import DatasetInfo, Episode, read_info
+from gaploop.datasets.layout import DatasetInfo, Episode, read_info, sound
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
 from gaploop.datasets.video import VideoRange
 
@@ -66,10 +66,12 @@ def _columns(info: DatasetInfo) -> list[str]:
 def _take(table: FrameTable, episode: Episode) -> Take:
     info, rows = table.info, table.rows_of(episode.index)
     path = telemetry_path(info.root, episode.info.uid)
+    with sound(info.root):
+        frames = _frames(table, rows)
     return Take(
         info=episode.info,
         outcome=episode.outcome,
-        frames=_frames(table, rows),
+        frames=frames,
         telemetry=read_telemetry(path) if path.exists() else Telemetry(np.empty(0), {}),
         failure_mode=episode.failure_mode,
         phase=episode.phase,

@@ -298,5 +298,7 @@ class Hdf5Pictures:
         """Return height and width [pixels], from the first picture."""
         first = next(self(), None)
         if first is None or first.ndim != 3:
-            raise UnusableInputError(f"{self.path}: {self.name} holds no picture. Mend it.")
+            raise UnusableInputError(
+                f"{self.path}: {self.name} holds no picture. Fix it, or leave it out."
+            )
         return int(first.shape[0]), int(first.shape[1])

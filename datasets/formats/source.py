@@ -202,7 +202,7 @@ def _vector(
     values = np.asarray(to_numpy(column))
     if values.dtype.kind not in "fiub":
         raise UnusableInputError(
-            f"{place} holds {column.type}, not numbers. Mend the data file, or see what else is "
+            f"{place} holds {column.type}, not numbers. Fix the data file, or see what else is "
             f"wrong with: gaploop check {info.root}"
         )
     if values.reshape(len(values), -1).shape[1:] != shape:
