@@ -16,7 +16,7 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
-    from benchmarks.corpus.design import Station
+    from benchmarks.corpus.design import DrawnStation
     from benchmarks.corpus.signals import MeasuredTake
 
 TAKES: Final = 550
@@ -81,7 +81,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     }
 
 
-def _takes(config: BenchConfig, stations: list[Station], folder: Path) -> list[MeasuredTake]:
+def _takes(config: BenchConfig, stations: list[DrawnStation], folder: Path) -> list[MeasuredTake]:
     from benchmarks.corpus.record import record_corpus
     from benchmarks.corpus.signals import measure_corpus
 

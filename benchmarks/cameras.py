@@ -68,7 +68,7 @@ def read_barcodes(video: Path) -> list[int]:
     return found
 
 
-class Camera:
+class NumberedCamera:
     """A `CameraSource` that takes numbered pictures at its own pace, in its own thread."""
 
     def __init__(self, name: str, fps: float, seed: int) -> None:
@@ -109,9 +109,9 @@ class Camera:
 
 
 @contextlib.contextmanager
-def filming(fps: float) -> Iterator[tuple[Camera, ...]]:
+def filming(fps: float) -> Iterator[tuple[NumberedCamera, ...]]:
     """Yield two cameras that film while the block runs."""
-    cameras = tuple(Camera(name, fps, seed) for seed, name in enumerate(CAMERAS))
+    cameras = tuple(NumberedCamera(name, fps, seed) for seed, name in enumerate(CAMERAS))
     for camera in cameras:
         camera.start()
     try:
@@ -121,7 +121,7 @@ def filming(fps: float) -> Iterator[tuple[Camera, ...]]:
             camera.stop()
 
 
-class Arm:
+class StillFollower:
     """A `Follower` that is where it was told to be."""
 
     name, robot_type, units = "follower", "so101_follower", "deg"
@@ -177,10 +177,10 @@ class Wave:
         return False
 
 
-class Expected:
+class ExpectedPictures:
     """A `TakeSink` that notes which pictures each frame row should stand beside."""
 
-    def __init__(self, cameras: tuple[Camera, ...]) -> None:
+    def __init__(self, cameras: tuple[NumberedCamera, ...]) -> None:
         self.rows: dict[float, dict[str, int]] = {}
         """Take time of the row [s] to camera to number."""
         self._cameras = {camera.name: camera for camera in cameras}

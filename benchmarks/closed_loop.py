@@ -19,7 +19,7 @@ from gaploop.scripts import options
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
     from benchmarks.proof.design import Part
-    from benchmarks.proof.rows import Row
+    from benchmarks.proof.rows import StudyRow
 
 ROWS: Final = "closed_loop.parquet"
 SUCCESS: Final = "closed_loop.png"
@@ -58,7 +58,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     }
 
 
-def _run(config: BenchConfig, folder: Path) -> list[Row]:
+def _run(config: BenchConfig, folder: Path) -> list[StudyRow]:
     from benchmarks.proof.rows import load_rows, save_rows
     from benchmarks.proof.site import SiteJob, run_site
     from gaploop.finetune.closed_loop import start_for
@@ -82,13 +82,13 @@ def _run(config: BenchConfig, folder: Path) -> list[Row]:
 
 
 def _part(config: BenchConfig) -> Part:
-    from benchmarks.proof.design import QUICK, Arm, Part
+    from benchmarks.proof.design import QUICK, Part, StudyArm
 
     given: dict[str, Any] = {
         "tasks": tuple(config.tasks),
         "gaps": tuple(config.gaps),
         "budgets": tuple(config.budgets),
-        "arms": tuple(Arm(a) if a in list(Arm) else a for a in config.arms),
+        "arms": tuple(StudyArm(a) if a in list(StudyArm) else a for a in config.arms),
         "seeds": tuple(range(config.seed, config.seed + config.seeds)),
         "rollouts": config.n,
         "robot": config.robot,

@@ -18,7 +18,7 @@ from gaploop.scripts import options
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
     from benchmarks.detection_rollouts import Rolled
-    from gaploop.failure_analysis.live.score import FailureScore, Track, Usual
+    from gaploop.failure_analysis.live.score import FailureScore, SignalTrack, Usual
 
 TRIALS: Final = 60
 RESAMPLES: Final = 2000
@@ -28,7 +28,7 @@ FALSE_ALARMS: Final = 0.1
 UNSEEN: Final = GapDimension.TASK_SPECIFICATION.value
 """Where the criterion differs and nothing else, the failed take looks like a successful one."""
 
-type Scores = Callable[[Track], FloatArray]
+type Scores = Callable[[SignalTrack], FloatArray]
 """Returns the score along a take, shape (m,)."""
 
 
@@ -169,7 +169,7 @@ def _class_result(
     }  # fmt: skip
 
 
-def auroc(tracks: Sequence[Track], scores: Scores, share: float, seed: int) -> dict[str, Any]:
+def auroc(tracks: Sequence[SignalTrack], scores: Scores, share: float, seed: int) -> dict[str, Any]:
     """Return the chance that a failed take scores above a successful one at equal elapsed time.
 
     Each pair is compared at `share` of the longest time for which both ran, so that how long a
@@ -206,7 +206,7 @@ def _one(name: str) -> Scores:
     return lambda track: track.values[:, FEATURES.index(name)]
 
 
-def _forest(tracks: Sequence[Track], seed: int) -> Scores:
+def _forest(tracks: Sequence[SignalTrack], seed: int) -> Scores:
     """Return a plain random forest on the signals at the end of the other classes' takes."""
     from sklearn.ensemble import RandomForestClassifier
 
@@ -222,7 +222,7 @@ def _plain_auroc(values: Sequence[float], failed: Sequence[bool]) -> float:
     return float(roc_auc_score(failed, values)) if len(set(failed)) == 2 else float("nan")
 
 
-def _alarms(score: FailureScore, tracks: Sequence[Track]) -> dict[str, Any]:
+def _alarms(score: FailureScore, tracks: Sequence[SignalTrack]) -> dict[str, Any]:
     """Return how many takes of each outcome the calibrated threshold alarms about, and when."""
     from gaploop.finetune.evaluation import wilson
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.detection_rollouts import NOMINAL, Rolled, Trial
+from benchmarks.detection_rollouts import NOMINAL, DetectionTrial, Rolled
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
 
@@ -45,9 +45,9 @@ def recorded(folder: Path) -> dict[str, list[Rolled]]:
     return done
 
 
-def _trial(station: Mapping[str, Any]) -> Trial:
+def _trial(station: Mapping[str, Any]) -> DetectionTrial:
     gaps = {key.partition(".")[0]: value for key, value in station["gaps"].items()}
     part = "fit" if station["part"] == FIT else "test"
     erring = station["part"].endswith("_none")
     place = "errs" if erring else " + ".join(sorted(gaps)) or NOMINAL
-    return Trial(0, place, max(gaps.values(), default=0.0), int(station["gap_seed"]), part)
+    return DetectionTrial(0, place, max(gaps.values(), default=0.0), int(station["gap_seed"]), part)

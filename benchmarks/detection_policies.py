@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from benchmarks.lerobot_diffusion import DiffusionPolicy
-    from gaploop.finetune.batches import Source
+    from gaploop.finetune.batches import TrainingSource
 
 TAKES: Final = 150
 """Scripted demonstrations that the diffusion policy learns from: few, so that it errs by itself."""
@@ -29,7 +29,7 @@ def diffusion_policy(
         progress: called with what is being done, how much of it is done and how much there is.
     """
     from benchmarks import lerobot_diffusion as diffusion
-    from gaploop.datasets.mixing.mixture import Stage
+    from gaploop.datasets.mixing.mixture import MixtureStage
     from gaploop.finetune.batches import MixedBatches
     from gaploop.finetune.train_spec import TrainSpec
     from gaploop.finetune.training import train
@@ -42,7 +42,7 @@ def diffusion_policy(
     shown, size = _demonstrations(folder, seed, told), diffusion.DiffusionSize()
     batches = MixedBatches(
         [shown],
-        [Stage((1.0,))],
+        [MixtureStage((1.0,))],
         chunk=size.horizon,
         batch_size=BATCH,
         seed=seed,
@@ -64,7 +64,9 @@ def diffusion_policy(
     return policy
 
 
-def _demonstrations(folder: Path, seed: int, told: Callable[[str, int, int], None]) -> Source:
+def _demonstrations(
+    folder: Path, seed: int, told: Callable[[str, int, int], None]
+) -> TrainingSource:
     from gaploop.finetune import demonstrations
 
     path = folder / "demonstrations.npz"

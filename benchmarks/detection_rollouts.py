@@ -13,8 +13,8 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import FloatArray, Tick
 from gaploop.core.vocabulary import GapDimension, Outcome
-from gaploop.failure_analysis.live.score import Track
-from gaploop.failure_analysis.live.watch import Planned, Tracker
+from gaploop.failure_analysis.live.score import SignalTrack
+from gaploop.failure_analysis.live.watch import Planned, SignalTracker
 
 if TYPE_CHECKING:
     from gaploop.collect.rig import EmbeddedRig
@@ -35,7 +35,7 @@ GAPS: Final = 5
 
 
 @dataclass(frozen=True)
-class Trial:
+class DetectionTrial:
     """One rollout to make.
 
     Attributes:
@@ -62,32 +62,40 @@ class Rolled:
         seen: what the policy saw, shape (frames, n_state + n_environment).
     """
 
-    trial: Trial
-    track: Track
+    trial: DetectionTrial
+    track: SignalTrack
     seen: FloatArray
 
 
-def trials(seed: int, n: int) -> list[Trial]:
+def trials(seed: int, n: int) -> list[DetectionTrial]:
     """Draw `n` trials with gaps to test on, with four nominal to fit on and one to test per five.
 
     They come in blocks of ten, so that more trials of the same seed go on where fewer ended.
     """
     rng = np.random.default_rng([seed, 41])
     dimensions = [d.value for d in GapDimension]
-    drawn: list[Trial] = []
+    drawn: list[DetectionTrial] = []
     for block in range(max(n // GAPS, 1)):
         first = block * CHUNK
-        drawn += [Trial(first + k, NOMINAL, 0.0, 0, "fit") for k in range(CHUNK - GAPS - 1)]
-        drawn.append(Trial(first + CHUNK - GAPS - 1, NOMINAL, 0.0, 0, "test"))
+        drawn += [
+            DetectionTrial(first + k, NOMINAL, 0.0, 0, "fit") for k in range(CHUNK - GAPS - 1)
+        ]
+        drawn.append(DetectionTrial(first + CHUNK - GAPS - 1, NOMINAL, 0.0, 0, "test"))
         for k in range(CHUNK - GAPS, CHUNK):
             place = dimensions[(block * GAPS + k) % len(dimensions)]
             severity = round(float(rng.uniform(*SEVERITIES)), 2)
-            drawn.append(Trial(first + k, place, severity, int(rng.integers(1_000_000)), "test"))
+            drawn.append(
+                DetectionTrial(first + k, place, severity, int(rng.integers(1_000_000)), "test")
+            )
     return drawn
 
 
 def rolled(
-    name: str, wanted: Sequence[Trial], folder: Path, seed: int, progress: Callable[[int], None]
+    name: str,
+    wanted: Sequence[DetectionTrial],
+    folder: Path,
+    seed: int,
+    progress: Callable[[int], None],
 ) -> list[Rolled]:
     """Return the rollouts of one policy class, made and kept in `folder` where they aren't yet."""
     result: list[Rolled] = []
@@ -127,7 +135,7 @@ class _Rigs:
         if self._rig is not None:
             self._rig.close()
 
-    def of(self, trial: Trial) -> EmbeddedRig:
+    def of(self, trial: DetectionTrial) -> EmbeddedRig:
         """Return the cell with the trial's gap."""
         from gaploop.collect.rig import embedded_rig
 
@@ -139,13 +147,13 @@ class _Rigs:
         return self._rig
 
 
-def _roll(name: str, policy: Any, rigs: _Rigs, trial: Trial, seed: int) -> Rolled:
+def _roll(name: str, policy: Any, rigs: _Rigs, trial: DetectionTrial, seed: int) -> Rolled:
     from gaploop.collect.session import run_take
 
     rig, scene = rigs.of(trial), SCENES + 10_000 * seed + trial.scene
     rig.reset(scene)
     leader, planned = _leader(name, policy, rig, scene)
-    tracker = Tracker(rig.follower.joint_names, rig.control_hz, rig.fps, planned)
+    tracker = SignalTracker(rig.follower.joint_names, rig.control_hz, rig.fps, planned)
     eyes = _Eyes(rig)
     take = run_take(rig, leader, seed=scene, max_s=MAX_S, sinks=(tracker, eyes))
     track = tracker.track(take.outcome is not Outcome.SUCCESS)
@@ -185,13 +193,15 @@ def _keep(path: Path, done: Sequence[Rolled]) -> None:
     part.replace(path)
 
 
-def _kept(path: Path, wanted: Sequence[Trial]) -> Iterator[Rolled]:
+def _kept(path: Path, wanted: Sequence[DetectionTrial]) -> Iterator[Rolled]:
     with np.load(path) as kept:
         notes = json.loads(str(kept["notes"]))
         for k, note in enumerate(notes):
             failed = bool(note.pop("failed"))
-            if Trial(**note) != wanted[k]:
+            if DetectionTrial(**note) != wanted[k]:
                 raise UnusableInputError(
                     f"{path} holds other trials. Name another --output_dir, or delete it."
                 )
-            yield Rolled(wanted[k], Track(kept[f"t{k}"], kept[f"v{k}"], failed), kept[f"s{k}"])
+            yield Rolled(
+                wanted[k], SignalTrack(kept[f"t{k}"], kept[f"v{k}"], failed), kept[f"s{k}"]
+            )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.statistics import Cell, Estimate, over_groups, weighted_sum
+from gaploop.core.statistics import Estimate, TrialCounts, over_groups, weighted_sum
 from gaploop.failure_analysis.across.trials import Trials
 
 TASK: Final = "task"
@@ -171,7 +171,7 @@ def lesson(rows: Sequence[Trials], claim: str, terms: Terms, compared: Sequence[
 
 def _cells(
     rows: Sequence[Trials], terms: Terms, compared: Sequence[str], claim: str
-) -> list[tuple[float, list[Cell]]]:
+) -> list[tuple[float, list[TrialCounts]]]:
     found = []
     for coefficient, chosen in terms:
         counts: dict[tuple[str, ...], list[int]] = {}
@@ -186,4 +186,4 @@ def _cells(
     if len(strata) != 1 or not min(strata):
         raise UnusableInputError(f"Not every part of '{claim}' was tried alike in these trials.")
     share = 1 / len(found[0][1])
-    return [(c, [Cell(s, n, share) for s, n in counts.values()]) for c, counts in found]
+    return [(c, [TrialCounts(s, n, share) for s, n in counts.values()]) for c, counts in found]

@@ -80,7 +80,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ScheduleOutcome:
     """How one run went.
 
     Attributes:
@@ -141,7 +141,9 @@ def _fault(kind: str, rng: random.Random) -> Fault:
     )
 
 
-def run(schedule: Schedule, change: Callable[[Follower], Follower] = lambda arm: arm) -> Outcome:
+def run(
+    schedule: Schedule, change: Callable[[Follower], Follower] = lambda arm: arm
+) -> ScheduleOutcome:
     """Drive an emulated pair through a schedule and watch the follower's motors.
 
     Args:
@@ -160,7 +162,7 @@ def run(schedule: Schedule, change: Callable[[Follower], Follower] = lambda arm:
             watch.until(from_s + WITHIN_S + 0.1)
             said = _end(control)
             watch.until(time.monotonic() + 0.02)
-        return Outcome(
+        return ScheduleOutcome(
             schedule,
             trip,
             watch.off_after_s(from_s),

@@ -23,7 +23,7 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
-    from gaploop.finetune.closed_loop import Start, TargetCell
+    from gaploop.finetune.closed_loop import LoopStart, TargetCell
     from gaploop.finetune.evaluation import Evaluation
     from gaploop.finetune.tuning.work import AdaptOptions
 
@@ -39,7 +39,7 @@ TAKE_SEEDS: Final = 520_000
 
 
 @dataclass(frozen=True)
-class Size:
+class FinetuneSize:
     """How much of everything.
 
     Attributes:
@@ -59,8 +59,8 @@ class Size:
     part: float
 
 
-FULL: Final = Size(len(TASKS), SEEDS, 40, 100, 2, 1.0)
-QUICK: Final = Size(1, 1, 6, 8, 1, 0.1)
+FULL: Final = FinetuneSize(len(TASKS), SEEDS, 40, 100, 2, 1.0)
+QUICK: Final = FinetuneSize(1, 1, 6, 8, 1, 0.1)
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     }
 
 
-def _cell(job: tuple[Path, str, int, Start, Size]) -> dict[str, Any]:
+def _cell(job: tuple[Path, str, int, LoopStart, FinetuneSize]) -> dict[str, Any]:
     from gaploop.finetune.closed_loop import TargetCell, record_demonstrations
 
     folder, task, seed, start, size = job
@@ -123,9 +123,9 @@ class _Runs:
     place: Path
     target: TargetCell
     real: Path
-    start: Start
+    start: LoopStart
     seed: int
-    size: Size
+    size: FinetuneSize
 
     def all(self) -> dict[str, Any]:
         """Return the figures of the cell."""

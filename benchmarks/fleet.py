@@ -36,7 +36,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     del folder
     from benchmarks.fleets import FleetSpec, simulate
     from gaploop.core.suite import CanaryRules
-    from gaploop.finetune.gate.canary import Phase
+    from gaploop.finetune.gate.canary import CanaryPhase
 
     fleet, n, candidates = FleetSpec(silent=4, late=0.2), config.n or FLEETS, {}
     with options.progress("Fleets", total=n * len(CANDIDATES)) as advance:
@@ -45,10 +45,10 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
             for seed in range(config.seed, config.seed + n):
                 runs.append(simulate(CanaryRules(), replace(fleet, **truth), seed))  # type: ignore[arg-type]
                 advance()
-            back = [run for run in runs if run.canary.phase is Phase.ROLLED_BACK]
+            back = [run for run in runs if run.canary.phase is CanaryPhase.ROLLED_BACK]
             exposed = [run.exposed for run in back]
             candidates[name] = {
-                "promoted": sum(run.canary.phase is Phase.PROMOTED for run in runs),
+                "promoted": sum(run.canary.phase is CanaryPhase.PROMOTED for run in runs),
                 "rolled_back": len(back),
                 "from_the_whole_fleet": sum(bool(run.canary.widened) for run in back),
                 "exposed_median": float(np.median(exposed)) if exposed else None,

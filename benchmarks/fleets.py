@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.suite import CanaryRules
-from gaploop.finetune.gate.canary import Canary, Lease, Phase, Report, replay
+from gaploop.finetune.gate.canary import Canary, CanaryPhase, Lease, Report, replay
 
 EPISODE_S: Final = (40.0, 90.0)
 """How long an episode takes [s], drawn evenly."""
@@ -127,7 +127,7 @@ def simulate(rules: CanaryRules, spec: FleetSpec, seed: int = 0) -> FleetRun:
             break
         if what == "report":
             replay(canary, inbox.pop(n))
-            if canary.phase not in (Phase.CANARY, Phase.FULL):
+            if canary.phase not in (CanaryPhase.CANARY, CanaryPhase.FULL):
                 over_s = min(over_s, now_s)
             continue
         starts.append(_episode(stations[n], canary, spec, now_s, rng))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
     from benchmarks.gate_tests import Flags, Numbers
     from gaploop.core.suite import Rules
-    from gaploop.finetune.gate.design import Design
+    from gaploop.finetune.gate.design import GateDesign
 
 PICTURE: Final = "gate_retrains.png"
 DRAWS: Final = 2000
@@ -62,7 +62,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     }
 
 
-def _tests(rules: Rules, design: Design) -> dict[str, tests.Test]:
+def _tests(rules: Rules, design: GateDesign) -> dict[str, tests.Test]:
     from gaploop.finetune.gate.design import LONGEST, fixed_pairs
 
     plain = fixed_pairs(rules, 0.0)
@@ -89,7 +89,7 @@ def _row(
     name: str,
     test: tests.Test,
     rules: Rules,
-    design: Design,
+    design: GateDesign,
     seed: int,
     advance: Callable[..., None],
 ) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def _retrains(stored: Flags, rules: Rules, seed: int) -> dict[str, Any]:
 
 
 def _on_retrains(
-    stored: Flags, rules: Rules, design: Design, rng: np.random.Generator
+    stored: Flags, rules: Rules, design: GateDesign, rng: np.random.Generator
 ) -> dict[str, Any]:
     import numpy as np
 

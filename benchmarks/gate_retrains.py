@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from gaploop.finetune.closed_loop import Start
+    from gaploop.finetune.closed_loop import LoopStart
 
 GAPS: Final = {"spatial_geometry.camera_pose": 1.0}
 GAP_SEED: Final = 4
@@ -40,7 +40,7 @@ class _Retrain:
 
     folder: Path
     takes: Path
-    start: Start
+    start: LoopStart
     seed: int
     scenes: range = range(0)
 

@@ -22,18 +22,18 @@ NUISANCE: Final = 33
 
 
 @dataclass(frozen=True)
-class Ended:
+class ComparisonsEnded:
     """How comparisons ended: whether each promoted, and after how many pairs."""
 
     promoted: Flags
     pairs: Numbers
 
 
-type Test = Callable[[Flags, Flags], Ended]
+type Test = Callable[[Flags, Flags], ComparisonsEnded]
 """From outcomes of baseline and candidate, shape (draws, pairs), to how each comparison ended."""
 
 
-def gate(old: Flags, new: Flags, rules: Rules, margin: float, most: int) -> Ended:
+def gate(old: Flags, new: Flags, rules: Rules, margin: float, most: int) -> ComparisonsEnded:
     """The gate's comparison of one task."""
     import numpy as np
 
@@ -41,12 +41,12 @@ def gate(old: Flags, new: Flags, rules: Rules, margin: float, most: int) -> Ende
 
     x = (new[:, :most].astype(np.float64) - old[:, :most])[..., None]
     better, futile = stops(x, rules, margin)
-    return Ended(
+    return ComparisonsEnded(
         (better < futile) & np.isfinite(better), np.minimum(np.minimum(better, futile), most)
     )
 
 
-def fixed(old: Flags, new: Flags, pairs: int, margin: float, alpha: float) -> Ended:
+def fixed(old: Flags, new: Flags, pairs: int, margin: float, alpha: float) -> ComparisonsEnded:
     """One look: exact McNemar, or Wald's test of the paired difference against a margin."""
     import numpy as np
     from scipy.stats import binom, norm
@@ -59,10 +59,10 @@ def fixed(old: Flags, new: Flags, pairs: int, margin: float, alpha: float) -> En
         promoted = (value - margin) / np.sqrt(spread / pairs) >= norm.isf(alpha)
     else:
         promoted = binom.sf(gained - 1, gained + lost, 0.5) <= alpha
-    return Ended(promoted, np.full(len(old), float(pairs)))
+    return ComparisonsEnded(promoted, np.full(len(old), float(pairs)))
 
 
-def peeking(old: Flags, new: Flags, pairs: int, alpha: float) -> Ended:
+def peeking(old: Flags, new: Flags, pairs: int, alpha: float) -> ComparisonsEnded:
     """What people do: the fixed test after every pair, until it says yes."""
     import numpy as np
     from scipy.stats import binom
@@ -70,10 +70,10 @@ def peeking(old: Flags, new: Flags, pairs: int, alpha: float) -> Ended:
     old, new = old[:, :pairs], new[:, :pairs]
     gained, lost = (new & ~old).cumsum(1), (old & ~new).cumsum(1)
     yes = binom.sf(gained - 1, gained + lost, 0.5) <= alpha
-    return Ended(yes.any(1), np.where(yes.any(1), yes.argmax(1) + 1.0, pairs))
+    return ComparisonsEnded(yes.any(1), np.where(yes.any(1), yes.argmax(1) + 1.0, pairs))
 
 
-def barnard(old: Flags, new: Flags, pairs: int, alpha: float) -> Ended:
+def barnard(old: Flags, new: Flags, pairs: int, alpha: float) -> ComparisonsEnded:
     """Barnard's exact test at a few looks, each at its share of alpha; no stop for futility.
 
     The procedure of `BarnardSequentialTest` in sequentialized-barnard-tests, with alpha shared
@@ -87,7 +87,7 @@ def barnard(old: Flags, new: Flags, pairs: int, alpha: float) -> Ended:
         table = barnard_rejects(n, alpha / LOOKS)
         yes = table[old[:, :n].sum(1), new[:, :n].sum(1)]
         at = np.where(yes & np.isinf(at), n, at)
-    return Ended(np.isfinite(at), np.minimum(at, pairs))
+    return ComparisonsEnded(np.isfinite(at), np.minimum(at, pairs))
 
 
 def barnard_rejects(n: int, alpha: float) -> Flags:

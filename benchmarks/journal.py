@@ -71,7 +71,7 @@ class Tally:
     unloadable: int = 0
 
 
-class Job:
+class ClaimingProcess:
     """A process that claims what it has done on a pipe."""
 
     def __init__(self, context: Any, name: str, *arguments: Any) -> None:
@@ -185,7 +185,7 @@ def _one_kill(
     if phase == "publish":
         _kill_publish(context, journal, root, draw, tally)
         return
-    job = Job(context, "record", journal, TAKE_S, 100)
+    job = ClaimingProcess(context, "record", journal, TAKE_S, 100)
     job.wait_for("ready")
     if phase == "record":
         job.listen(draw.uniform(0.0, LONGEST_S))
@@ -252,7 +252,7 @@ def _kill_publish(
     context: Any, journal: Path, root: Path, draw: np.random.Generator, tally: Tally
 ) -> None:
     before = _published(root)
-    job = Job(context, "publish", journal, root)
+    job = ClaimingProcess(context, "publish", journal, root)
     job.wait_for("ready")
     job.listen(float(draw.choice([draw.uniform(0, 0.3), draw.uniform(0, 2.0)])))
     job.kill()
@@ -315,7 +315,7 @@ def figures(tally: Tally) -> dict[str, Any]:
 def _timing(context: Any, folder: Path) -> dict[str, Any]:
     """Record takes without a kill and time what lies between them."""
     shutil.rmtree(folder, ignore_errors=True)
-    job = Job(context, "record", folder, TAKE_S, TIMED_TAKES)
+    job = ClaimingProcess(context, "record", folder, TAKE_S, TIMED_TAKES)
     job.wait_for("done")
     job.kill()
     hand_over = [1e3 * claim[1] for claim in job.claims if claim[0] == "handed over"]
@@ -340,7 +340,7 @@ def _lerobot_kill(context: Any, root: Path, draw: np.random.Generator) -> int | 
     from benchmarks.journal_jobs import REPO
 
     shutil.rmtree(root, ignore_errors=True)
-    job = Job(context, "lerobot_record", root, EPISODES, round(TAKE_S * 50))
+    job = ClaimingProcess(context, "lerobot_record", root, EPISODES, round(TAKE_S * 50))
     job.wait_for("waiting")
     job.listen(draw.uniform(0.0, 0.5))
     job.kill()
@@ -363,7 +363,7 @@ def _lerobot_figures(found: list[int | None]) -> dict[str, Any]:
 
 def _lerobot_timing(context: Any, root: Path) -> dict[str, Any]:
     shutil.rmtree(root, ignore_errors=True)
-    job = Job(context, "lerobot_durable", root, EPISODES, round(TAKE_S * 50))
+    job = ClaimingProcess(context, "lerobot_durable", root, EPISODES, round(TAKE_S * 50))
     job.wait_for("done")
     job.kill()
     took = [1e3 * claim[1] for claim in job.claims if claim[0] == "durable"]

@@ -25,7 +25,7 @@ from lerobot.policies.diffusion.modeling_diffusion import DiffusionConditionalUn
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import FloatArray, Observation
-from gaploop.finetune.batches import Batch, Episode, Moments, Signature
+from gaploop.finetune.batches import Batch, FeatureMoments, Signature, TrainingEpisode
 
 NOISE_STEPS: Final = 50
 """Levels of noise in training."""
@@ -59,7 +59,7 @@ class DiffusionNet(torch.nn.Module):
     """LeRobot's U-Net with the moments by which its inputs and answers are normalised."""
 
     def __init__(
-        self, signature: Signature, moments: Mapping[str, Moments], size: DiffusionSize
+        self, signature: Signature, moments: Mapping[str, FeatureMoments], size: DiffusionSize
     ) -> None:
         super().__init__()
         n_state, n_env = len(signature.state_names), len(signature.environment_names)
@@ -131,7 +131,7 @@ class DiffusionLearner:
     """The network as something `training.train` can train."""
 
     module: torch.nn.Module
-    held_out: Sequence[Episode] = field(default_factory=tuple)
+    held_out: Sequence[TrainingEpisode] = field(default_factory=tuple)
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Return the loss of one batch."""
@@ -223,7 +223,7 @@ def load(path: Path, seed: int = 0) -> DiffusionPolicy:
     signature, size = Signature(**kept["signature"]), DiffusionSize(**kept["size"])
     weights = kept["weights"]
     moments = {
-        key: Moments(weights[f"{key}_mean"].numpy(), weights[f"{key}_std"].numpy())
+        key: FeatureMoments(weights[f"{key}_mean"].numpy(), weights[f"{key}_std"].numpy())
         for key in ("state", "environment", "action")
     }
     net = DiffusionNet(signature, moments, size)
@@ -232,7 +232,7 @@ def load(path: Path, seed: int = 0) -> DiffusionPolicy:
 
 
 def untrained(
-    signature: Signature, moments: Mapping[str, Moments], size: DiffusionSize, seed: int
+    signature: Signature, moments: Mapping[str, FeatureMoments], size: DiffusionSize, seed: int
 ) -> DiffusionNet:
     """Return a network with weights drawn from `seed`."""
     torch.manual_seed(seed)

@@ -49,7 +49,7 @@ _TICK_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Run:
+class LoopRun:
     """What one run of one program showed from outside.
 
     Attributes:
@@ -81,7 +81,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     pairs: dict[str, Any] = {}
     with options.progress("Driving", len(PAIRS) * repeats * 2) as advance:
         for model in PAIRS:
-            runs: dict[str, list[Run]] = {"gaploop": [], "lerobot": []}
+            runs: dict[str, list[LoopRun]] = {"gaploop": [], "lerobot": []}
             crashes: dict[str, list[str]] = {"gaploop": [], "lerobot": []}
             for _ in range(repeats):
                 for program in runs:
@@ -109,7 +109,7 @@ def _rights() -> dict[str, Any]:
     return {"granted": rights.granted, "hint": rights.hint}
 
 
-def _until_seen(program: str, model: str, seconds: float, crashes: list[str]) -> Run:
+def _until_seen(program: str, model: str, seconds: float, crashes: list[str]) -> LoopRun:
     """Return a run that lasted long enough to be measured; note each that broke off."""
     for _ in range(ATTEMPTS):
         try:
@@ -126,7 +126,7 @@ def _until_seen(program: str, model: str, seconds: float, crashes: list[str]) ->
 # -- one run --------------------------------------------------------------------------------
 
 
-def _one(program: str, model: str, seconds: float) -> Run:
+def _one(program: str, model: str, seconds: float) -> LoopRun:
     """Drive a fresh pair with one program and return what was seen."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -231,7 +231,7 @@ def _seen(
     said: Mapping[str, Any],
     seconds: float,
     broke: str,
-) -> Run:
+) -> LoopRun:
     """Work out one run from the taps on both wires."""
     goals_ns = follower[follower[:, 1] == GOAL, 0]
     asked_ns = leader[leader[:, 1] == READ, 0]
@@ -248,7 +248,7 @@ def _seen(
     period_s = np.diff(goals_ns) * 1e-9
     before = np.searchsorted(asked_ns, goals_ns) - 1
     latency_s = (goals_ns - asked_ns[np.maximum(before, 0)])[before >= 0] * 1e-9
-    return Run(
+    return LoopRun(
         np.abs(period_s - 1.0 / HZ),
         latency_s,
         max(0, round(float(period_s.sum()) * HZ) - len(period_s)),
@@ -259,7 +259,7 @@ def _seen(
     )
 
 
-def _compare(runs: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
+def _compare(runs: Mapping[str, Sequence[LoopRun]]) -> dict[str, Any]:
     """Return both programs' figures, the spread of each over its runs, and their ratio."""
     result: dict[str, Any] = {name: _figures(several) for name, several in runs.items()}
     ours = [run.cpu_s / run.turns for run in runs["gaploop"]]
@@ -274,7 +274,7 @@ def _compare(runs: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
     return result
 
 
-def _figures(several: Sequence[Run]) -> dict[str, Any]:
+def _figures(several: Sequence[LoopRun]) -> dict[str, Any]:
     return {
         "rate_hz": [run.turns / run.duration_s for run in several],
         "missed": [run.missed for run in several],

@@ -19,7 +19,7 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
-    from benchmarks.modes_record import Job
+    from benchmarks.modes_record import RecordingJob
     from gaploop.core.take import Take
 
 CONTROLLERS: Final = (
@@ -39,7 +39,7 @@ GROUPS: Final = {
 
 
 @dataclass(frozen=True)
-class Row:
+class ModeRow:
     """One failed take: what happened, and what was said.
 
     Attributes:
@@ -72,7 +72,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
             for _ in run_jobs(record, jobs, config.workers):
                 advance(1)
     journals = sorted(path.parent for path in root.rglob("truth.jsonl"))
-    rows = list[Row]()
+    rows = list[ModeRow]()
     with options.progress("Judging", total=len(journals)) as advance:
         for journal in journals:
             rows += judge_journal(journal)
@@ -80,16 +80,16 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     return score(rows)
 
 
-def plan_jobs(policy: str | Path, folder: Path, seed: int, takes: int) -> list[Job]:
+def plan_jobs(policy: str | Path, folder: Path, seed: int, takes: int) -> list[RecordingJob]:
     """Return one station of every mechanism and of every way to fail, for every controller.
 
     In random order, so that what a run that was cut short leaves is a fair sample.
     """
-    from benchmarks.modes_record import Job
+    from benchmarks.modes_record import RecordingJob
     from benchmarks.provoke import WAYS
     from gaploop.sim.gaps import MECHANISMS
 
-    rng, jobs = np.random.default_rng([seed, 78]), list[Job]()
+    rng, jobs = np.random.default_rng([seed, 78]), list[RecordingJob]()
     for task, controller in CONTROLLERS:
         gaps = [f"{m.dimension.value}.{m.name}" for m in MECHANISMS]
         for name in (*gaps, *WAYS):
@@ -97,13 +97,23 @@ def plan_jobs(policy: str | Path, folder: Path, seed: int, takes: int) -> list[J
             way, gap = (name, {}) if name in WAYS else ("", {name: severity})
             draw, scene = (int(k) for k in rng.integers(1_000_000, size=2))
             jobs.append(
-                Job(f"{task}-{controller}-{name}", task, controller, policy, gap, way, draw, scene,
-                    takes, folder)
-            )  # fmt: skip
+                RecordingJob(
+                    f"{task}-{controller}-{name}",
+                    task,
+                    controller,
+                    policy,
+                    gap,
+                    way,
+                    draw,
+                    scene,
+                    takes,
+                    folder,
+                )
+            )
     return [jobs[k] for k in rng.permutation(len(jobs))]
 
 
-def judge_journal(journal: Path) -> Iterator[Row]:
+def judge_journal(journal: Path) -> Iterator[ModeRow]:
     """Yield a row for every failed take of a journal with the oracle's word beside it."""
     from benchmarks.corpus.scoring import read_truth
     from gaploop.core.journal_format import TRUTH, read_journal
@@ -114,7 +124,7 @@ def judge_journal(journal: Path) -> Iterator[Row]:
         happened = told.get("happened", {})
         if happened.get("mode"):
             said = {name: _call(seen) for name, seen in _with_less(take).items()}
-            yield Row(
+            yield ModeRow(
                 journal.name, _group(told), _task(happened, journal), told.get("controller", ""),
                 (happened["mode"], happened["phase"]), said,
             )  # fmt: skip
@@ -159,14 +169,14 @@ def _call(take: Take) -> tuple[str, str]:
     from gaploop.failure_analysis.modes.rules import failure_mode
     from gaploop.failure_analysis.reference import shipped_reference
     from gaploop.failure_analysis.signals.registry import measure as signals
-    from gaploop.failure_analysis.views.view import View
+    from gaploop.failure_analysis.views.view import TakeView
 
-    view = View(take, images=False)
+    view = TakeView(take, images=False)
     call = failure_mode(view, signals(view), shipped_reference())
     return call.mode.value if call.mode else "", call.phase.value if call.phase else ""
 
 
-def score(rows: Sequence[Row]) -> dict[str, Any]:
+def score(rows: Sequence[ModeRow]) -> dict[str, Any]:
     """Return accuracy of mode, and of mode with phase, by group, task, controller and channels."""
     counts = Counter((row.truth[0], row.said[EVERYTHING][0] or "none") for row in rows)
     modes = sorted({mode for mode, _ in counts} | {said for _, said in counts})
@@ -184,12 +194,12 @@ def score(rows: Sequence[Row]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _by(rows: Sequence[Row], key: str) -> dict[str, Any]:
+def _by(rows: Sequence[ModeRow], key: str) -> dict[str, Any]:
     names = sorted({getattr(row, key) for row in rows})
     return {name: _right([r for r in rows if getattr(r, key) == name]) for name in names}
 
 
-def _right(rows: Sequence[Row], channels: str = EVERYTHING) -> dict[str, Any] | None:
+def _right(rows: Sequence[ModeRow], channels: str = EVERYTHING) -> dict[str, Any] | None:
     """Return shares with 95 % Wilson intervals, and the share of the commonest true mode."""
     from gaploop.finetune.evaluation import wilson
 

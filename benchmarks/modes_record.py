@@ -25,7 +25,7 @@ MAX_S: Final = 8.0
 
 
 @dataclass(frozen=True)
-class Job:
+class RecordingJob:
     """Takes of one station: a gap or a provoked failure, one task, one controller.
 
     Attributes:
@@ -56,7 +56,7 @@ class Job:
 class _Watched(Attendant):
     """Has every take watched by the oracle, and its word written beside what was injected."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: RecordingJob) -> None:
         super().__init__()
         self._said = {"controller": job.controller, "way": job.way}
 
@@ -77,7 +77,7 @@ class _Watched(Attendant):
         )
 
 
-def record(job: Job) -> str:
+def record(job: RecordingJob) -> str:
     """Record a job's takes; return its name. What is there already counts."""
     obstacle = bool(job.way) and WAYS[job.way].obstacle
     conditions = {"distractors": 1} if obstacle else {}

@@ -140,7 +140,7 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class Facts:
+class AttemptFacts:
     """What happened in an attempt, before anything is made of it.
 
     Attributes:
@@ -172,12 +172,12 @@ class Facts:
     succeeded: bool
 
 
-def facts(record: Record) -> Facts:
+def facts(record: Record) -> AttemptFacts:
     """Return what can be told from a record."""
     held, shut = holds(record), spans(record.t_s, record.shut, least_s=SHUT_S)
     touched, stop = contacts(record), np.flatnonzero(record.stops)
     reasons = SafetyReason(int(record.stops[stop[0]])) if len(stop) else SafetyReason.TRIPPED
-    return Facts(
+    return AttemptFacts(
         phases=phases(record, held, shut),
         holds=held,
         missed_s=tuple(start for start, end in shut if _hold_in(held, start, end) is None),

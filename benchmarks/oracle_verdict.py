@@ -35,7 +35,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from benchmarks.oracle_facts import RETREAT_S, Contact, Facts, Hold, Record, facts
+from benchmarks.oracle_facts import RETREAT_S, AttemptFacts, Contact, Hold, Record, facts
 from gaploop.core.types import SafetyReason
 from gaploop.core.vocabulary import FailureMode, Phase
 
@@ -67,7 +67,7 @@ class Happened:
     mode: FailureMode | None
     phase: Phase | None
     at_s: float | None
-    facts: Facts
+    facts: AttemptFacts
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data for `truth.jsonl`."""
@@ -86,7 +86,7 @@ def verdict(record: Record) -> Happened:
     return judge(facts(record))
 
 
-def judge(seen: Facts) -> Happened:
+def judge(seen: AttemptFacts) -> Happened:
     """Say what the facts add up to."""
     if seen.succeeded:
         return Happened(None, None, None, seen)
@@ -100,7 +100,7 @@ def judge(seen: Facts) -> Happened:
     return Happened(first.mode, _phase_of(first, seen), first.at_s, seen)
 
 
-def _picked_up(seen: Facts) -> tuple[float, float]:
+def _picked_up(seen: AttemptFacts) -> tuple[float, float]:
     """Return when the object was last gripped, and when it then was lifted, if it was [s]."""
     if not seen.holds:
         return 0.0, 0.0
@@ -108,7 +108,7 @@ def _picked_up(seen: Facts) -> tuple[float, float]:
     return last.start_s, last.carried_s if last.carried_s < last.end_s else last.start_s
 
 
-def _breaks(seen: Facts) -> list[_Break]:
+def _breaks(seen: AttemptFacts) -> list[_Break]:
     found = [_Break(seen.duration_s, M.TIMEOUT)]
     found += [_Break(s + CLOSED_S, M.MISSED_GRASP) for s in seen.missed_s]
     found += [_Break(h.end_s, M.SLIP) for h in seen.holds if h.ended == "lost"]
@@ -120,7 +120,7 @@ def _breaks(seen: Facts) -> list[_Break]:
     return found
 
 
-def _stopped(seen: Facts) -> list[_Break]:
+def _stopped(seen: AttemptFacts) -> list[_Break]:
     stop_s = seen.stopped_s
     if stop_s is None:
         return []
@@ -146,7 +146,7 @@ def _outlived(contact: Contact, held: tuple[Hold, ...]) -> bool:
     )
 
 
-def _phase_of(found: _Break, seen: Facts) -> Phase:
+def _phase_of(found: _Break, seen: AttemptFacts) -> Phase:
     fixed = {M.MISSED_GRASP: Phase.GRASP, M.MISPLACEMENT: Phase.PLACE}
     if found.mode in fixed:
         return fixed[found.mode]

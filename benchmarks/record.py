@@ -25,9 +25,9 @@ import numpy as np
 from benchmarks.cameras import (
     HEIGHT,
     WIDTH,
-    Arm,
-    Camera,
-    Expected,
+    ExpectedPictures,
+    NumberedCamera,
+    StillFollower,
     Wave,
     filming,
     read_barcodes,
@@ -58,7 +58,7 @@ class Cpu:
         """Read it."""
         return cls(sum(os.times()[:4]), time.monotonic())
 
-    def share_pct(self, cameras: tuple[Camera, ...]) -> dict[str, float]:
+    def share_pct(self, cameras: tuple[NumberedCamera, ...]) -> dict[str, float]:
         """Return the share of one core since then [%], and that of drawing the pictures."""
         now = Cpu.now()
         took_s = now.at_s - self.at_s
@@ -106,7 +106,7 @@ def _gaploop(folder: Path, seconds: float) -> dict[str, Any]:
 
     shutil.rmtree(folder, ignore_errors=True)
     warm_up()
-    arm = Arm()
+    arm = StillFollower()
     with contextlib.ExitStack() as stack:
         cameras = stack.enter_context(filming(FPS))
         encoder = stack.enter_context(Encoder())
@@ -127,7 +127,7 @@ def _gaploop(folder: Path, seconds: float) -> dict[str, Any]:
     return {**_judge(take, expected), **figures, **end, **share}
 
 
-def _header(arm: Arm, cameras: tuple[Camera, ...]) -> Any:
+def _header(arm: StillFollower, cameras: tuple[NumberedCamera, ...]) -> Any:
     from gaploop.collect.recorder import channels
     from gaploop.core.files import uuid7
     from gaploop.core.journal_format import TakeHeader
@@ -139,8 +139,8 @@ def _header(arm: Arm, cameras: tuple[Camera, ...]) -> Any:
 
 
 def _drive(
-    arm: Arm, cameras: tuple[Camera, ...], writer: Any, seconds: float
-) -> tuple[Expected, dict[str, Any]]:
+    arm: StillFollower, cameras: tuple[NumberedCamera, ...], writer: Any, seconds: float
+) -> tuple[ExpectedPictures, dict[str, Any]]:
     """Run the control thread with a recorder; return what rows should show, how the loop went."""
     from gaploop.collect.recorder import Recorder
     from gaploop.core.station import SIM_STATION
@@ -150,7 +150,7 @@ def _drive(
 
     rates = Rates(CONTROL_HZ, FPS)
     safety = make_safety(SIM_STATION, arm, rates.period_s)
-    expected = Expected(cameras)
+    expected = ExpectedPictures(cameras)
     recorder = Recorder(writer, arm)
     with ControlThread(
         arm, Wave(), safety, rates, cameras=cameras, sinks=(recorder, expected), max_s=seconds
@@ -169,7 +169,7 @@ def _drive(
     return expected, said
 
 
-def _judge(take: Path, expected: Expected) -> dict[str, Any]:
+def _judge(take: Path, expected: ExpectedPictures) -> dict[str, Any]:
     """Compare every picture with what its row should show."""
     from gaploop.core.journal_format import DROPPED, EVENTS, read_end, read_take
 

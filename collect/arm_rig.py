@@ -22,7 +22,7 @@ from gaploop.core.station import Station
 from gaploop.core.types import SafetyReason
 from gaploop.core.vocabulary import Domain
 from gaploop.teleop.advice import GONE, say_reasons, say_to_do
-from gaploop.teleop.control import ControlThread, Mode
+from gaploop.teleop.control import ControlThread, LoopMode
 from gaploop.teleop.loop import LoopEnd, Rates
 from gaploop.teleop.safety import make_safety
 from gaploop.teleop.stopping import disconnect, one_line
@@ -133,7 +133,7 @@ class ArmRig:
         tripped = self.rig.safety.tripped
         if tripped:
             return self._after_trip(tripped)
-        if self.control.snapshot().mode is not Mode.RUNNING:
+        if self.control.snapshot().mode is not LoopMode.RUNNING:
             return "The arm takes torque."
         for camera in self.rig.cameras:
             if self.rig.clock.now_s() - camera.frame().t_capture_s > STALE_CAMERA_S:

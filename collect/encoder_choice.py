@@ -46,7 +46,7 @@ PATIENCE_S: Final = 30.0
 
 
 @dataclass(frozen=True)
-class Measured:
+class EncoderTrial:
     """What a candidate did.
 
     Attributes:
@@ -67,7 +67,7 @@ def choose(
     height: int,
     candidates: tuple[str, ...] | None = None,
     memory: Path | None = None,
-    trial: Callable[[str, int, int], Measured] | None = None,
+    trial: Callable[[str, int, int], EncoderTrial] | None = None,
 ) -> str:
     """Return the encoder for pictures of a size; measured once on a machine, then remembered.
 
@@ -98,13 +98,13 @@ def forget(memory: Path | None = None) -> None:
         (memory or _memory()).unlink(missing_ok=True)
 
 
-def best(found: list[Measured]) -> str:
+def best(found: list[EncoderTrial]) -> str:
     """Return the encoder that costs least of those that qualify; software where none does."""
     fit = [one for one in found if not one.why_not and one.ms <= KEEPS_UP_MS]
     return min(fit, key=lambda one: one.cpu_ms).encoder if fit else SOFTWARE
 
 
-def measure(encoder: str, width: int, height: int) -> Measured:
+def measure(encoder: str, width: int, height: int) -> EncoderTrial:
     """Try an encoder in a process of its own."""
     command = [sys.executable, "-P", "-m", "gaploop.collect.encoder_choice"]
     try:
@@ -118,13 +118,13 @@ def measure(encoder: str, width: int, height: int) -> Measured:
         )
         said = json.loads(done.stdout.rpartition("{")[1] + done.stdout.rpartition("{")[2])
     except subprocess.TimeoutExpired:
-        return Measured(encoder, why_not="it hangs")
+        return EncoderTrial(encoder, why_not="it hangs")
     except ValueError:
-        return Measured(encoder, why_not=f"it crashed (exit code {done.returncode})")
-    return Measured(**said)
+        return EncoderTrial(encoder, why_not=f"it crashed (exit code {done.returncode})")
+    return EncoderTrial(**said)
 
 
-def tried(encoder: str, width: int, height: int) -> Measured:
+def tried(encoder: str, width: int, height: int) -> EncoderTrial:
     """Encode some pictures, here, and look at what comes of them."""
     shown = [_picture(number, width, height) for number in range(PICTURES)]
     with tempfile.TemporaryDirectory() as folder:
@@ -133,11 +133,11 @@ def tried(encoder: str, width: int, height: int) -> Measured:
             times_ms, cpu_ms, is_prompt = _encoded(path, encoder, shown)
             count, worst_db = _compared(path, shown)
         except (DeviceError, av.FFmpegError, ValueError, OSError) as error:
-            return Measured(encoder, why_not=" ".join(str(error).split()))
+            return EncoderTrial(encoder, why_not=" ".join(str(error).split()))
     why = "" if is_prompt else "it keeps pictures back"
     why = why or ("" if count == PICTURES else f"it lost {PICTURES - count} pictures")
     why = why or ("" if worst_db >= LEAST_PSNR_DB else f"it spoils pictures ({worst_db:.0f} dB)")
-    return Measured(encoder, round(float(np.median(times_ms)), 2), round(cpu_ms, 2), why)
+    return EncoderTrial(encoder, round(float(np.median(times_ms)), 2), round(cpu_ms, 2), why)
 
 
 def _encoded(path: Path, encoder: str, shown: list[Image]) -> tuple[list[float], float, bool]:
@@ -207,7 +207,7 @@ def _write(memory: Path, known: Mapping[str, Any]) -> None:
         log.info("What encoders cost can't be remembered (%s).", error)
 
 
-def _words(found: list[Measured]) -> str:
+def _words(found: list[EncoderTrial]) -> str:
     return "; ".join(
         f"{one.encoder}: {one.why_not.rstrip('.')}"
         if one.why_not

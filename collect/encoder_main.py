@@ -29,7 +29,7 @@ from gaploop.collect.ring import CameraSpecs, Ring
 from gaploop.collect.video_stream import SOFTWARE, VideoStream
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
-from gaploop.teleop.stopping import Attempt, one_line
+from gaploop.teleop.stopping import CleanupStep, one_line
 
 SYNC_EVERY_S: Final = 0.25
 """What was written waits at most this long for the disk, and as long as the disk takes [s]."""
@@ -45,7 +45,7 @@ type _Order = tuple[str, int | None]
 """A take, and a slot: -1 for the picture before, None at the take's end."""
 
 
-class Pace:
+class EncodingPace:
     """Says whether a camera's next picture is to be encoded coarsely.
 
     Args:
@@ -116,10 +116,10 @@ class _Server:
     def _work(self, camera: str) -> None:
         """Encode one camera's pictures in their order until nothing more comes."""
         orders = self._orders[camera]
-        pace = Pace(self._ring.behind[camera], self._specs[camera]["fps"])
+        pace = EncodingPace(self._ring.behind[camera], self._specs[camera]["fps"])
         while (order := orders.get()) is not None:
             uid, slot = order
-            with Attempt() as attempt:
+            with CleanupStep() as attempt:
                 if slot is None:
                     self._close(uid, camera)
                 else:
@@ -169,7 +169,7 @@ class _Server:
     def sync(self) -> None:
         """Bring what was written to the disk; whatever keeps it from that ends the takes."""
         for uid, streams in tuple(self._takes.items()):
-            with Attempt() as attempt:
+            with CleanupStep() as attempt:
                 for stream in tuple(streams.values()):
                     stream.sync()
             if attempt.error is not None and uid not in self._faulty:

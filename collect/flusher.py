@@ -10,7 +10,7 @@ from typing import Final
 
 from gaploop.collect.streams import WRITE_EVERY_S
 from gaploop.core.clock import utc_ns
-from gaploop.teleop.stopping import Attempt, one_line
+from gaploop.teleop.stopping import CleanupStep, one_line
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Flusher:
             thread.join()
 
     def _guard(self, loop: Callable[[], None]) -> None:
-        with Attempt() as attempt:
+        with CleanupStep() as attempt:
             loop()
         if attempt.error is not None:
             log.warning("The journal's thread ended (%s).", one_line(attempt.error))

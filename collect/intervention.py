@@ -22,7 +22,7 @@ from gaploop.collect.take_over import OnRequest, TakeOver, Wish
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Leader
 from gaploop.core.types import FloatArray, LeaderSample, Observation
-from gaploop.teleop.stopping import Attempt, one_line
+from gaploop.teleop.stopping import CleanupStep, one_line
 
 SHRINK: Final = 0.5
 """An offset shrinks by this share of the leader's motion: the arm still moves the way its leader
@@ -205,7 +205,7 @@ class SharedLeader:
         if not starts and self._driver is not Driver.POLICY:
             return
         self._driver = Driver.POLICY
-        with Attempt() as attempt:
+        with CleanupStep() as attempt:
             if starts:
                 self._policy.start_from(self._sent_rad())
             self._policy.observe(observation)

@@ -18,7 +18,7 @@ from gaploop.collect.policy_leader import ROUNDING, PolicyLeader
 from gaploop.collect.smoothing import cross_faded, lagged
 from gaploop.core.protocols import Follower, Policy
 from gaploop.core.types import FloatArray, LeaderSample, Observation
-from gaploop.teleop.stopping import Attempt
+from gaploop.teleop.stopping import CleanupStep
 
 REMEMBERED: Final = 3
 """The next plan is expected to take as long as the longest of so many: the first one takes longer
@@ -219,7 +219,7 @@ def _think(
     while (question := questions.get()) is not None:
         start_s = time.perf_counter()
         made: FloatArray = np.empty((0, 0))
-        with Attempt() as attempt:
+        with CleanupStep() as attempt:
             if question.about is None:
                 policy.reset()
             else:

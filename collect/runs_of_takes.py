@@ -24,7 +24,7 @@ TEXTS: Final = (".json", ".jsonl", ".csv", ".yaml", ".html")
 
 
 @dataclass(frozen=True)
-class Run:
+class RunOfTakes:
     """A run that some of the takes went into.
 
     Attributes:
@@ -44,7 +44,7 @@ class Run:
 
 def runs_of(
     uids: Collection[str], roots: Sequence[Path], folders: Sequence[Path], noted: Sequence[Path]
-) -> Iterator[Run]:
+) -> Iterator[RunOfTakes]:
     """Yield the runs whose inputs name one of the takes; by folder where they list no takes.
 
     Args:
@@ -59,7 +59,7 @@ def runs_of(
         for depth in range(RUN_DEPTH + 1):
             paths.update(root.parent.glob("*/" * depth + RUN))
     names = {str(root.resolve()) for root in roots}
-    later = list[tuple[Run, str]]()
+    later = list[tuple[RunOfTakes, str]]()
     known = set[str]()
     for path in sorted(paths):
         try:
@@ -78,7 +78,7 @@ def runs_of(
             yield run
 
 
-def _read(path: Path, uids: Collection[str], names: set[str]) -> tuple[Run, str]:
+def _read(path: Path, uids: Collection[str], names: set[str]) -> tuple[RunOfTakes, str]:
     value = json.loads(path.read_text())
     if value.get("schema") == lineage.SCHEMA:
         raise ValueError("a dataset's own, which is cleared as a dataset")
@@ -89,7 +89,7 @@ def _read(path: Path, uids: Collection[str], names: set[str]) -> tuple[Run, str]
     policies |= {str(policy) for policy in result.get("policies", ())}
     if not used and not is_training:  # `plan` writes its run.json over that of the diagnosis
         used = _named_beside(path.parent, uids)
-    run = Run(str(path.parent), str(value.get("id", "")), command, used)
+    run = RunOfTakes(str(path.parent), str(value.get("id", "")), command, used)
     run = replace(run, policies=tuple(sorted(policies - {""})), is_training=is_training)
     return run, str((value.get("lineage") or {}).get("base") or "-")
 
@@ -110,7 +110,7 @@ def _named_beside(folder: Path, uids: Collection[str]) -> int:
     return sum(any(uid.encode() in text for text in texts) for uid in uids)
 
 
-def clear_pages(run: Run, *, remove: bool) -> list[str]:
+def clear_pages(run: RunOfTakes, *, remove: bool) -> list[str]:
     """Delete an analysis's page, which shows pictures of takes; return what is, or would be."""
     page = Path(run.folder) / PAGE
     if run.is_training or page.is_symlink() or not page.is_file():

@@ -22,7 +22,7 @@ from gaploop.core.types import Observation, SafetyReason, Tick
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.advice import GONE, say_reasons, say_to_do
 from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, run_loop
-from gaploop.teleop.stopping import Attempt, one_line
+from gaploop.teleop.stopping import CleanupStep, one_line
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ def _asking(leader: PolicyLeader) -> OnFrame:
     """Return what shows a policy its frames; whatever it raises ends the take only."""
 
     def observe(observation: Observation) -> None:
-        with Attempt() as attempt:
+        with CleanupStep() as attempt:
             leader.observe(observation)
         if isinstance(attempt.error, GaploopError):
             raise attempt.error

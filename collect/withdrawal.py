@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from gaploop.collect import copies
 from gaploop.collect.recovery import held_take
-from gaploop.collect.runs_of_takes import Run, clear_pages, runs_of
+from gaploop.collect.runs_of_takes import RunOfTakes, clear_pages, runs_of
 from gaploop.core import consent_store, journal_format
 from gaploop.core.consent import Consent, Place, consent_ids
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
@@ -44,7 +44,7 @@ OUT_OF_REACH: Final = (
 
 
 @dataclass(frozen=True)
-class Found:
+class TakesFound:
     """Takes of the participant in one place, removed or to be removed."""
 
     what: str
@@ -79,10 +79,10 @@ class WithdrawalReport:
     id: str
     withdrawn: str
     done: bool
-    found: tuple[Found, ...]
+    found: tuple[TakesFound, ...]
     unreached: tuple[Unreached, ...]
-    trained: tuple[Run, ...]
-    shown: tuple[Run, ...] = ()
+    trained: tuple[RunOfTakes, ...]
+    shown: tuple[RunOfTakes, ...] = ()
     copies: tuple[str, ...] = ()
     out_of_reach: tuple[str, ...] = OUT_OF_REACH
 
@@ -126,7 +126,7 @@ def withdraw(
     known_before = {"policies": sorted(policies), "emptied": sorted(emptied)}
     if remove:
         _note(register, id_, {"uids": sorted(uids), "finished": False, **known_before})
-    found: list[Found] = []
+    found: list[TakesFound] = []
     unreached: list[Unreached] = []
     for place in where:
         if place.what in ("cache", "run") or (
@@ -135,7 +135,7 @@ def withdraw(
             continue
         try:
             taken, left = _clear(place, id_, uids) if remove else (_uids(place, id_, uids), ())
-            found += [Found(place.what, place.where, tuple(taken))] if taken else []
+            found += [TakesFound(place.what, place.where, tuple(taken))] if taken else []
             unreached += left if remove else _obstacles(place)
         except (GaploopError, OSError) as error:
             unreached.append(Unreached(place.where, str(error)))
@@ -159,13 +159,20 @@ def withdraw(
     return report
 
 
-def _runs(where: Iterable[Place], uids: Collection[str], runs: Sequence[Path]) -> Iterator[Run]:
+def _runs(
+    where: Iterable[Place], uids: Collection[str], runs: Sequence[Path]
+) -> Iterator[RunOfTakes]:
     roots = [Path(p.where) for p in where if p.what in ("dataset", "journal")]
     return runs_of(uids, roots, runs, [Path(p.where) for p in where if p.what == "run"])
 
 
 def _clear_copies(
-    where: Iterable[Place], id_: str, uids: Collection[str], shown: Iterable[Run], *, remove: bool
+    where: Iterable[Place],
+    id_: str,
+    uids: Collection[str],
+    shown: Iterable[RunOfTakes],
+    *,
+    remove: bool,
 ) -> tuple[list[str], list[Unreached]]:
     """Remove what gaploop made of the takes by itself; return what, and what is left."""
     gone, left = list[str](), list[Unreached]()

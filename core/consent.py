@@ -85,7 +85,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Register:
+class ConsentRegister:
     """What the register says now.
 
     Attributes:
@@ -176,7 +176,7 @@ def refused(reason: str, use: Use, what: str) -> UnusableInputError:
     """Return the error for a use that there is no consent for.
 
     Args:
-        reason: what `Register.refusal` said.
+        reason: what `ConsentRegister.refusal` said.
         use: what was to be done.
         what: the take or takes in words, such as "Plan item p-1".
     """
@@ -188,7 +188,11 @@ def refused(reason: str, use: Use, what: str) -> UnusableInputError:
 
 
 def require_consent(
-    register: Register, infos: Iterable[TakeInfo], use: Use, what: str, on: date | None = None
+    register: ConsentRegister,
+    infos: Iterable[TakeInfo],
+    use: Use,
+    what: str,
+    on: date | None = None,
 ) -> None:
     """Refuse a use of takes unless every one of them has valid consent for it.
 

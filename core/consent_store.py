@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from gaploop.core.consent import (
     Consent,
+    ConsentRegister,
     Place,
-    Register,
     Use,
     check_day,
     check_id,
@@ -48,7 +48,7 @@ def default_register() -> Path:
     return Path(data).expanduser() / "gaploop" / REGISTER
 
 
-def load_register(path: Path | None = None) -> Register:
+def load_register(path: Path | None = None) -> ConsentRegister:
     """Read the register; an empty one where there is no file, so that nobody is assumed to agree.
 
     Args:
@@ -68,7 +68,7 @@ def load_register(path: Path | None = None) -> Register:
                 places[id_].append(place)
             continue
         _apply(consents, event)
-    return Register(consents, {k: tuple(v) for k, v in places.items()}, str(path))
+    return ConsentRegister(consents, {k: tuple(v) for k, v in places.items()}, str(path))
 
 
 def add(path: Path, id_: str, expires: date, scope: frozenset[Use]) -> Consent:
@@ -102,7 +102,7 @@ def withdraw(path: Path, id_: str) -> Consent:
     return get(load_register(path), id_)
 
 
-def get(register: Register, id_: str) -> Consent:
+def get(register: ConsentRegister, id_: str) -> Consent:
     """Return one consent, or raise UnusableInputError with those there are."""
     if check_id(id_) not in register.consents:
         where = register.name
@@ -134,7 +134,7 @@ def refusal_at(path: Path | None, info: TakeInfo, use: Use, place: Place) -> str
     path = path or default_register()
     ids = consent_ids(info.consent)
     if not ids:
-        return Register({}, {}, str(path)).refusal(info, use)
+        return ConsentRegister({}, {}, str(path)).refusal(info, use)
     known = load_register(path)
     for id_ in ids:
         if id_ in known.consents and place not in known.places.get(id_, ()):

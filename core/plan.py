@@ -22,7 +22,7 @@ REMEDIES: Final = ("demonstrate", "recalibrate", "identify", "perception", "cont
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ExpectedValue:
     """An expected value with its 95 % interval, in the unit of whatever holds it."""
 
     mean: float
@@ -62,8 +62,8 @@ class PlanItem:
     sensors: tuple[str, ...] = ()
     test: str = ""
     may_follow: int = 0
-    gain_points: Estimate | None = None
-    hours: Estimate | None = None
+    gain_points: ExpectedValue | None = None
+    hours: ExpectedValue | None = None
 
     def setups(self) -> tuple[dict[str, Any], ...]:
         """Return the conditions of every set-up, one for each combination of `vary`."""
@@ -98,12 +98,12 @@ class Plan:
     diagnosis: str
     items: tuple[PlanItem, ...]
     minutes: float = 0.0
-    gain_points: Estimate | None = None
+    gain_points: ExpectedValue | None = None
     gain_of: str = ""
-    success_now: Estimate | None = None
-    success_then: Estimate | None = None
-    hours: Estimate | None = None
-    cost: Estimate | None = None
+    success_now: ExpectedValue | None = None
+    success_then: ExpectedValue | None = None
+    hours: ExpectedValue | None = None
+    cost: ExpectedValue | None = None
     currency: str = ""
     stop: str = ""
     notes: tuple[str, ...] = ()
@@ -215,14 +215,14 @@ def _texts(value: object, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _estimate(value: Any, where: str) -> Estimate | None:
+def _estimate(value: Any, where: str) -> ExpectedValue | None:
     if value is None:
         return None
-    keys = tuple(Estimate.__dataclass_fields__)
+    keys = tuple(ExpectedValue.__dataclass_fields__)
     if not isinstance(value, dict):
         raise UnusableInputError(f"{where} must be a mapping of {', '.join(keys)}, got {value!r}.")
     check_keys(value, keys, where, keys)
-    return Estimate(**{key: number(value[key], f"{where}: {key}", -1e9, 1e9) for key in keys})
+    return ExpectedValue(**{key: number(value[key], f"{where}: {key}", -1e9, 1e9) for key in keys})
 
 
 def _vary(

@@ -40,7 +40,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TrialCounts:
     """Trials of one stratum.
 
     Attributes:
@@ -70,7 +70,7 @@ def rate(successes: float, trials: float, confidence: float = CONFIDENCE) -> Est
     return Estimate(value, min(float(low), value), max(float(high), value))
 
 
-def standardised(cells: Sequence[Cell], confidence: float = CONFIDENCE) -> Estimate:
+def standardised(cells: Sequence[TrialCounts], confidence: float = CONFIDENCE) -> Estimate:
     """Return the weighted mean rate of some strata with its interval.
 
     The variance of each cell is taken at (successes + 1) / (trials + 2), so that a stratum of one
@@ -85,13 +85,13 @@ def standardised(cells: Sequence[Cell], confidence: float = CONFIDENCE) -> Estim
     return rate(value * effective, effective, confidence)
 
 
-def _variance(cell: Cell) -> float:
+def _variance(cell: TrialCounts) -> float:
     share = (cell.successes + 1) / (cell.trials + 2)
     return share * (1 - share) / cell.trials
 
 
 def weighted_sum(
-    terms: Sequence[tuple[float, Sequence[Cell]]], confidence: float = CONFIDENCE
+    terms: Sequence[tuple[float, Sequence[TrialCounts]]], confidence: float = CONFIDENCE
 ) -> Estimate:
     """Return a weighted sum of independent standardised rates, such as a difference.
 

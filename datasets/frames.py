@@ -16,7 +16,7 @@ from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.datasets.layout import (
     INFO,
     DatasetInfo,
-    Episode,
+    EpisodeRow,
     data_files,
     read_episodes,
     read_info,
@@ -40,7 +40,7 @@ class FrameTable:
     columns: Mapping[str, NDArray[Any]]
     episode_index: NDArray[np.int64]
     frame_index: NDArray[np.int64]
-    episodes: tuple[Episode, ...]
+    episodes: tuple[EpisodeRow, ...]
 
     def __len__(self) -> int:
         return len(self.episode_index)
@@ -77,7 +77,7 @@ def load_frames(
     return _frames(info, files, wanted, tuple(read_episodes(info, episodes)))
 
 
-def load_episode(info: DatasetInfo, episode: Episode, columns: Sequence[str]) -> FrameTable:
+def load_episode(info: DatasetInfo, episode: EpisodeRow, columns: Sequence[str]) -> FrameTable:
     """Load columns of one episode's frames, from the data file that its row names.
 
     Raises:
@@ -86,14 +86,14 @@ def load_episode(info: DatasetInfo, episode: Episode, columns: Sequence[str]) ->
     return _frames(info, [data_file(info, episode)], columns, (episode,))
 
 
-def data_file(info: DatasetInfo, episode: Episode) -> Path:
+def data_file(info: DatasetInfo, episode: EpisodeRow) -> Path:
     """Return the data file that holds an episode's frames, by its row."""
     chunk, file = (int(episode.row.get(f"data/{name}_index") or 0) for name in ("chunk", "file"))
     return info.root / info.data_name(chunk, file)
 
 
 def _frames(
-    info: DatasetInfo, files: Sequence[Path], wanted: Sequence[str], chosen: tuple[Episode, ...]
+    info: DatasetInfo, files: Sequence[Path], wanted: Sequence[str], chosen: tuple[EpisodeRow, ...]
 ) -> FrameTable:
     names = [*wanted, "episode_index", "frame_index"]
     try:

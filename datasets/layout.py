@@ -131,7 +131,7 @@ def _is_shape(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Episode:
+class EpisodeRow:
     """One row of `meta/episodes`.
 
     Attributes:
@@ -339,7 +339,7 @@ def _schema(path: Path) -> pa.Schema:
         raise UnusableInputError(f"{path} can't be read ({reason}). Restore it.") from None
 
 
-def read_episodes(info: DatasetInfo, only: Sequence[int] | None = None) -> list[Episode]:
+def read_episodes(info: DatasetInfo, only: Sequence[int] | None = None) -> list[EpisodeRow]:
     """Return the dataset's episodes, with their gap columns as `TakeInfo`.
 
     Args:
@@ -360,7 +360,7 @@ def read_episodes(info: DatasetInfo, only: Sequence[int] | None = None) -> list[
     return [_episode(info, row) for row in rows.values()]
 
 
-def _episode(info: DatasetInfo, row: dict[str, Any]) -> Episode:
+def _episode(info: DatasetInfo, row: dict[str, Any]) -> EpisodeRow:
     index = int(row["episode_index"])
     try:
         task = str((row.get("tasks") or [""])[0])
@@ -380,7 +380,7 @@ def _episode(info: DatasetInfo, row: dict[str, Any]) -> Episode:
         length = int(row["length"])
         if not 0 <= length <= LONGEST_EPISODE:
             raise ValueError(f"length is {length}")
-        return Episode(index, length, known, *words, row=row)
+        return EpisodeRow(index, length, known, *words, row=row)
     except DAMAGE as error:
         raise UnusableInputError(
             f"{info.root / EPISODES}: episode {index} can't be used ({error!r}). "

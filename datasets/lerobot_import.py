@@ -24,9 +24,9 @@ from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.edit.compose import compose
 from gaploop.datasets.edit.compose_videos import VideoRules
-from gaploop.datasets.edit.pieces import Piece
+from gaploop.datasets.edit.pieces import DatasetPiece
 from gaploop.datasets.frames import load_frames
-from gaploop.datasets.layout import DatasetInfo, Episode
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
 _ABOUT_VIDEO: Final = frozenset(
     ("missing_video", "no_video_columns", "misnamed_folder", "video_too_short")
@@ -108,7 +108,7 @@ def _pictures(info: DatasetInfo) -> list[str]:
 
 def _rewrite(
     info: DatasetInfo,
-    episodes: list[Episode],
+    episodes: list[EpisodeRow],
     stage: Path,
     name: str,
     options: ImportOptions,
@@ -155,7 +155,7 @@ def _kept_features(info: DatasetInfo) -> dict[str, dict[str, Any]]:
     return kept
 
 
-def _check_finite(values: Mapping[str, Any], info: DatasetInfo, episode: Episode) -> None:
+def _check_finite(values: Mapping[str, Any], info: DatasetInfo, episode: EpisodeRow) -> None:
     for name, array in values.items():
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
             raise UnusableInputError(
@@ -164,7 +164,9 @@ def _check_finite(values: Mapping[str, Any], info: DatasetInfo, episode: Episode
             )
 
 
-def _copy(info: DatasetInfo, episodes: list[Episode], stage: Path, options: ImportOptions) -> None:
+def _copy(
+    info: DatasetInfo, episodes: list[EpisodeRow], stage: Path, options: ImportOptions
+) -> None:
     """Copy the dataset with its videos, or the chosen episodes of it."""
     table = load_frames(info.root, [columns.STATE, columns.ACTION], options.episodes)
     for episode in episodes:
@@ -173,11 +175,11 @@ def _copy(info: DatasetInfo, episodes: list[Episode], stage: Path, options: Impo
     if len(episodes) == info.total_episodes:
         shutil.copytree(info.root, stage)
         return
-    chosen = Piece.whole(info.root).only([e.index for e in episodes])
+    chosen = DatasetPiece.whole(info.root).only([e.index for e in episodes])
     compose([chosen], stage, VideoRules(reencode=True))
 
 
-def _gap_row(episode: Episode, options: ImportOptions) -> dict[str, Any]:
+def _gap_row(episode: EpisodeRow, options: ImportOptions) -> dict[str, Any]:
     info = episode.info
     info = replace(info, kind=options.kind or info.kind, domain=options.domain or info.domain)
     row = columns.default_row(info, options.outcome or episode.outcome)

@@ -14,7 +14,7 @@ from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray
 from gaploop.datasets import columns
 from gaploop.datasets.frames import FrameTable, load_episode, load_frames
-from gaploop.datasets.layout import DatasetInfo, Episode, read_info, sound
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow, read_info, sound
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
 from gaploop.datasets.video import VideoRange
 
@@ -49,7 +49,7 @@ def read_takes(root: Path, episodes: Sequence[int] | None = None) -> Iterator[Ta
         yield _take(table, episode)
 
 
-def read_episode(info: DatasetInfo, episode: Episode) -> Take:
+def read_episode(info: DatasetInfo, episode: EpisodeRow) -> Take:
     """Read one episode, from no other data file than the one that holds it.
 
     Raises:
@@ -63,7 +63,7 @@ def _columns(info: DatasetInfo) -> list[str]:
     return [name for name in (*_OPTIONAL, *ages) if name in info.features]
 
 
-def _take(table: FrameTable, episode: Episode) -> Take:
+def _take(table: FrameTable, episode: EpisodeRow) -> Take:
     info, rows = table.info, table.rows_of(episode.index)
     path = telemetry_path(info.root, episode.info.uid)
     with sound(info.root):
@@ -115,7 +115,7 @@ def _ages(values: NDArray[Any]) -> FloatArray:
     return np.where(ages == columns.AGE_UNKNOWN_S, np.nan, ages)
 
 
-def _cameras(info: DatasetInfo, episode: Episode) -> Mapping[str, Images]:
+def _cameras(info: DatasetInfo, episode: EpisodeRow) -> Mapping[str, Images]:
     found: dict[str, Images] = {}
     for key in info.video_keys:
         path, start_s = video_of(info, episode.row, key)

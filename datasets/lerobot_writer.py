@@ -83,7 +83,7 @@ def _remember_tasks(meta: LeRobotDatasetMetadata) -> None:
     meta.get_task_index = get_task_index
 
 
-class TakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not typed
+class EncodedTakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not typed
     """A dataset writer that appends already encoded videos."""
 
     def __init__(self, meta: LeRobotDatasetMetadata) -> None:
@@ -238,13 +238,13 @@ class TakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not typed
 
 def open_writer(
     root: Path, repo_id: str, fps: float, robot_type: str, features: Mapping[str, Any]
-) -> TakeWriter:
+) -> EncodedTakeWriter:
     """Open the dataset at `root` for appending, or create it; `finalize` must follow."""
     # LeRobot points FFmpeg's log at the terminal after every video; errors are enough there.
     av.logging.set_libav_level(av.logging.ERROR)
     if root.exists():
-        return TakeWriter(LeRobotDatasetMetadata(repo_id, root))
+        return EncodedTakeWriter(LeRobotDatasetMetadata(repo_id, root))
     meta = LeRobotDatasetMetadata.create(
         repo_id, int(fps), dict(features), robot_type=robot_type or None, root=root
     )
-    return TakeWriter(meta)
+    return EncodedTakeWriter(meta)

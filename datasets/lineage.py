@@ -14,7 +14,7 @@ from typing import Any, Final
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256
 from gaploop.core.run_record import RUN, write_record
-from gaploop.datasets.edit.pieces import Piece
+from gaploop.datasets.edit.pieces import DatasetPiece
 
 SCHEMA: Final = "gaploop.edit.v1"
 
@@ -43,7 +43,7 @@ def spans(numbers: Iterable[int]) -> str:
     return ",".join(str(a) if b == a + 1 else f"{a}:{b}" for a, b in runs)
 
 
-def source_of(piece: Piece) -> dict[str, Any]:
+def source_of(piece: DatasetPiece) -> dict[str, Any]:
     """Return how `run.json` names a dataset that episodes were taken from."""
     run = read_run(piece.info.root)
     return {

@@ -31,10 +31,10 @@ from gaploop.failure_analysis.attribution.model import EvidenceModel, shipped_mo
 from gaploop.failure_analysis.attribution.posterior import attribute
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import Reference, choose_reference
-from gaploop.failure_analysis.seen import Seen as Evidence
-from gaploop.failure_analysis.signals.registry import Measured, measure
+from gaploop.failure_analysis.seen import Evidence as Evidence
+from gaploop.failure_analysis.signals.registry import TakeSignals, measure
 from gaploop.failure_analysis.views.asked import PolicyTrace
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.views.view import TakeView
 
 SCHEMA: Final = "gaploop.diagnosis.v1"
 NO_MODE: Final = "none"
@@ -125,7 +125,7 @@ def diagnose(
     *,
     source: str = "",
     images: bool = True,
-    on_take: Callable[[Take, View], None] | None = None,
+    on_take: Callable[[Take, TakeView], None] | None = None,
     ask_policy: Callable[[Take], PolicyTrace | None] | None = None,
     model: EvidenceModel | None = None,
     causes: Mapping[str, Mapping[str, float]] | None = None,
@@ -170,7 +170,7 @@ class _Looked:
     """A failed take, measured, with its mode."""
 
     take: Take
-    measured: Measured
+    measured: TakeSignals
     call: ModeCall
 
     @property
@@ -178,7 +178,7 @@ class _Looked:
         return self.call.mode is not None or self.take.outcome == Outcome.FAILURE
 
 
-def _look(view: View, reference: Reference) -> _Looked:
+def _look(view: TakeView, reference: Reference) -> _Looked:
     measured = measure(view)
     return _Looked(view.take, measured, failure_mode(view, measured, reference))
 
@@ -200,14 +200,14 @@ def _for_station(
     return recalibrated(model, np.array(rows), weighted_targets([c for _, c in said])), len(said)
 
 
-def prepared(take: Take, usual: Reference, images: bool = True) -> View:
+def prepared(take: Take, usual: Reference, images: bool = True) -> TakeView:
     """Return what the signals look at, set against what is usual at the station."""
     rest = usual.force.rest if usual.force is not None else None
-    return View(take, usual.background, images, usual.start_pose_rad, rest)
+    return TakeView(take, usual.background, images, usual.start_pose_rad, rest)
 
 
 def diagnose_take(
-    view: View, reference: Reference, model: EvidenceModel | None = None
+    view: TakeView, reference: Reference, model: EvidenceModel | None = None
 ) -> TakeDiagnosis:
     """Diagnose one take; the model that ships weighs the evidence unless another is given."""
     return _conclude(_look(view, reference), reference, model or shipped_model())
@@ -233,7 +233,7 @@ def _conclude(look: _Looked, reference: Reference, model: EvidenceModel | None) 
     )
 
 
-def _unseen(measured: Measured) -> tuple[str, ...]:
+def _unseen(measured: TakeSignals) -> tuple[str, ...]:
     return tuple(sorted(measured.unseen.values()))
 
 

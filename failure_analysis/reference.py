@@ -27,9 +27,9 @@ from gaploop.failure_analysis.modes.foreign_sets import (
     current_set,
     force_set,
 )
-from gaploop.failure_analysis.signals.registry import Measured, measure, registry
+from gaploop.failure_analysis.signals.registry import TakeSignals, measure, registry
 from gaploop.failure_analysis.views.pictures import Background, background_of
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.views.view import TakeView
 from gaploop.sim.tasks import INSTRUCTIONS
 
 SCHEMA: Final = "gaploop.reference.v1"
@@ -44,7 +44,7 @@ SHIPPED_FOR: Final = "so101_sim"
 
 
 @dataclass(frozen=True)
-class Nominal:
+class UsualValue:
     """A signal's usual value and spread, and over how many takes it was seen."""
 
     mean: float
@@ -52,22 +52,22 @@ class Nominal:
     n: int = 0
 
 
-ABSOLUTE: Final[Mapping[str, Nominal]] = {
-    "lag_s": Nominal(0.06, 0.03),
-    "rest_offset_rad": Nominal(0.010, 0.010),
-    "drift_rad": Nominal(0.005, 0.008),
-    "jitter_rad": Nominal(0.0007, 0.0008),
-    "quantum_rad": Nominal(0.0015, 0.0010),
-    "repeat_share": Nominal(0.02, 0.03),
-    "dropout_share": Nominal(0.0, 0.005),
-    "backlash_rad": Nominal(0.010, 0.010),
-    "speed_gain": Nominal(1.0, 0.08),
-    "stall_s": Nominal(0.0, 0.3),
-    "oscillation_rad": Nominal(0.003, 0.004),
-    "object_blobs": Nominal(1.0, 0.2),
-    "hand_share": Nominal(0.001, 0.004),
-    "jumps_hz": Nominal(0.0, 0.3),
-    "moved_alone_m": Nominal(0.002, 0.004),
+ABSOLUTE: Final[Mapping[str, UsualValue]] = {
+    "lag_s": UsualValue(0.06, 0.03),
+    "rest_offset_rad": UsualValue(0.010, 0.010),
+    "drift_rad": UsualValue(0.005, 0.008),
+    "jitter_rad": UsualValue(0.0007, 0.0008),
+    "quantum_rad": UsualValue(0.0015, 0.0010),
+    "repeat_share": UsualValue(0.02, 0.03),
+    "dropout_share": UsualValue(0.0, 0.005),
+    "backlash_rad": UsualValue(0.010, 0.010),
+    "speed_gain": UsualValue(1.0, 0.08),
+    "stall_s": UsualValue(0.0, 0.3),
+    "oscillation_rad": UsualValue(0.003, 0.004),
+    "object_blobs": UsualValue(1.0, 0.2),
+    "hand_share": UsualValue(0.001, 0.004),
+    "jumps_hz": UsualValue(0.0, 0.3),
+    "moved_alone_m": UsualValue(0.002, 0.004),
 }
 """Limits for arms of the SO-100/SO-101, Koch and Piper kind at 50 Hz or faster, where no take
 that went well is at hand: generous, so that only plain faults stand out. Assumed, not measured."""
@@ -89,7 +89,7 @@ class Reference:
 
     name: str
     takes: int
-    signals: Mapping[str, Nominal]
+    signals: Mapping[str, UsualValue]
     background: Background | None = None
     start_pose_rad: FloatArray | None = None
     force: ForceSet | None = None
@@ -125,14 +125,14 @@ def build_reference(takes: Iterable[Take], name: str) -> Reference | None:
     good = [t for t in takes if t.outcome == Outcome.SUCCESS]
     if len(good) < LEAST_TAKES:
         return None
-    views = [View(take) for take in good]
+    views = [TakeView(take) for take in good]
     background = background_of([v.pictures.first for v in views if v.pictures is not None])
     start = _start_pose(views)
-    rows = [measure(View(take, background, start_pose_rad=start)) for take in good]
+    rows = [measure(TakeView(take, background, start_pose_rad=start)) for take in good]
     return Reference(name, len(good), nominals(rows), background, start)
 
 
-def nominals(rows: Sequence[Measured]) -> dict[str, Nominal]:
+def nominals(rows: Sequence[TakeSignals]) -> dict[str, UsualValue]:
     """Return median and spread (1.4826 MAD, at least half the standard deviation) by signal."""
     result = {}
     for name in registry():
@@ -141,11 +141,11 @@ def nominals(rows: Sequence[Measured]) -> dict[str, Nominal]:
         if len(values) >= LEAST_TAKES:
             middle = float(np.median(values))
             spread = 1.4826 * float(np.median(np.abs(values - middle)))
-            result[name] = Nominal(middle, max(spread, 0.5 * float(values.std())), len(values))
+            result[name] = UsualValue(middle, max(spread, 0.5 * float(values.std())), len(values))
     return result
 
 
-def _start_pose(views: Sequence[View]) -> FloatArray | None:
+def _start_pose(views: Sequence[TakeView]) -> FloatArray | None:
     starts = [np.median(v.motion.position_rad[:3], axis=0) for v in views if v.motion is not None]
     if len(starts) < LEAST_TAKES or len({len(s) for s in starts}) != 1:
         return None
@@ -186,7 +186,7 @@ def _from_json(value: Any, where: str) -> Reference:
         )
     try:
         signals = {
-            k: Nominal(float(v["mean"]), float(v["std"]), int(v["n"]))
+            k: UsualValue(float(v["mean"]), float(v["std"]), int(v["n"]))
             for k, v in value["signals"].items()
         }
         picture, start = value.get("background", ""), value.get("start_pose_rad", [])

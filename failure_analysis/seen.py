@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Seen:
+class Evidence:
     """A value that speaks for a diagnosis.
 
     Attributes:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
-from gaploop.datasets.mixing.mixture import Mixture, Pool, Stage
+from gaploop.datasets.mixing.mixture import Mixture, MixtureStage, Pool
 from gaploop.datasets.mixing.selection import span_ends
 
 type Float32Array = NDArray[np.float32]
@@ -50,7 +50,7 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Episode:
+class TrainingEpisode:
     """One take as training sees it; arrays have one row per frame.
 
     Attributes:
@@ -81,7 +81,7 @@ class Episode:
 
 
 @dataclass(frozen=True)
-class Source:
+class TrainingSource:
     """The selected takes of one dataset.
 
     Attributes:
@@ -94,7 +94,7 @@ class Source:
     root: str
     domain: Domain
     signature: Signature
-    episodes: tuple[Episode, ...]
+    episodes: tuple[TrainingEpisode, ...]
 
     @property
     def frames(self) -> int:
@@ -122,7 +122,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Moments:
+class FeatureMoments:
     """Mean and spread by which one feature is normalised; arrays of shape (n,)."""
 
     mean: Float32Array
@@ -132,7 +132,7 @@ class Moments:
 class _Frames:
     """One source's frames end to end, and where each frame's take or span ends."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TrainingSource) -> None:
         episodes = source.episodes
         self.state = np.concatenate([e.state for e in episodes])
         self.environment = np.concatenate([e.environment for e in episodes])
@@ -162,8 +162,8 @@ class MixedBatches:
 
     def __init__(
         self,
-        sources: Sequence[Source],
-        stages: Sequence[Stage],
+        sources: Sequence[TrainingSource],
+        stages: Sequence[MixtureStage],
         *,
         chunk: int,
         batch_size: int,
@@ -206,7 +206,7 @@ class MixedBatches:
             environment[:, self._domain] = flags
         return Batch(state, environment, action, is_pad.astype(bool), source)
 
-    def moments(self, steps: int = 1) -> dict[str, Moments]:
+    def moments(self, steps: int = 1) -> dict[str, FeatureMoments]:
         """Return `state`, `environment` and `action` moments over the frames, as often as drawn.
 
         Args:
@@ -240,7 +240,7 @@ class MixedBatches:
         return [w * f.weight / f.weight.sum() for w, f in zip(shares, self._frames, strict=True)]
 
 
-def chunks_at(episode: Episode, rows: NDArray[np.int64], chunk: int) -> Batch:
+def chunks_at(episode: TrainingEpisode, rows: NDArray[np.int64], chunk: int) -> Batch:
     """Return the samples that start at `rows` of one take, padded past its end."""
     index = rows[:, None] + np.arange(chunk)
     is_pad = index >= len(episode.action)
@@ -249,7 +249,7 @@ def chunks_at(episode: Episode, rows: NDArray[np.int64], chunk: int) -> Batch:
     return Batch(episode.state[rows], episode.environment[rows], action, is_pad, none)
 
 
-def common_signature(sources: Sequence[Source]) -> Signature:
+def common_signature(sources: Sequence[TrainingSource]) -> Signature:
     """Return the signature all sources share.
 
     Raises:
@@ -304,9 +304,9 @@ def _gathered(
 
 def _guarded(
     mean: NDArray[np.float64], std: NDArray[np.float64], names: tuple[str, ...]
-) -> Moments:
+) -> FeatureMoments:
     constant = std < CONSTANT * np.maximum(np.abs(mean), 1.0)
     std = np.where(constant, 1.0, std)
     flags = np.array([name in FLAGS for name in names])
     mean, std = np.where(flags, 0.5, mean), np.where(flags, 0.5, std)
-    return Moments(mean.astype(np.float32), std.astype(np.float32))
+    return FeatureMoments(mean.astype(np.float32), std.astype(np.float32))

@@ -75,7 +75,7 @@ def silent(_stage: str, _done: int, _total: int) -> None:
 
 
 @dataclass(frozen=True)
-class Budget:
+class LoopBudget:
     """How much of everything.
 
     Attributes:
@@ -153,7 +153,7 @@ def close_the_gap(
     base: str | Path,
     sim: Sequence[Path],
     nominal: Evaluation,
-    budget: Budget = Budget(),
+    budget: LoopBudget = LoopBudget(),
     seed: int = 0,
     say: Say = silent,
 ) -> LoopResult:
@@ -319,7 +319,7 @@ def record_demonstrations(
 
 
 @dataclass(frozen=True)
-class Start:
+class LoopStart:
     """What adapting starts from: the base policy of a task, and nominal takes to mix in.
 
     Attributes:
@@ -335,7 +335,7 @@ class Start:
 
 def start_for(
     task: str, folder: Path, sim_takes: int = SIM_TAKES, robot: str = SO101.name
-) -> Start:
+) -> LoopStart:
     """Return where a task starts from; what isn't packaged or in `folder` yet is made.
 
     Pretraining the base of another task than `pick_place`, or of another arm than the SO-101,
@@ -350,11 +350,11 @@ def start_for(
     nominal, place = TargetCell({}, 0, task, robot), folder / f"sim_{name}_{sim_takes}"
     sim = record_demonstrations(nominal, place, sim_takes, SIM_SEEDS)
     if ships:
-        return Start(base, sim)
+        return LoopStart(base, sim)
     usual = folder / f"reference_{name}.json"
     if not usual.exists():
         record_reference(base, usual, nominal)
-    return Start(base, sim, usual)
+    return LoopStart(base, sim, usual)
 
 
 def _record(

@@ -14,15 +14,15 @@ from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns, layout
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.mixing import selection
-from gaploop.datasets.mixing.mixture import Stage
+from gaploop.datasets.mixing.mixture import MixtureStage
 from gaploop.datasets.mixing.sources import open_mixture
 from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec
-from gaploop.finetune.batches import Episode, Signature, Source
+from gaploop.finetune.batches import Signature, TrainingEpisode, TrainingSource
 
 
 def load_source(
     root: Path, select: str = "demonstrations", episodes: Sequence[int] | None = None
-) -> Source:
+) -> TrainingSource:
     """Read the selected takes of one dataset.
 
     Args:
@@ -49,10 +49,10 @@ def load_source(
         raise UnusableInputError(selection.nothing_left(root, known, select))
     _check_finite(root, taken)
     domain = _domain(root, [chosen[e.index] for e in taken])
-    return Source(str(root), domain, _signature(info, chosen[taken[0].index]), tuple(taken))
+    return TrainingSource(str(root), domain, _signature(info, chosen[taken[0].index]), tuple(taken))
 
 
-def load_mixture_sources(spec: MixtureSpec) -> tuple[list[Source], list[Stage]]:
+def load_mixture_sources(spec: MixtureSpec) -> tuple[list[TrainingSource], list[MixtureStage]]:
     """Read the takes of a mixture, each source's datasets together, and its stages.
 
     Raises:
@@ -78,7 +78,7 @@ def load_mixture_sources(spec: MixtureSpec) -> tuple[list[Source], list[Stage]]:
     return sources, opened.stages(sizes)
 
 
-def _together(spec: SourceSpec, parts: Sequence[Source]) -> Source:
+def _together(spec: SourceSpec, parts: Sequence[TrainingSource]) -> TrainingSource:
     domains = sorted({p.domain for p in parts})
     if len(domains) > 1:
         raise UnusableInputError(
@@ -87,13 +87,15 @@ def _together(spec: SourceSpec, parts: Sequence[Source]) -> Source:
         )
     root = ", ".join(p.root for p in parts)
     episodes = tuple(e for p in parts for e in p.episodes)
-    return Source(root, domains[0], parts[0].signature, episodes)
+    return TrainingSource(root, domains[0], parts[0].signature, episodes)
 
 
-def _episode(episode: layout.Episode, table: FrameTable, usable: NDArray[np.bool_]) -> Episode:
+def _episode(
+    episode: layout.EpisodeRow, table: FrameTable, usable: NDArray[np.bool_]
+) -> TrainingEpisode:
     mine = table.rows_of(episode.index)
     none = np.empty((len(table), 0), dtype=np.float32)
-    return Episode(
+    return TrainingEpisode(
         episode.info.uid,
         episode.index,
         np.asarray(table.columns[columns.STATE][mine], dtype=np.float32),
@@ -118,7 +120,7 @@ def _frames(info: layout.DatasetInfo, wanted: list[int]) -> FrameTable:
     return load_frames(info.root, [columns.STATE, columns.ACTION, *optional], wanted)
 
 
-def _signature(info: layout.DatasetInfo, episode: layout.Episode) -> Signature:
+def _signature(info: layout.DatasetInfo, episode: layout.EpisodeRow) -> Signature:
     return Signature(
         info.fps,
         info.names(columns.STATE),
@@ -129,7 +131,7 @@ def _signature(info: layout.DatasetInfo, episode: layout.Episode) -> Signature:
     )
 
 
-def _check_finite(root: Path, episodes: Sequence[Episode]) -> None:
+def _check_finite(root: Path, episodes: Sequence[TrainingEpisode]) -> None:
     for episode in episodes:
         for name in ("state", "environment", "action"):
             bad = ~np.isfinite(getattr(episode, name)).all(axis=1)
@@ -141,7 +143,7 @@ def _check_finite(root: Path, episodes: Sequence[Episode]) -> None:
                 )
 
 
-def _domain(root: Path, episodes: Sequence[layout.Episode]) -> Domain:
+def _domain(root: Path, episodes: Sequence[layout.EpisodeRow]) -> Domain:
     found = sorted({e.info.domain for e in episodes})
     if len(found) > 1:
         raise UnusableInputError(

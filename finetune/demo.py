@@ -20,7 +20,7 @@ from gaploop.datasets.lerobot_publish import publish
 from gaploop.finetune.closed_loop import (
     DEMONSTRATION_S,
     SIM_SEEDS,
-    Budget,
+    LoopBudget,
     LoopResult,
     Say,
     TargetCell,
@@ -50,16 +50,16 @@ SEVERITIES: Final = (0.85, 1.0)
 
 @dataclass(frozen=True)
 class Size:
-    """How much the demo does: see `Budget`; draws and rollouts are the sweep's."""
+    """How much the demo does: see `LoopBudget`; draws and rollouts are the sweep's."""
 
-    budget: Budget
+    budget: LoopBudget
     sim_takes: int
     draws: int
     rollouts: int
 
 
-FULL: Final = Size(Budget(), sim_takes=40, draws=1, rollouts=5)
-QUICK: Final = Size(Budget(diagnosed=6, evaluated=6, takes=4, steps=40), 4, 0, 0)
+FULL: Final = Size(LoopBudget(), sim_takes=40, draws=1, rollouts=5)
+QUICK: Final = Size(LoopBudget(diagnosed=6, evaluated=6, takes=4, steps=40), 4, 0, 0)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.types import FloatArray, Tick
 from gaploop.core.vocabulary import Domain, Outcome
-from gaploop.finetune.batches import Episode, Signature, Source
+from gaploop.finetune.batches import Signature, TrainingEpisode, TrainingSource
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.arms import SO101
 
@@ -46,11 +46,13 @@ class _Memory:
         self.environment.append(tick.environment_state)
         self.action.append(self._follower.to_units(tick.leader.q_rad))
 
-    def episode(self, uid: str, index: int) -> Episode:
+    def episode(self, uid: str, index: int) -> TrainingEpisode:
         state, environment, action = (
             np.asarray(v, dtype=np.float32) for v in (self.state, self.environment, self.action)
         )
-        return Episode(uid, index, state, environment, action, np.ones(len(state), dtype=bool))
+        return TrainingEpisode(
+            uid, index, state, environment, action, np.ones(len(state), dtype=bool)
+        )
 
 
 def scripted_source(
@@ -61,7 +63,7 @@ def scripted_source(
     workers: int = 2,
     progress: Callable[[int], None] | None = None,
     robot: str = SO101.name,
-) -> Source:
+) -> TrainingSource:
     """Record scripted demonstrations of the nominal cell; failed ones are left out.
 
     Args:
@@ -81,14 +83,14 @@ def scripted_source(
         (task, robot, range(i, min(i + CHUNK, seed + takes)))
         for i in range(seed, seed + takes, CHUNK)
     ]
-    episodes: list[Episode] = []
+    episodes: list[TrainingEpisode] = []
     for done, attempts in run_jobs(_record, jobs, workers):
         episodes += done
         if progress:
             progress(attempts)
     if not episodes:
         raise UnusableInputError(f"None of {takes} scripted takes of {task} succeeded.")
-    return Source(
+    return TrainingSource(
         _name(task, takes, seed, robot),
         Domain.SIM,
         _signature(task, robot),
@@ -101,7 +103,7 @@ def _name(task: str, takes: int, seed: int, robot: str) -> str:
     return name if robot == SO101.name else f"{name}&robot={robot}"
 
 
-def _record(job: tuple[str, str, range]) -> tuple[list[Episode], int]:
+def _record(job: tuple[str, str, range]) -> tuple[list[TrainingEpisode], int]:
     task, robot, scenes = job
     rig = embedded_rig(task=task, robot=robot)
     try:
@@ -111,7 +113,7 @@ def _record(job: tuple[str, str, range]) -> tuple[list[Episode], int]:
     return [episode for episode in taken if episode is not None], len(scenes)
 
 
-def _take(rig: EmbeddedRig, scene: int) -> Episode | None:
+def _take(rig: EmbeddedRig, scene: int) -> TrainingEpisode | None:
     rig.reset(scene)
     memory = _Memory(rig.follower)
     leader = rig.scripted_leader(scene)
@@ -133,7 +135,7 @@ def _signature(task: str, robot: str) -> Signature:
         rig.close()
 
 
-def save_source(source: Source, path: Path) -> None:
+def save_source(source: TrainingSource, path: Path) -> None:
     """Keep recorded demonstrations, so that a resumed run needn't record them again."""
     part = path.with_suffix(".part.npz")
     np.savez(
@@ -150,7 +152,7 @@ def save_source(source: Source, path: Path) -> None:
 
 def load_source(
     path: Path, task: str, takes: int, seed: int, robot: str = SO101.name
-) -> Source | None:
+) -> TrainingSource | None:
     """Return what `save_source` kept under `path`, or None where that is something else."""
     if not path.exists():
         return None
@@ -161,7 +163,7 @@ def load_source(
         cuts = np.cumsum(kept["length"])[:-1]
         parts = [np.split(kept[k], cuts) for k in ("state", "environment", "action")]
         episodes = tuple(
-            Episode(f"scripted-{i}", int(i), s, e, a, np.ones(len(s), dtype=bool))
+            TrainingEpisode(f"scripted-{i}", int(i), s, e, a, np.ones(len(s), dtype=bool))
             for i, s, e, a in zip(kept["index"], *parts, strict=True)
         )
-    return Source(name, Domain.SIM, _signature(task, robot), episodes)
+    return TrainingSource(name, Domain.SIM, _signature(task, robot), episodes)

@@ -22,7 +22,7 @@ DEPTH: Final = 3
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """Success under one setting.
 
     Attributes:
@@ -49,7 +49,7 @@ class Results:
         gate: verdict and reason of the gate, or "".
     """
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[ResultRow, ...] = ()
     gate: str = ""
 
 
@@ -75,7 +75,9 @@ def results_of(run: Path, identities: Collection[str], base: str) -> Results:
             if who not in rates or rates[who].trials < measured.trials:
                 rates[who] = measured
     order = sorted(found, key=lambda key: (bool(key[0]), key[1] != NOMINAL, key))
-    rows = tuple(Row(*key, found[key].get("before"), found[key].get("after")) for key in order)
+    rows = tuple(
+        ResultRow(*key, found[key].get("before"), found[key].get("after")) for key in order
+    )
     gates = [value for value in _values(run, GATE) if _is_about(value, identities)]
     rows += tuple(row for value in gates for row in _gate_rows(value))
     return Results(rows, _gate(gates[0]) if gates else "")
@@ -101,7 +103,7 @@ def _gate(value: Mapping[str, Any]) -> str:
     return f"{words} (evidence: {value['evidence']})" if value.get("evidence") else words
 
 
-def _gate_rows(value: Mapping[str, Any]) -> Iterator[Row]:
+def _gate_rows(value: Mapping[str, Any]) -> Iterator[ResultRow]:
     """Yield what a gate's stages counted of both sides, task by task."""
     for stage in value.get("stages", ()):
         rates = {name: _rate(said) for name, said in stage.get("rates", {}).items()}
@@ -111,7 +113,7 @@ def _gate_rows(value: Mapping[str, Any]) -> Iterator[Row]:
                 before = rates.get(f"{task}: baseline" if task else "baseline")
                 where = f"gate, {stage['stage']}, until it was decided"
                 setting = f"{where}: {task}" if task else where
-                yield Row("", setting, str(value.get("evidence", "")), before, after)
+                yield ResultRow("", setting, str(value.get("evidence", "")), before, after)
 
 
 def _rate(said: Mapping[str, Any]) -> Rate:

@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
-from gaploop.finetune.batches import Batch, Moments, Signature
+from gaploop.finetune.batches import Batch, FeatureMoments, Signature
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
 
 STATE: Final = "observation.state"
@@ -80,7 +80,7 @@ class ActBundle:
 
 def build(
     signature: Signature,
-    moments: Mapping[str, Moments],
+    moments: Mapping[str, FeatureMoments],
     size: ActSize,
     *,
     seed: int,

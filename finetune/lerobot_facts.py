@@ -17,7 +17,7 @@ type Stats = Mapping[str, Mapping[str, object]]
 
 
 @dataclass(frozen=True)
-class Spread:
+class FeatureSpread:
     """How a feature was spread over the takes that a policy learned from.
 
     Attributes:
@@ -54,8 +54,8 @@ class PolicyFacts:
     cameras: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     needs_scene: bool = False
     execute: int = 1
-    state: Spread | None = None
-    action: Spread | None = None
+    state: FeatureSpread | None = None
+    action: FeatureSpread | None = None
 
 
 def facts_of(policy: ActPolicy) -> PolicyFacts:
@@ -83,9 +83,9 @@ def facts_of(policy: ActPolicy) -> PolicyFacts:
     )
 
 
-def _spread(stats: Stats, key: str) -> Spread | None:
+def _spread(stats: Stats, key: str) -> FeatureSpread | None:
     said = stats.get(key, {})
     if "mean" not in said or "std" not in said:
         return None
     mean, std = (np.asarray(said[name], dtype=np.float64).ravel() for name in ("mean", "std"))
-    return Spread(mean, std)
+    return FeatureSpread(mean, std)

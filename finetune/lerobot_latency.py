@@ -35,7 +35,7 @@ WARM_UP: Final = 5
 
 
 @dataclass(frozen=True)
-class Timing:
+class PlanTiming:
     """How long plans took.
 
     Attributes:
@@ -117,7 +117,7 @@ def _said(name: str) -> Iterator[None]:
         raise UnusableInputError(f"{name} can't be computed on this machine: {why[:200]}") from None
 
 
-def time_plans(plan: Callable[[], object], n: int) -> Timing:
+def time_plans(plan: Callable[[], object], n: int) -> PlanTiming:
     """Time `n` plans."""
     took_s, cpu_s = [], []
     for _ in range(n):
@@ -125,10 +125,10 @@ def time_plans(plan: Callable[[], object], n: int) -> Timing:
         plan()
         took_s.append(time.perf_counter() - start_s)
         cpu_s.append(time.thread_time() - start_cpu_s)
-    return Timing(tuple(took_s), tuple(cpu_s))
+    return PlanTiming(tuple(took_s), tuple(cpu_s))
 
 
-def check_latency(timing: Timing, fps: float, execute: int) -> Item:
+def check_latency(timing: PlanTiming, fps: float, execute: int) -> Item:
     """Return whether plans come in time.
 
     Args:

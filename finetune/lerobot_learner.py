@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gaploop.finetune import lerobot_act as act
-from gaploop.finetune.batches import Batch, Episode, chunks_at
+from gaploop.finetune.batches import Batch, TrainingEpisode, chunks_at
 from gaploop.finetune.lerobot_policy import ActPolicy
 from gaploop.finetune.tuning.lerobot_bundle import LeRobotBundle
 from gaploop.finetune.tuning.lerobot_takes import held_out_batches
@@ -31,7 +31,7 @@ class ActLearner:
 
     bundle: act.ActBundle
     module: torch.nn.Module
-    held_out: Sequence[Episode] = field(default_factory=tuple)
+    held_out: Sequence[TrainingEpisode] = field(default_factory=tuple)
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Return the masked L1 loss on normalised actions."""
@@ -94,7 +94,9 @@ class LeRobotLearner:
         return made
 
 
-def episode_errors(policy: ActPolicy, episode: Episode) -> np.ndarray[Any, np.dtype[np.float64]]:
+def episode_errors(
+    policy: ActPolicy, episode: TrainingEpisode
+) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return absolute errors of the actions a policy would execute along one take.
 
     The policy predicts where it would when driving, every `policy.execute` frames, from the

@@ -30,7 +30,7 @@ SCENES: Final = 2_000_000
 """First scene: neither the training's nor the evaluation's."""
 
 
-class Nominal(Protocol):
+class NominalCell(Protocol):
     """A nominal cell; `closed_loop.TargetCell` is one."""
 
     @property
@@ -46,7 +46,7 @@ class Nominal(Protocol):
 def record_reference(
     policy: str | Path,
     path: Path,
-    cell: Nominal,
+    cell: NominalCell,
     count: int = TAKES,
     first: int = SCENES,
     on_take: Callable[[], None] = lambda: None,
@@ -88,7 +88,7 @@ def _record(
     journal: Path,
     make_leader: Callable[[EmbeddedRig, int], Leader],
     seeds: range,
-    cell: Nominal,
+    cell: NominalCell,
     on_take: Callable[[], None],
 ) -> None:
     rig = cell.rig({})

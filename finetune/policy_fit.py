@@ -11,7 +11,7 @@ import numpy as np
 from gaploop.core.protocols import Follower
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain
-from gaploop.finetune.lerobot_facts import PolicyFacts, Spread
+from gaploop.finetune.lerobot_facts import FeatureSpread, PolicyFacts
 from gaploop.teleop.preflight.item import By, Item, Result
 
 FEATURES: Final = "features"
@@ -28,7 +28,7 @@ open or closed."""
 
 
 @dataclass(frozen=True)
-class Seen:
+class ArmInputs:
     """What the arm gives.
 
     Attributes:
@@ -54,10 +54,10 @@ class Seen:
 
 def seen_of(
     follower: Follower, fps: float, domain: Domain, cameras: Mapping[str, tuple[int, int]]
-) -> Seen:
+) -> ArmInputs:
     """Return what a connected arm gives."""
     low, high = (follower.to_units(q_rad) for q_rad in follower.joint_limits_rad.T)
-    return Seen(
+    return ArmInputs(
         follower.joint_names,
         follower.units,
         fps,
@@ -69,7 +69,7 @@ def seen_of(
     )
 
 
-def check_features(facts: PolicyFacts, seen: Seen) -> list[Item]:
+def check_features(facts: PolicyFacts, seen: ArmInputs) -> list[Item]:
     """Return what of the arm isn't what the policy was trained with; one item where all is."""
     faults = list(_faults(facts, seen))
     if faults:
@@ -84,7 +84,7 @@ def check_features(facts: PolicyFacts, seen: Seen) -> list[Item]:
     return [Item(FEATURES, Result.OK, By.MACHINE, found)]
 
 
-def _faults(facts: PolicyFacts, seen: Seen) -> Iterator[Item]:
+def _faults(facts: PolicyFacts, seen: ArmInputs) -> Iterator[Item]:
     yield from _names("observation.state", facts.state_names, seen)
     yield from _names("action", facts.action_names, seen)
     if facts.units and facts.units != seen.units:
@@ -105,7 +105,7 @@ def _faults(facts: PolicyFacts, seen: Seen) -> Iterator[Item]:
                    "emulate --cameras, then --robot.cameras.")  # fmt: skip
 
 
-def _names(what: str, wanted: Sequence[str], seen: Seen) -> Iterator[Item]:
+def _names(what: str, wanted: Sequence[str], seen: ArmInputs) -> Iterator[Item]:
     have = [f"{name}.pos" for name in seen.joint_names]
     if all(name.isdigit() for name in wanted):  # the policy doesn't name them
         if len(wanted) != len(have):
@@ -121,7 +121,7 @@ def _names(what: str, wanted: Sequence[str], seen: Seen) -> Iterator[Item]:
                "Choose a policy of this arm, or train one on its takes.")  # fmt: skip
 
 
-def _camera(name: str, size: tuple[int, int], seen: Seen) -> Iterator[Item]:
+def _camera(name: str, size: tuple[int, int], seen: ArmInputs) -> Iterator[Item]:
     if name not in seen.cameras:
         known = ", ".join(seen.cameras) or "none"
         mend = f"Name it so in --robot.cameras='{{{name}: {{…}}}}'."
@@ -142,7 +142,7 @@ def _bad(found: str, mend: str) -> Item:
     return Item(FEATURES, Result.FAIL, By.MACHINE, found, mend)
 
 
-def check_statistics(facts: PolicyFacts, seen: Seen) -> list[Item]:
+def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[Item]:
     """Return whether the state now, and the arm's limits, are what the policy's takes had.
 
     A joint at rest may be unusual; one that is far outside all takes means other units, another
@@ -159,7 +159,7 @@ def check_statistics(facts: PolicyFacts, seen: Seen) -> list[Item]:
     return bad or items[:1]
 
 
-def _state(spread: Spread, seen: Seen) -> Iterator[Item]:
+def _state(spread: FeatureSpread, seen: ArmInputs) -> Iterator[Item]:
     away = np.abs(seen.state - spread.mean) / np.maximum(spread.std, NARROW)
     worst = int(away.argmax())
     name = seen.joint_names[worst]
@@ -175,7 +175,7 @@ def _state(spread: Spread, seen: Seen) -> Iterator[Item]:
         yield Item(STATISTICS, Result.OK, By.MACHINE, found, data=data)
 
 
-def _narrow(spread: Spread, seen: Seen) -> Iterator[Item]:
+def _narrow(spread: FeatureSpread, seen: ArmInputs) -> Iterator[Item]:
     narrow = [n for n, s in zip(seen.joint_names, spread.std, strict=True) if not s > NARROW]
     if narrow:
         found = f"{', '.join(narrow)} never moved in the policy's takes: noise is blown up"
@@ -183,7 +183,7 @@ def _narrow(spread: Spread, seen: Seen) -> Iterator[Item]:
         yield Item(STATISTICS, Result.WARN, By.MACHINE, found, mend)
 
 
-def _reach(spread: Spread, seen: Seen) -> Iterator[Item]:
+def _reach(spread: FeatureSpread, seen: ArmInputs) -> Iterator[Item]:
     low, high = seen.limits.T
     span = np.maximum(high - low, NARROW)
     beyond = np.maximum(low - (spread.mean - REACH * spread.std), spread.mean + REACH * spread.std

@@ -10,11 +10,11 @@ from typing import Any, Final
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_json
 from gaploop.core.run_record import write_run
-from gaploop.datasets.mixing.mixture import Stage
+from gaploop.datasets.mixing.mixture import MixtureStage
 from gaploop.datasets.mixing.spec import by_size
 from gaploop.finetune import demonstrations
 from gaploop.finetune import lerobot_act as act
-from gaploop.finetune.batches import MixedBatches, Source
+from gaploop.finetune.batches import MixedBatches, TrainingSource
 from gaploop.finetune.data import load_source
 from gaploop.finetune.lerobot_learner import ActLearner
 from gaploop.finetune.lerobot_policy import policy_id
@@ -106,7 +106,7 @@ def pretrain(
     spec = options.spec
     batches = MixedBatches(
         sources,
-        [Stage(tuple(shares))],
+        [MixtureStage(tuple(shares))],
         chunk=options.size.chunk,
         batch_size=spec.batch_size,
         seed=spec.seed,
@@ -134,7 +134,9 @@ def pretrain(
     return TrainedPolicy(folder / POLICY, folder / POLICY, folder, identity, result, inputs)
 
 
-def _sources(options: PretrainOptions, recorded: Callable[[int], None] | None) -> list[Source]:
+def _sources(
+    options: PretrainOptions, recorded: Callable[[int], None] | None
+) -> list[TrainingSource]:
     if options.roots:
         return [load_source(r, options.select, options.episodes) for r in options.roots]
     if not options.takes:

@@ -13,9 +13,9 @@ from gaploop.collect.withdrawal import noted_policies, noted_uids
 from gaploop.core.consent_store import default_register, load_register
 from gaploop.core.files import read_json
 from gaploop.core.run_record import RUN
-from gaploop.datasets.layout import DatasetInfo, Episode
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lineage import dataset_hash
-from gaploop.finetune.batches import Source
+from gaploop.finetune.batches import TrainingSource
 
 CHECKPOINTS: Final = "checkpoints"
 """Where LeRobot's training puts them, two folders above each policy."""
@@ -73,7 +73,7 @@ def withdrawn_from(folder: Path, identity: str, consents: Path | None = None) ->
     return ""
 
 
-def describe(source: Source, share: float) -> dict[str, Any]:
+def describe(source: TrainingSource, share: float) -> dict[str, Any]:
     """Return how `run.json` names a dataset that was trained on."""
     return {
         "root": source.root,
@@ -87,7 +87,7 @@ def describe(source: Source, share: float) -> dict[str, Any]:
     }
 
 
-def source_hash(source: Source) -> str:
+def source_hash(source: TrainingSource) -> str:
     """Return the SHA-256 of what training reads of a source, however its files are laid out."""
     digest = hashlib.sha256()
     for episode in source.episodes:
@@ -98,7 +98,7 @@ def source_hash(source: Source) -> str:
 
 
 def takes_inputs(
-    taken: Sequence[tuple[DatasetInfo, Sequence[Episode]]],
+    taken: Sequence[tuple[DatasetInfo, Sequence[EpisodeRow]]],
 ) -> tuple[dict[str, Any], ...]:
     """Return how `run.json` names datasets that LeRobot's own training reads.
 

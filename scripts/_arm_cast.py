@@ -13,13 +13,13 @@ from typing import Any
 
 from gaploop.collect.arm_rig import ArmRig
 from gaploop.collect.operator.console import Safety
-from gaploop.collect.operator.eyes import Eyes
+from gaploop.collect.operator.eyes import LoopMonitor
 from gaploop.collect.operator.seen import Loop
 from gaploop.core.errors import DeviceError, LostError
 from gaploop.core.protocols import Leader
 from gaploop.core.station import Station
 from gaploop.scripts import _arms
-from gaploop.scripts._casts import Cast, Standing
+from gaploop.scripts._casts import SessionDevices, Standing
 from gaploop.scripts._find_again import IS_BACK, LOOK_S, find_again
 from gaploop.scripts._rolling import Rolling
 from gaploop.scripts._window_keys import gone_of, subscribers
@@ -66,7 +66,7 @@ class _Driven:
     """One connection."""
 
     rig: ArmRig
-    eyes: Eyes
+    eyes: LoopMonitor
     person: Any
 
 
@@ -88,7 +88,7 @@ class _Kept:
             close()
 
 
-class _Line:
+class ArmConnection:
     """The arms of a session, over all their connections."""
 
     def __init__(self, options: ArmOptions) -> None:
@@ -128,7 +128,7 @@ class _Line:
             )
             undo.pop_all()
         limits = rig.rig.safety.limits
-        eyes = Eyes(follower.joint_names, self.rates.period_s, o.fps, limits)
+        eyes = LoopMonitor(follower.joint_names, self.rates.period_s, o.fps, limits)
         return _Driven(rig, eyes, person)
 
     def _led(self, follower: Any, person: Any) -> Leader:
@@ -253,15 +253,15 @@ class _Line:
 
 
 @contextlib.contextmanager
-def arm_cast(options: ArmOptions) -> Iterator[Cast]:
+def arm_cast(options: ArmOptions) -> Iterator[SessionDevices]:
     """Yield connected arms, torque off until `start`; torque is off and all is closed afterwards.
 
     Raises:
         DeviceError: a device doesn't answer.
         UnusableInputError: options or a calibration that can't be used.
     """
-    with contextlib.closing(_Line(options)) as line:
-        yield Cast(
+    with contextlib.closing(ArmConnection(options)) as line:
+        yield SessionDevices(
             lambda conditions: line.now.rig.with_conditions(conditions),
             lambda _rig, _seed: line.now.rig.leader,
             lambda: line.now.eyes,

@@ -72,12 +72,12 @@ def calibration_of(file: Path | None, follower: Follower) -> str:
     """
     from gaploop.core.kinematics import ArmModel, model_of
     from gaploop.teleop.calibration.drift import before_recording
-    from gaploop.teleop.calibration.observation import Observation
+    from gaploop.teleop.calibration.observation import CalibrationSighting
     from gaploop.teleop.calibration.store import calibration_path, load_calibration
 
     calibration = load_calibration(calibration_path(file), missing_ok=True)
     model = model_of(follower.robot_type)
-    now = Observation(follower.read().position_rad, follower.joint_names)
+    now = CalibrationSighting(follower.read().position_rad, follower.joint_names)
     own_file = getattr(getattr(follower, "device", None), "calibration_fpath", None)
     for line in before_recording(
         calibration,

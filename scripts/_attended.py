@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import DEFAULTS, ROLLOUT, Command, KeyMap
-from gaploop.collect.operator.console import Console
-from gaploop.collect.operator.sounds import Player
-from gaploop.collect.operator.state import Timing
+from gaploop.collect.operator.console import OperatorConsole
+from gaploop.collect.operator.sounds import SoundPlayer
+from gaploop.collect.operator.state import StageTiming
 from gaploop.collect.session import SessionEnd
 from gaploop.core.errors import DeviceError
 from gaploop.scripts import _arms, _operator_screen, record
 from gaploop.scripts._arm_cast import ArmOptions, arm_cast
 from gaploop.scripts._arms import EMBEDDED
-from gaploop.scripts._attended_session import Job, Session
+from gaploop.scripts._attended_session import AttendedJob, AttendedSession
 from gaploop.scripts._campaign import require_person
-from gaploop.scripts._casts import Cast, embedded_cast
+from gaploop.scripts._casts import SessionDevices, embedded_cast
 from gaploop.scripts._record_checks import check_targets
 from gaploop.scripts._record_publish import STOPPING, Publisher
 from gaploop.scripts._signals import stoppable
@@ -53,7 +53,7 @@ TAKEN = {
 HELD = {_arms.KEYBOARD: "Space", _arms.GAMEPAD: "R1"}
 
 
-def attend(job: Job) -> tuple[SessionEnd, list[PublishReport], list[int]]:
+def attend(job: AttendedJob) -> tuple[SessionEnd, list[PublishReport], list[int]]:
     """Record with an operator.
 
     Returns:
@@ -74,10 +74,10 @@ def attend(job: Job) -> tuple[SessionEnd, list[PublishReport], list[int]]:
         stopped = cleanup.enter_context(stoppable(STOPPING))
         cast = cleanup.enter_context(_cast(job, keys, display != "none"))
         check_targets(cast.make_rig, job.quotas, job.root, job.journal)
-        player = cleanup.enter_context(Player(config.play_sounds and display != "none"))
+        player = cleanup.enter_context(SoundPlayer(config.play_sounds and display != "none"))
         book = LabelBook(job.journal, config.operator)
         cleanup.callback(book.close)
-        console = Console(
+        console = OperatorConsole(
             _timing(job, display),
             keys,
             book,
@@ -91,7 +91,7 @@ def attend(job: Job) -> tuple[SessionEnd, list[PublishReport], list[int]]:
             console.driving = rolling.driving()
         _warm_up()
         publisher.before = book.flush
-        session = Session(job, cast, console, book, stopped, publisher)
+        session = AttendedSession(job, cast, console, book, stopped, publisher)
         cleanup.callback(session.close)
         turn = cleanup.enter_context(_screen(display, console, cast, rolling is not None))
         session.remember()
@@ -106,16 +106,16 @@ def attend(job: Job) -> tuple[SessionEnd, list[PublishReport], list[int]]:
     return end, publisher.reports, stopped
 
 
-def _leads(job: Job) -> str:
+def _leads(job: AttendedJob) -> str:
     """Return the type of leader by which a person drives; "" where nobody does."""
     teleop = job.config.teleop
     by_nobody = job.rolling is not None and not job.rolling.has_person
     return "" if by_nobody or not hasattr(teleop, "get_known_choices") else _arms.kind(teleop)
 
 
-def _timing(job: Job, display: str) -> Timing:
+def _timing(job: AttendedJob, display: str) -> StageTiming:
     config = job.config
-    return Timing(
+    return StageTiming(
         config.dataset.episode_time_s,
         config.dataset.reset_time_s,
         config.auto_start or display == "none",
@@ -123,7 +123,7 @@ def _timing(job: Job, display: str) -> Timing:
 
 
 @contextlib.contextmanager
-def _cast(job: Job, keys: KeyMap, is_watched: bool) -> Iterator[Cast]:
+def _cast(job: AttendedJob, keys: KeyMap, is_watched: bool) -> Iterator[SessionDevices]:
     config, rolling = job.config, job.rolling
     hands = None
     if hasattr(config, "cartesian"):
@@ -154,7 +154,7 @@ def _cast(job: Job, keys: KeyMap, is_watched: bool) -> Iterator[Cast]:
 
 
 def _screen(
-    display: str, console: Console, cast: Cast, rolls: bool
+    display: str, console: OperatorConsole, cast: SessionDevices, rolls: bool
 ) -> contextlib.AbstractContextManager[_operator_screen.Turn]:
     if display == "window":
         title = f"gaploop {'rollout' if rolls else 'record'}"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from gaploop.collect import campaign_log
 from gaploop.collect.operator.attended import Operator, Supervisor
 from gaploop.collect.operator.book import LabelBook, known_takes
-from gaploop.collect.operator.console import Console, Quotas
-from gaploop.collect.operator.seen import Bar, SetUp
-from gaploop.collect.operator.suggesting import Suggester
+from gaploop.collect.operator.console import OperatorConsole, Quotas
+from gaploop.collect.operator.seen import QuotaBar, SetUp
+from gaploop.collect.operator.suggesting import LabelSuggester
 from gaploop.collect.session import SessionEnd, TakeResult, record_takes
 from gaploop.collect.setup_words import change_words, words
 from gaploop.core.errors import LostError, TrippedError
@@ -23,11 +23,11 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.scripts import _operator_screen
 from gaploop.scripts._arms import EMBEDDED
 from gaploop.scripts._campaign import Campaign
-from gaploop.scripts._casts import Cast
-from gaploop.scripts._find_again import Headway
+from gaploop.scripts._casts import SessionDevices
+from gaploop.scripts._find_again import LossCounter
 from gaploop.scripts._record_publish import Publisher
 from gaploop.scripts._rolling import Rolling
-from gaploop.teleop.stopping import Attempt
+from gaploop.teleop.stopping import CleanupStep
 
 if TYPE_CHECKING:
     from gaploop.collect.session import Quota, SessionSpec
@@ -37,7 +37,7 @@ REMEMBERED: int = 5
 
 
 @dataclass(frozen=True)
-class Job:
+class AttendedJob:
     """What an attended session is to do.
 
     Attributes:
@@ -61,14 +61,14 @@ class Job:
     rolling: Rolling | None = None
 
 
-class Session:
+class AttendedSession:
     """Runs the session in a thread of its own."""
 
     def __init__(
         self,
-        job: Job,
-        cast: Cast,
-        console: Console,
+        job: AttendedJob,
+        cast: SessionDevices,
+        console: OperatorConsole,
         book: LabelBook,
         stopped: list[int],
         publisher: Publisher,
@@ -76,7 +76,7 @@ class Session:
         self._job, self._cast, self._console, self._book = job, cast, console, book
         self._stopped = stopped
         self._publisher = publisher
-        self._suggester = Suggester(_suggest, console.suggested)
+        self._suggester = LabelSuggester(_suggest, console.suggested)
         if job.campaign is None:  # a campaign is counted from the journal, which takes a while
             console.on_label = self._count
         self._held = self._lacking = 0
@@ -100,7 +100,7 @@ class Session:
         Raises:
             DeviceError: a device failed, or the journal can't be written.
         """
-        attempt = Attempt()
+        attempt = CleanupStep()
         thread = threading.Thread(target=self._guarded, args=(attempt,), name="session")
         thread.start()
         try:
@@ -126,14 +126,14 @@ class Session:
         """Give up what is still being worked out."""
         self._suggester.close()
 
-    def _guarded(self, attempt: Attempt) -> None:
+    def _guarded(self, attempt: CleanupStep) -> None:
         with attempt:
             self._end = self._record()
 
     def _record(self) -> SessionEnd:
         job, console, cast = self._job, self._console, self._cast
         operator = self._operator()
-        lost, trip, headway = "", "", Headway()
+        lost, trip, headway = "", "", LossCounter()
         while True:
             try:
                 if lost and not cast.find_again(lost, self._is_over):
@@ -249,16 +249,16 @@ class Session:
         return not self._lacking
 
 
-def _bars(setups: Any, station: Station) -> Iterator[Bar]:
+def _bars(setups: Any, station: Station) -> Iterator[QuotaBar]:
     """Yield a bar for every dimension, and one for each of its set-ups where it has several."""
     found: dict[str, list[Any]] = {}
     for setup in setups:
         found.setdefault(", ".join(setup.dimensions) or "takes", []).append(setup)
     for dimension, group in found.items():
         have = sum(min(s.have, s.wanted) for s in group)
-        yield Bar(dimension.replace("_", " "), have, sum(s.wanted for s in group))
+        yield QuotaBar(dimension.replace("_", " "), have, sum(s.wanted for s in group))
         for setup in group if len(group) > 1 else ():
-            yield Bar(f"· {words(setup.conditions, station.grid)}", setup.have, setup.wanted)
+            yield QuotaBar(f"· {words(setup.conditions, station.grid)}", setup.have, setup.wanted)
 
 
 def _suggest(take: Take) -> Mapping[str, object]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gaploop.core.kinematics import ArmModel
     from gaploop.scripts.calibrate import BoardOptions, CalibrateFields
     from gaploop.teleop.calibration.board import Board
-    from gaploop.teleop.calibration.store import Calibration
+    from gaploop.teleop.calibration.store import CellCalibration
 
 log = logging.getLogger(__name__)
 
@@ -203,7 +203,9 @@ def _kind(config: CalibrateFields) -> str:
     return kind(getattr(config, "robot", None))
 
 
-def save(config: CalibrateFields, place: tuple[str, ...], values: dict[str, Any]) -> Calibration:
+def save(
+    config: CalibrateFields, place: tuple[str, ...], values: dict[str, Any]
+) -> CellCalibration:
     """Set one part of the calibration file."""
     from gaploop.teleop.calibration.store import save_part
 
@@ -230,7 +232,7 @@ def arm_file(robot: Any) -> Path | None:
     return Path(path) if path is not None and Path(path).is_file() else None
 
 
-def saved_line(saved: Calibration, place: str) -> str:
+def saved_line(saved: CellCalibration, place: str) -> str:
     """Return the line that says where a result went."""
     return f"Saved as {place} in {saved.path} ({saved.id})."
 
@@ -242,6 +244,6 @@ def _refuse(reasons: tuple[str, ...], lines: list[str], picture: Path) -> None:
         raise UnusableInputError(f"Refused: {' '.join(reasons)} See {picture}")
 
 
-def _at(calibration: Calibration, name: str) -> str:
+def _at(calibration: CellCalibration, name: str) -> str:
     part = calibration.get("cameras", name, "intrinsics") or {}
     return str(part.get("at", ""))

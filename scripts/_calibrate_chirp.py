@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gaploop.core.station import Station
     from gaploop.core.types import Tick
     from gaploop.scripts.calibrate import CalibrateFields
-    from gaploop.teleop.calibration.latency import Motion
+    from gaploop.teleop.calibration.latency import JointMotion
     from gaploop.teleop.leaders.options import MotionOptions
 
 log = logging.getLogger(__name__)
@@ -34,14 +34,14 @@ class Kept:
         """Keep one turn; its pictures, of which there are none, too."""
         self._ticks.append(tick)
 
-    def motion(self) -> Motion:
+    def motion(self) -> JointMotion:
         """Return what was kept.
 
         Raises:
             DeviceError: nothing was.
         """
         from gaploop.core.types import NO_REPLY
-        from gaploop.teleop.calibration.latency import Motion
+        from gaploop.teleop.calibration.latency import JointMotion
 
         if len(self._ticks) < 2:
             raise DeviceError("The arm's loop ended before it began. Try again.")
@@ -49,7 +49,7 @@ class Kept:
         silent = np.array([t.state.status & NO_REPLY != 0 for t in ticks])
         position = np.array([t.state.position_rad for t in ticks])
         delays = [t.latency_s for t in ticks if math.isfinite(t.latency_s)]
-        return Motion(
+        return JointMotion(
             np.array([t.t_s for t in ticks]),
             np.array([t.command.sent_rad for t in ticks]),
             np.where(silent, np.nan, position),
@@ -58,7 +58,7 @@ class Kept:
         )
 
 
-def moved(config: CalibrateFields) -> Motion:
+def moved(config: CalibrateFields) -> JointMotion:
     """Move every joint of the robot by a chirp and return what was sent and reported.
 
     Raises:
@@ -82,7 +82,7 @@ def moved(config: CalibrateFields) -> Motion:
         follower.close()
 
 
-def _run(follower: Follower, clock: Clock, station: Station, script: MotionOptions) -> Motion:
+def _run(follower: Follower, clock: Clock, station: Station, script: MotionOptions) -> JointMotion:
     from gaploop.teleop.advice import say_reasons, say_to_do
     from gaploop.teleop.control import ControlThread
     from gaploop.teleop.leaders.make import make_motion_leader

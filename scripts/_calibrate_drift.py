@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gaploop.core.types import FloatArray
     from gaploop.scripts.calibrate import CalibrateFields
     from gaploop.teleop.calibration.board import BoardView
-    from gaploop.teleop.calibration.observation import Observation
+    from gaploop.teleop.calibration.observation import CalibrationSighting
 
 
 def drift(config: CalibrateFields) -> int:
@@ -55,9 +55,9 @@ def drift(config: CalibrateFields) -> int:
     return int(found.verdict == "drifted")
 
 
-def _observed(config: CalibrateFields) -> Observation:
+def _observed(config: CalibrateFields) -> CalibrationSighting:
     """Return what is seen: by arm and camera, or in a folder."""
-    from gaploop.teleop.calibration.observation import Observation
+    from gaploop.teleop.calibration.observation import CalibrationSighting
 
     board, views = None, {}
     looks = getattr(config, "camera", None) is not None or config.path is not None
@@ -71,7 +71,7 @@ def _observed(config: CalibrateFields) -> Observation:
             "Nothing to look at. Give the arm (--robot.type=…), a camera (--camera.type=… "
             "--camera_name=…), both, or a folder with a picture of the board."
         )
-    return Observation(q_rad, names, views, board)
+    return CalibrationSighting(q_rad, names, views, board)
 
 
 def _view(config: CalibrateFields) -> BoardView:

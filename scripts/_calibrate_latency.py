@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gaploop.core.telemetry import Telemetry
     from gaploop.scripts.calibrate import CalibrateFields
     from gaploop.teleop.calibration.correlation import Lag
-    from gaploop.teleop.calibration.latency import LatencyResult, Motion
+    from gaploop.teleop.calibration.latency import JointMotion, LatencyResult
 
 MOST_TAKES: Final = 20
 """More takes make the interval narrower than the arm's own spread."""
@@ -50,9 +50,9 @@ def latency(config: CalibrateFields) -> int:
     return 0
 
 
-def _recorded(config: CalibrateFields) -> tuple[list[Motion], str, list[Take]]:
+def _recorded(config: CalibrateFields) -> tuple[list[JointMotion], str, list[Take]]:
     """Return the motion of the takes under `config.path`, the arm's name, and the takes."""
-    from gaploop.teleop.calibration.latency import Motion
+    from gaploop.teleop.calibration.latency import JointMotion
 
     if config.path is None:
         raise UnusableInputError(
@@ -70,7 +70,7 @@ def _recorded(config: CalibrateFields) -> tuple[list[Motion], str, list[Take]]:
         raise UnusableInputError(f"The takes in {config.path} are empty. Record again.")
     arm = config.arm_name or _only_arm(telemetry[0])
     takes = [take for _, take in found if take is not None]
-    return [Motion.of(t, arm) for t in telemetry], arm, takes
+    return [JointMotion.of(t, arm) for t in telemetry], arm, takes
 
 
 def _telemetry(path: Path) -> Iterator[tuple[Telemetry, Take | None]]:
@@ -103,7 +103,7 @@ def _only_arm(telemetry: Telemetry) -> str:
     return commanded[0]
 
 
-def _camera(name: str, takes: list[Take], motions: list[Motion]) -> Lag:
+def _camera(name: str, takes: list[Take], motions: list[JointMotion]) -> Lag:
     """Return how late the pictures of the longest take are."""
     from gaploop.core.errors import unknown_choice
     from gaploop.teleop.calibration.camera_latency import camera_latency, picture_motion

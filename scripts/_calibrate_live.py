@@ -38,7 +38,7 @@ def take_board_pictures(config: CalibrateFields, board: Board, folder: Path) -> 
     Raises:
         DeviceError: the camera can't be opened or stops giving pictures.
     """
-    from gaploop.teleop.calibration.capture import BoardCapture, State
+    from gaploop.teleop.calibration.capture import BoardCapture, PictureState
     from gaploop.teleop.calibration.sightings import image_files, write_image
 
     writable_folder(folder, "Folder", "--path")
@@ -48,7 +48,7 @@ def take_board_pictures(config: CalibrateFields, board: Board, folder: Path) -> 
 
     def look(frame: CameraFrame, _forced: bool) -> Advice:
         advice = capture.look(frame.image, frame.t_capture_s)
-        if advice.state is State.TAKEN:
+        if advice.state is PictureState.TAKEN:
             write_image(folder / next(names), frame.image)
         return advice
 
@@ -82,7 +82,7 @@ def collect_poses(
         DeviceError: the camera or the arm stops answering.
         UnusableInputError: the arm has other joints than its model, or the folder's poses.
     """
-    from gaploop.teleop.calibration.capture import PoseCapture, State
+    from gaploop.teleop.calibration.capture import PictureState, PoseCapture
     from gaploop.teleop.calibration.sightings import joints_row, read_poses, write_image
 
     if follower.joint_names != arm.joint_names:
@@ -98,7 +98,7 @@ def collect_poses(
         q = follower.read().position_rad
         T = arm.T_base_tcp(q)
         advice = capture.look(frame.image, q, T, frame.t_capture_s, forced)
-        if advice.state is State.TAKEN:
+        if advice.state is PictureState.TAKEN:
             name = next(names)
             write_image(folder / name, frame.image)
             append_line(folder / POSES, joints_row(name, follower.joint_names, q))

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gaploop.teleop.calibration.hand_eye_model import HandEyeResult
     from gaploop.teleop.calibration.intrinsics import IntrinsicsResult
-    from gaploop.teleop.calibration.sightings import Found
+    from gaploop.teleop.calibration.sightings import BoardSightings
 
 
-def intrinsics_answer(result: IntrinsicsResult, found: Found, picture: Path) -> dict[str, Any]:
+def intrinsics_answer(
+    result: IntrinsicsResult, found: BoardSightings, picture: Path
+) -> dict[str, Any]:
     """Return what `--json` and the report hold."""
     return {
         **result.to_json(),
@@ -27,7 +29,7 @@ def intrinsics_answer(result: IntrinsicsResult, found: Found, picture: Path) -> 
     }
 
 
-def intrinsics_lines(result: IntrinsicsResult, found: Found, picture: Path) -> list[str]:
+def intrinsics_lines(result: IntrinsicsResult, found: BoardSightings, picture: Path) -> list[str]:
     """Return what a person reads."""
     lens, std, K = result.intrinsics, result.std, result.intrinsics.camera_matrix
     fx, fy = (max(std[name], result.focal_std_px) for name in ("fx", "fy"))
@@ -51,7 +53,7 @@ def intrinsics_lines(result: IntrinsicsResult, found: Found, picture: Path) -> l
     return lines
 
 
-def hand_eye_answer(result: HandEyeResult, found: Found, picture: Path) -> dict[str, Any]:
+def hand_eye_answer(result: HandEyeResult, found: BoardSightings, picture: Path) -> dict[str, Any]:
     """Return what `--json` and the report hold."""
     return {
         **result.to_json(),
@@ -66,7 +68,7 @@ def hand_eye_answer(result: HandEyeResult, found: Found, picture: Path) -> dict[
     }
 
 
-def hand_eye_lines(result: HandEyeResult, found: Found, picture: Path) -> list[str]:
+def hand_eye_lines(result: HandEyeResult, found: BoardSightings, picture: Path) -> list[str]:
     """Return what a person reads."""
     from gaploop.teleop.calibration.geometry import rotation_vector
 
@@ -92,7 +94,7 @@ def hand_eye_lines(result: HandEyeResult, found: Found, picture: Path) -> list[s
     return lines
 
 
-def _not_found(found: Found) -> str:
+def _not_found(found: BoardSightings) -> str:
     if not found.missed:
         return ""
     names = ", ".join(found.missed[:5]) + (", …" if len(found.missed) > 5 else "")

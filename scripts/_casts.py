@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gaploop.collect.operator.console import Safety
-from gaploop.collect.operator.eyes import Eyes
+from gaploop.collect.operator.eyes import LoopMonitor
 from gaploop.collect.rig import EmbeddedRig, Rig, scripted_leader
 from gaploop.collect.session import MakeLeader, MakeRig
 from gaploop.core.protocols import Follower, Leader
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Cast:
+class SessionDevices:
     """Who and what takes part.
 
     Attributes:
@@ -42,7 +42,7 @@ class Cast:
 
     make_rig: MakeRig
     make_leader: MakeLeader
-    eyes: Callable[[], Eyes | None]
+    eyes: Callable[[], LoopMonitor | None]
     safety: Safety
     leader: Any = None
     start: Callable[[], None] = lambda: None
@@ -117,7 +117,7 @@ def embedded_cast(
     teleop: Any,
     hands: Any,
     rolling: Rolling | None = None,
-) -> Iterator[Cast]:
+) -> Iterator[SessionDevices]:
     """Yield the embedded cell in real time, led by its expert or by somebody's hand.
 
     Args:
@@ -130,7 +130,7 @@ def embedded_cast(
         DeviceError: the leader doesn't answer.
         UnusableInputError: it doesn't fit.
     """
-    now: list[tuple[EmbeddedRig, Eyes]] = []
+    now: list[tuple[EmbeddedRig, LoopMonitor]] = []
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(SWITCH_INTERVAL_S)  # a leader's window must be heard in time
@@ -155,10 +155,10 @@ def embedded_cast(
                 standing.now = rig.follower
             paced = replace(rig, clock=clock, reset=reset)
             period_s = rig.rates.period_s
-            now[:] = [(paced, Eyes(rig.follower.joint_names, period_s, rig.fps, limits))]
+            now[:] = [(paced, LoopMonitor(rig.follower.joint_names, period_s, rig.fps, limits))]
             return paced
 
-        yield Cast(
+        yield SessionDevices(
             make_rig,
             led(rolling, leader),
             lambda: now[0][1] if now else None,

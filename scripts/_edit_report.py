@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gaploop.datasets.edit.actions import Plan
+    from gaploop.datasets.edit.actions import EditPlan
     from gaploop.datasets.edit.compose_videos import VideosDone
-    from gaploop.datasets.edit.pieces import Piece
-    from gaploop.datasets.layout import Episode
+    from gaploop.datasets.edit.pieces import DatasetPiece
+    from gaploop.datasets.layout import EpisodeRow
 
 
-def answer(plan: Plan, target: Path, done: VideosDone | None) -> dict[str, Any]:
+def answer(plan: EditPlan, target: Path, done: VideosDone | None) -> dict[str, Any]:
     """Return the JSON object: what each part holds, what goes, and what was done with videos."""
     pieces = {p.info.root: p for ps in plan.parts.values() for p in ps}
     return {
@@ -30,7 +30,7 @@ def answer(plan: Plan, target: Path, done: VideosDone | None) -> dict[str, Any]:
     }
 
 
-def _gone(plan: Plan, piece: Piece) -> list[Episode]:
+def _gone(plan: EditPlan, piece: DatasetPiece) -> list[EpisodeRow]:
     """Return the episodes of a source that go into no part."""
     kept = {
         index
@@ -42,7 +42,7 @@ def _gone(plan: Plan, piece: Piece) -> list[Episode]:
     return [e for e in piece.held if e.index not in kept]
 
 
-def _part(name: str, pieces: Iterable[Piece], target: Path) -> dict[str, Any]:
+def _part(name: str, pieces: Iterable[DatasetPiece], target: Path) -> dict[str, Any]:
     pieces = tuple(pieces)
     every = [e for piece in pieces for e in piece.episodes]
     return {
@@ -53,11 +53,11 @@ def _part(name: str, pieces: Iterable[Piece], target: Path) -> dict[str, Any]:
     }
 
 
-def _source(piece: Piece, episodes: Iterable[Episode]) -> dict[str, Any]:
+def _source(piece: DatasetPiece, episodes: Iterable[EpisodeRow]) -> dict[str, Any]:
     return {"root": str(piece.info.root), "episodes": [e.index for e in episodes]}
 
 
-def _counts(episodes: Iterable[Episode]) -> dict[str, Any]:
+def _counts(episodes: Iterable[EpisodeRow]) -> dict[str, Any]:
     episodes = list(episodes)
     return {
         "takes": len(episodes),
@@ -67,7 +67,7 @@ def _counts(episodes: Iterable[Episode]) -> dict[str, Any]:
     }
 
 
-def show(plan: Plan, target: Path, done: VideosDone | None) -> None:
+def show(plan: EditPlan, target: Path, done: VideosDone | None) -> None:
     """Print a table of what goes where, and one line that says whether it was done."""
     from rich.console import Console
     from rich.markup import escape

@@ -12,20 +12,20 @@ from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:
     from gaploop.core.labels import LabelEvent
-    from gaploop.datasets.layout import Episode
+    from gaploop.datasets.layout import EpisodeRow
     from gaploop.scripts.edit import EditConfig
 
 
 def retag(config: EditConfig) -> int:
     """Show which tags change, and change them unless that is a dry run or nobody said where."""
-    from gaploop.datasets.edit.pieces import Piece
+    from gaploop.datasets.edit.pieces import DatasetPiece
     from gaploop.datasets.edit.retag import tag_events
     from gaploop.datasets.labels.labelled import lacks_columns, open_labelled, say
     from gaploop.scripts.edit import chosen
 
     if not config.set:
         raise UnusableInputError("""Which tags? Set them with --set='{"station": "bench_3"}'.""")
-    piece = Piece.whole(config.dataset.folder().resolve())
+    piece = DatasetPiece.whole(config.dataset.folder().resolve())
     folder = open_labelled(piece.info.root)
     if lacks_columns(folder):
         raise UnusableInputError(
@@ -56,19 +56,19 @@ def retag(config: EditConfig) -> int:
 
 
 def _to_new(config: EditConfig, events: Sequence[LabelEvent]) -> None:
-    from gaploop.datasets.edit.actions import Rules, carry_out, opened, plan_choice
+    from gaploop.datasets.edit.actions import EditRules, carry_out, opened, plan_choice
     from gaploop.datasets.edit.retag import add_events
     from gaploop.scripts.edit import told
 
     with opened([config.dataset.folder()]) as (piece,), progress("Writing", len(piece.held)) as go:
         plan = plan_choice("edit retag", piece, piece.chosen, told(config))
-        rules = Rules(config.reencode, config.consents, go)
+        rules = EditRules(config.reencode, config.consents, go)
         carry_out(
             plan, config.output_dir, rules, lambda stage: add_events(stage, piece.held, events)
         )
 
 
-def _changes(episodes: Sequence[Episode], events: Sequence[LabelEvent]) -> list[dict[str, Any]]:
+def _changes(episodes: Sequence[EpisodeRow], events: Sequence[LabelEvent]) -> list[dict[str, Any]]:
     """Return what changes, episodes with the same change together."""
     by_uid = {e.info.uid: e for e in episodes}
     found: dict[tuple[str, str, str], list[int]] = {}

@@ -44,7 +44,7 @@ class Finder[T]:
         return self.found
 
 
-class Headway:
+class LossCounter:
     """Counts losses between which nothing was finished: a servo that browns out ends a session.
 
     For sessions that nobody watches: there the arm takes torque again without being asked.

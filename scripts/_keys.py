@@ -22,7 +22,7 @@ from typing import Final, Self
 
 from gaploop.core import platform_calls
 from gaploop.core.types import SafetyReason
-from gaploop.teleop.stopping import Attempt
+from gaploop.teleop.stopping import CleanupStep
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Keys:
         self.lost = False
         """The terminal is gone, such as when its window was closed."""
         self._heard: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._decoder = Decoder()
+        self._decoder = KeyDecoder()
         self._stop: Callable[[], None] | None = None
         self._stop_keys: Collection[str] = (SPACE,)
         self._unheeded = False
@@ -108,7 +108,7 @@ class Keys:
             # Typed before there was anything to see: of that only a stop counts.
             while select.select([self._fd], [], [], 0.0)[0] and not self.lost:
                 self._unheeded |= SPACE in self._read()
-            self._decoder = Decoder()
+            self._decoder = KeyDecoder()
             self._over = os.pipe()
             self._thread.start()
         return self
@@ -149,7 +149,7 @@ class Keys:
         stop = self._stop
         self._unheeded = stop is None
         if stop is not None:
-            with Attempt() as attempt:
+            with CleanupStep() as attempt:
                 stop()
             if attempt.error is not None:
                 log.error("the emergency stop failed: %s", attempt.error)
@@ -195,7 +195,7 @@ _SEQUENCE: Final = re.compile(r"\x1b(?:\[\[[A-E]|\[[0-?]*[!-/]*[@-Z\\-~]|O[!-~])
 _BEGUN: Final = re.compile(r"\x1b(?:\[\[|\[[0-?]*[!-/]*|O)?")
 
 
-class Decoder:
+class KeyDecoder:
     """From a terminal's bytes, in whatever pieces they come, to the names of keys."""
 
     def __init__(self) -> None:

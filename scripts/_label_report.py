@@ -18,9 +18,9 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.labels.agreement import Agreement
 from gaploop.datasets.labels.label_csv import value_of
-from gaploop.datasets.labels.labelled import Labelled
+from gaploop.datasets.labels.labelled import FolderLabels
 from gaploop.datasets.labels.query import asked
-from gaploop.datasets.layout import Episode
+from gaploop.datasets.layout import EpisodeRow
 
 NOT_SHOWN: Final = (
     "Another process is changing the dataset: the labels are written down, and its columns show "
@@ -35,7 +35,7 @@ _METHODS: Final = {"cohen": "Cohen's", "fleiss": "Fleiss'"}
 
 
 def written(
-    folder: Labelled,
+    folder: FolderLabels,
     new: Sequence[LabelEvent],
     stated: int,
     verb: str,
@@ -84,7 +84,7 @@ def written(
 
 
 def _doubts(
-    folder: Labelled,
+    folder: FolderLabels,
     uids: Sequence[str],
     above: Sequence[LabelEvent],
     after: Mapping[labels.Key, LabelEvent],
@@ -114,7 +114,7 @@ def _contradicts(uid: str, outcome: str, after: Mapping[labels.Key, LabelEvent])
 
 
 def _words(
-    folder: Labelled, answer: Mapping[str, Any], new: Sequence[LabelEvent], verb: str
+    folder: FolderLabels, answer: Mapping[str, Any], new: Sequence[LabelEvent], verb: str
 ) -> Iterable[str]:
     if not new:
         known = "That is what stands already." if answer["unchanged"] else "No take is chosen."
@@ -142,7 +142,7 @@ def _shown(value: Any) -> str:
     return str(value) or "none"
 
 
-def current(folder: Labelled, takes: Sequence[Episode]) -> dict[str, Any]:
+def current(folder: FolderLabels, takes: Sequence[EpisodeRow]) -> dict[str, Any]:
     """Return the labels that stand, as JSON types."""
     said = labels.standing(folder.events)
     rows = [
@@ -170,7 +170,7 @@ def _origin(event: LabelEvent) -> dict[str, Any]:
     return {name: getattr(event, name) for name in names}
 
 
-def print_current(folder: Labelled, takes: Sequence[Episode], where: str) -> None:
+def print_current(folder: FolderLabels, takes: Sequence[EpisodeRow], where: str) -> None:
     """Print the labels that stand as a table, with counts below."""
     said = labels.standing(folder.events)
     table = _table(f"{folder.root}", folder.what, "outcome", "failure mode", "phase", "dimensions")
@@ -190,7 +190,7 @@ def print_current(folder: Labelled, takes: Sequence[Episode], where: str) -> Non
         console.print(escape(line), soft_wrap=True, highlight=False)
 
 
-def _counts(folder: Labelled, takes: Sequence[Episode], where: str) -> Iterable[str]:
+def _counts(folder: FolderLabels, takes: Sequence[EpisodeRow], where: str) -> Iterable[str]:
     total = len(folder.episodes)
     outcomes = Counter(take.outcome.value for take in takes)
     parts = ", ".join(f"{n} {name}" for name, n in outcomes.most_common())
@@ -209,7 +209,7 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def histories(folder: Labelled, takes: Sequence[Episode]) -> list[dict[str, Any]]:
+def histories(folder: FolderLabels, takes: Sequence[EpisodeRow]) -> list[dict[str, Any]]:
     """Return each take's events with what became of them; takes without any are left out."""
     of_take: dict[str, list[LabelEvent]] = {}
     for event in folder.events:
@@ -228,7 +228,7 @@ def histories(folder: Labelled, takes: Sequence[Episode]) -> list[dict[str, Any]
     ]
 
 
-def print_histories(folder: Labelled, found: Sequence[Mapping[str, Any]]) -> None:
+def print_histories(folder: FolderLabels, found: Sequence[Mapping[str, Any]]) -> None:
     """Print for each take who said what when (UTC), which counts and why."""
     console = Console(highlight=False, soft_wrap=True)
     if not found:
@@ -251,7 +251,7 @@ def _who(event: Mapping[str, Any]) -> str:
     return f"{event['author']} ({event['source']})"
 
 
-def print_agreement(folder: Labelled, found: Sequence[Agreement]) -> None:
+def print_agreement(folder: FolderLabels, found: Sequence[Agreement]) -> None:
     """Print how far labellers agree, field by field."""
     console = Console(highlight=False)
     if not found:

@@ -10,8 +10,8 @@ from gaploop.scripts.options import emit, jsonable, progress
 
 if TYPE_CHECKING:
     from gaploop.core.labels import LabelEvent
-    from gaploop.datasets.labels.labelled import Labelled
-    from gaploop.datasets.layout import Episode
+    from gaploop.datasets.labels.labelled import FolderLabels
+    from gaploop.datasets.layout import EpisodeRow
     from gaploop.scripts.label import LabelConfig
 
 
@@ -49,7 +49,7 @@ def template(config: LabelConfig) -> LabelEvent:
     )
 
 
-def set_labels(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> int:
+def set_labels(config: LabelConfig, folder: FolderLabels, takes: Sequence[EpisodeRow]) -> int:
     """Label takes; return the exit code."""
     from dataclasses import replace
 
@@ -84,7 +84,7 @@ def _same(event: LabelEvent, before: LabelEvent | None) -> bool:
     return before is not None and replace(before, at=event.at) == event
 
 
-def undo(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> int:
+def undo(config: LabelConfig, folder: FolderLabels, takes: Sequence[EpisodeRow]) -> int:
     """Take back the author's last act about these takes; return the exit code."""
     from gaploop.core import labels
 
@@ -101,7 +101,7 @@ def undo(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> int
     return _write(config, folder, new, len(new), "taken back")
 
 
-def import_labels(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> int:
+def import_labels(config: LabelConfig, folder: FolderLabels, takes: Sequence[EpisodeRow]) -> int:
     """Import a CSV file; return the exit code."""
     from gaploop.datasets.labels.label_import import read_labels
     from gaploop.scripts.options import print_error
@@ -118,7 +118,7 @@ def import_labels(config: LabelConfig, folder: Labelled, takes: Sequence[Episode
 
 def _write(
     config: LabelConfig,
-    folder: Labelled,
+    folder: FolderLabels,
     new: Sequence[LabelEvent],
     stated: int,
     verb: str = "labelled",

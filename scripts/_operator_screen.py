@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.collect.operator.commands import Command
-from gaploop.collect.operator.console import Console
-from gaploop.collect.operator.eyes import Eyes
+from gaploop.collect.operator.console import OperatorConsole
+from gaploop.collect.operator.eyes import LoopMonitor
 from gaploop.collect.operator.view import look
 from gaploop.scripts._keys import SPACE, keys
 
@@ -44,7 +44,7 @@ def chosen_display(asked: str, has_window: bool) -> str:
 
 @contextlib.contextmanager
 def window(
-    console: Console, eyes: Callable[[], Eyes | None], leader: Any, title: str
+    console: OperatorConsole, eyes: Callable[[], LoopMonitor | None], leader: Any, title: str
 ) -> Iterator[Turn]:
     """Yield the turns of the operator's window, which a leader may share.
 
@@ -58,9 +58,9 @@ def window(
         DeviceError: there is no display.
     """
     from gaploop.collect.operator.presses import Pads
-    from gaploop.collect.operator.window import Window
+    from gaploop.collect.operator.window import OperatorWindow
 
-    shown = Window(title)
+    shown = OperatorWindow(title)
     guest = _Guest(console, eyes, shown, leader is not None)
     with contextlib.ExitStack() as cleanup:
         # Whoever is at the terminal instead can't do anything there but stop the arm.
@@ -81,7 +81,7 @@ def window(
         yield guest.turn
 
 
-def _listen(leader: Any, console: Console) -> None:
+def _listen(leader: Any, console: OperatorConsole) -> None:
     """Have the keys that a leader's own window needs for itself do here what they do anywhere."""
     leader.listen(lambda: console.command(Command.ESTOP), lambda: console.command(Command.CLEAR))
 
@@ -90,7 +90,11 @@ class _Guest:
     """Draws the window and hears its events, alone or as the guest of a leader's panel."""
 
     def __init__(
-        self, console: Console, eyes: Callable[[], Eyes | None], shown: Any, shares: bool
+        self,
+        console: OperatorConsole,
+        eyes: Callable[[], LoopMonitor | None],
+        shown: Any,
+        shares: bool,
     ) -> None:
         self.pads: Any = None
         self._console, self._eyes, self._window, self._shares = console, eyes, shown, shares
@@ -142,7 +146,7 @@ class _Guest:
 
 
 @contextlib.contextmanager
-def terminal(console: Console, leader: Any = None) -> Iterator[Turn]:
+def terminal(console: OperatorConsole, leader: Any = None) -> Iterator[Turn]:
     """Yield the turns of the terminal's view; a leader's own window is kept alive beside it."""
     from rich.console import Console as Rich
     from rich.live import Live
@@ -175,7 +179,7 @@ def terminal(console: Console, leader: Any = None) -> Iterator[Turn]:
 
 
 @contextlib.contextmanager
-def nowhere(console: Console, say: Callable[[str], None]) -> Iterator[Turn]:
+def nowhere(console: OperatorConsole, say: Callable[[str], None]) -> Iterator[Turn]:
     """Yield turns that only say a line now and then: nobody is asked anything."""
     from gaploop.collect.operator.terminal import line
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gaploop.core.station import Station
     from gaploop.failure_analysis.planning.curves import Trial
     from gaploop.failure_analysis.planning.effort import SeenTake
-    from gaploop.failure_analysis.planning.results import Counts
+    from gaploop.failure_analysis.planning.results import RolloutCounts
 
 
 def seen_takes(folders: Sequence[Path]) -> Iterator[SeenTake]:
@@ -61,7 +61,7 @@ def campaign_result(folder: Path, station: Station) -> tuple[Trial, Path]:
     return campaign_trial(plan, before, after, recorded), folder / "plan.yaml"
 
 
-def _counted(folder: Path, name: str) -> tuple[Counts, str]:
+def _counted(folder: Path, name: str) -> tuple[RolloutCounts, str]:
     """Return rollouts of one policy, and where they were measured, in words."""
     for path in (folder / f"{name}.json", folder / name / "evaluation.json"):
         if path.is_file():
@@ -74,23 +74,23 @@ def _counted(folder: Path, name: str) -> tuple[Counts, str]:
     )
 
 
-def _evaluated(path: Path) -> tuple[Counts, str]:
+def _evaluated(path: Path) -> tuple[RolloutCounts, str]:
     from gaploop.core.files import read_json
-    from gaploop.failure_analysis.planning.results import Counts
+    from gaploop.failure_analysis.planning.results import RolloutCounts
     from gaploop.finetune.evaluation import Evaluation
 
     found = Evaluation.from_json(_mapping(read_json(path)), str(path))
     gaps = ", ".join(f"{d} {s:g}" for d, s in sorted(found.gaps.items())) or "no gaps"
     cell = f"{found.domain.value} ({gaps}, seed {found.gap_seed}, {', '.join(found.by_condition)})"
-    return Counts(found.successes, found.trials, found.policy), cell
+    return RolloutCounts(found.successes, found.trials, found.policy), cell
 
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _rolled_out(folder: Path) -> tuple[Counts, str]:
-    from gaploop.failure_analysis.planning.results import Counts
+def _rolled_out(folder: Path) -> tuple[RolloutCounts, str]:
+    from gaploop.failure_analysis.planning.results import RolloutCounts
 
     judged = [
         t
@@ -100,4 +100,4 @@ def _rolled_out(folder: Path) -> tuple[Counts, str]:
     stations = sorted({f"{t.info.domain.value} {t.info.station}".strip() for t in judged})
     policies = "+".join(sorted({t.info.policy for t in judged}))
     done = sum(t.outcome is Outcome.SUCCESS for t in judged)
-    return Counts(done, len(judged), policies), ", ".join(stations)
+    return RolloutCounts(done, len(judged), policies), ", ".join(stations)

@@ -24,7 +24,7 @@ from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.lerobot_publish import PublishReport
 from gaploop.scripts import _arms, _casts, options, record
-from gaploop.scripts._attended_session import Job
+from gaploop.scripts._attended_session import AttendedJob
 from gaploop.scripts._campaign import require_consents
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_display, check_targets, check_wanted_sensors
@@ -59,7 +59,7 @@ def roll_out(config: Any) -> int:
         drives_between=not is_embedded,
     )
     station = _arms.station_for(config.robot, config.station)
-    job = Job(
+    job = AttendedJob(
         config,
         station,
         root,
@@ -79,7 +79,7 @@ def roll_out(config: Any) -> int:
     return _tell(job, rolling, watched, end, reports, stopped)
 
 
-def _remind(job: Job, policy_id: str) -> None:
+def _remind(job: AttendedJob, policy_id: str) -> None:
     """Say that policy and arm weren't checked together, where a real arm is about to move."""
     if job.station.domain is not Domain.REAL:
         return
@@ -101,7 +101,9 @@ def _is_by_itself(config: Any) -> bool:
     return config.robot.type == _arms.EMBEDDED and alone and not watched
 
 
-def _by_itself(job: Job, rolling: Rolling) -> tuple[SessionEnd, list[PublishReport], list[int]]:
+def _by_itself(
+    job: AttendedJob, rolling: Rolling
+) -> tuple[SessionEnd, list[PublishReport], list[int]]:
     """Roll out in the embedded cell as fast as it goes; its expert takes over, where one may."""
     config, attempts = job.config, rolling.attempts
     make_rig = functools.partial(record.embedded, config)
@@ -224,7 +226,7 @@ def _wishes(config: Any, follower: Follower, fps: float) -> TakeOver:
 
 
 def _tell(
-    job: Job,
+    job: AttendedJob,
     rolling: Rolling,
     watched: Watching,
     end: SessionEnd,
@@ -280,7 +282,7 @@ def _pace(paces: Sequence[Pace]) -> dict[str, float]:
     }
 
 
-def _evidence(job: Job) -> str:
+def _evidence(job: AttendedJob) -> str:
     """Return what the takes are evidence of."""
     robot = job.config.robot
     if robot.type == _arms.EMBEDDED:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from gaploop.scripts._teleop_view import Picture, line, render
+from gaploop.scripts._teleop_view import TeleopScreen, line, render
 
 LINE_S: Final = 1.0
 """Without a terminal a line is written this often [s], and whenever the mode changes."""
@@ -18,7 +18,7 @@ LINE_S: Final = 1.0
 EARLY_S: Final = 0.05
 KEPT_LOGS: Final = 1000
 
-type Show = Callable[[Picture], None]
+type Show = Callable[[TeleopScreen], None]
 
 
 @contextlib.contextmanager
@@ -53,7 +53,7 @@ def _lines() -> Show:
     """Return a `Show` that writes a line a second, and one at once for what is new."""
     said_s, said = -LINE_S, ""
 
-    def show(picture: Picture) -> None:
+    def show(picture: TeleopScreen) -> None:
         nonlocal said_s, said
         now_s, what = time.monotonic(), f"{picture.mode}{picture.lost}{picture.note}"
         if now_s - said_s >= LINE_S - EARLY_S or what != said:

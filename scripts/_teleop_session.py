@@ -19,16 +19,15 @@ from gaploop.scripts._arms import Arms
 from gaploop.scripts._find_again import IS_BACK, Finder
 from gaploop.scripts._keys import SPACE, Keys
 from gaploop.scripts._teleop_screen import LINE_S, Show
-from gaploop.scripts._teleop_view import Mode, Picture, say_trip
+from gaploop.scripts._teleop_view import ProgramMode, TeleopScreen, say_trip
 from gaploop.scripts._window_keys import WindowKeys, subscribers
 from gaploop.teleop.advice import GONE
-from gaploop.teleop.control import ControlThread, Snapshot
-from gaploop.teleop.control import Mode as ControlMode
+from gaploop.teleop.control import ControlThread, LoopMode, Snapshot
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.realtime import Realtime
 from gaploop.teleop.safety import SafetyFilter, make_safety
 from gaploop.teleop.statistics import Figures, LoopStatistics
-from gaploop.teleop.stopping import Attempt, disconnect, one_line
+from gaploop.teleop.stopping import CleanupStep, disconnect, one_line
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +71,7 @@ class Ended:
     failed: str = ""
 
 
-class Session:
+class TeleopSession:
     """Drives until somebody ends it. Without keys a trip or a lost device ends it, too.
 
     Args:
@@ -221,7 +220,7 @@ class Session:
         if not self._keys.works:
             control.wait(FRAME_S)
         snapshot = control.snapshot()
-        is_limp = snapshot.mode is ControlMode.TRIPPED
+        is_limp = snapshot.mode is LoopMode.TRIPPED
         self._trip = self._trip_words() if snapshot.tripped else ""
         self._keys.say(self._trip_words(self._keys.clear_words) if snapshot.tripped else "")
         self._take(pressed, is_limp)
@@ -259,7 +258,7 @@ class Session:
         safety = self._safety
         if safety is None:
             return ""
-        if snapshot.mode is ControlMode.TRIPPED:
+        if snapshot.mode is LoopMode.TRIPPED:
             if 0 <= self._cleared_at < len(snapshot.faults):
                 return f"It isn't cleared: {snapshot.faults[-1].partition(': ')[2]}"
             return AGAIN if self._twice.asks else ""
@@ -313,10 +312,10 @@ class Session:
 
     # -- what is shown ----------------------------------------------------------------------
 
-    def _picture(self, control: ControlThread, arms: Arms) -> Picture:
+    def _picture(self, control: ControlThread, arms: Arms) -> TeleopScreen:
         snapshot = control.snapshot()
-        is_limp = snapshot.mode is ControlMode.TRIPPED
-        mode = Mode.TRIPPED if snapshot.tripped else Mode.RUNNING
+        is_limp = snapshot.mode is LoopMode.TRIPPED
+        mode = ProgramMode.TRIPPED if snapshot.tripped else ProgramMode.RUNNING
         return self._frame(
             arms,
             mode,
@@ -328,11 +327,11 @@ class Session:
             clear=self._clear_words(),
         )
 
-    def _lost_picture(self, arms: Arms, lost: str, why: str, found: Arms | None) -> Picture:
+    def _lost_picture(self, arms: Arms, lost: str, why: str, found: Arms | None) -> TeleopScreen:
         if found is not None:
             return self._frame(
                 arms,
-                Mode.READY,
+                ProgramMode.READY,
                 torque=False,
                 lost=f"{IS_BACK} Make sure that the arm may move, then {self._keys.clear_words}.",
                 note=AGAIN if self._twice.asks else "",
@@ -340,16 +339,20 @@ class Session:
             )
         words = lost if why == lost else f"{lost}\nNow: {why}"
         return self._frame(
-            arms, Mode.LOST, torque=False, lost=words, note="Waiting for it to return; q leaves."
+            arms,
+            ProgramMode.LOST,
+            torque=False,
+            lost=words,
+            note="Waiting for it to return; q leaves.",
         )
 
-    def _frame(self, arms: Arms, mode: Mode, **more: Any) -> Picture:
+    def _frame(self, arms: Arms, mode: ProgramMode, **more: Any) -> TeleopScreen:
         statistics = self._statistics
         if statistics is None:
             raise RuntimeError("nothing has been driven yet")
         rate_hz, error, latency = statistics.now()
         state = more.pop("state", None)
-        return Picture(
+        return TeleopScreen(
             arms.title,
             mode,
             arms.follower.units,
@@ -371,7 +374,7 @@ class Session:
 
 def _state_of(arms: Arms) -> FollowerState | None:
     """Return what a limp arm reports now; None where it doesn't."""
-    with Attempt():
+    with CleanupStep():
         return arms.follower.read()
     return None
 

@@ -13,7 +13,7 @@ import numpy as np
 from gaploop.core.station import SafetyLimits
 from gaploop.core.types import FloatArray, FollowerState, SafetyReason, Tick
 from gaploop.teleop.advice import WHAT, say_reasons, say_status, say_to_do
-from gaploop.teleop.statistics import Figures, Spread
+from gaploop.teleop.statistics import DurationSpread, Figures
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,7 +40,7 @@ MANY: Final = 6
 """More joints than a servo or two: the whole arm is meant."""
 
 
-class Mode(StrEnum):
+class ProgramMode(StrEnum):
     """What the program is doing, as its user sees it."""
 
     RUNNING = "RUNNING"
@@ -53,10 +53,10 @@ class Mode(StrEnum):
 
 
 _COLOURS: Final = {
-    Mode.RUNNING: "black on green",
-    Mode.TRIPPED: "white on red",
-    Mode.LOST: "white on red",
-    Mode.READY: "black on yellow",
+    ProgramMode.RUNNING: "black on green",
+    ProgramMode.TRIPPED: "white on red",
+    ProgramMode.LOST: "white on red",
+    ProgramMode.READY: "black on yellow",
 }
 
 HELP: Final = (
@@ -64,16 +64,16 @@ HELP: Final = (
     "hold the leader still near the follower's pose · q: stop, torque off, leave · h: this line"
 )
 KEYS: Final = {
-    Mode.RUNNING: "space e-stop · q quit · h help",
-    Mode.TRIPPED: "c c clear · q quit · h help",
-    Mode.LOST: "q quit · h help",
-    Mode.READY: "c c go on · q quit · h help",
+    ProgramMode.RUNNING: "space e-stop · q quit · h help",
+    ProgramMode.TRIPPED: "c c clear · q quit · h help",
+    ProgramMode.LOST: "q quit · h help",
+    ProgramMode.READY: "c c go on · q quit · h help",
 }
 """The keys that do something then."""
 
 
 @dataclass(frozen=True)
-class Picture:
+class TeleopScreen:
     """All that one frame of the view shows.
 
     Attributes:
@@ -101,7 +101,7 @@ class Picture:
     """
 
     title: str
-    mode: Mode
+    mode: ProgramMode
     units: str
     to_units: Callable[[FloatArray], FloatArray]
     joints: tuple[str, ...]
@@ -109,8 +109,8 @@ class Picture:
     limits: SafetyLimits
     tick: Tick | None
     rate_hz: float
-    period_error: Spread
-    latency: Spread
+    period_error: DurationSpread
+    latency: DurationSpread
     figures: Figures
     state: FollowerState | None = None
     torque: bool = True
@@ -123,7 +123,7 @@ class Picture:
     clear: str = ""
 
 
-def line(picture: Picture) -> str:
+def line(picture: TeleopScreen) -> str:
     """Return the view as one line, for logs and pipes."""
     figures = picture.figures
     parts = [
@@ -147,7 +147,7 @@ def line(picture: Picture) -> str:
     return " · ".join(parts)
 
 
-def render(picture: Picture) -> RenderableType:
+def render(picture: TeleopScreen) -> RenderableType:
     """Return the view for Rich."""
     from rich.console import Group
     from rich.text import Text
@@ -164,7 +164,7 @@ def render(picture: Picture) -> RenderableType:
     return Group(*lines)
 
 
-def _head(picture: Picture) -> Text:
+def _head(picture: TeleopScreen) -> Text:
     from rich.text import Text
 
     head = Text()
@@ -179,7 +179,7 @@ def _head(picture: Picture) -> Text:
     return head
 
 
-def _timing(picture: Picture) -> Text:
+def _timing(picture: TeleopScreen) -> Text:
     from rich.text import Text
 
     error, latency = picture.period_error, picture.latency
@@ -197,7 +197,7 @@ def _small(seconds: float) -> bool:
     return not seconds > 1e-3
 
 
-def _joint_table(picture: Picture, tick: Tick) -> Table:
+def _joint_table(picture: TeleopScreen, tick: Tick) -> Table:
     from rich import box
     from rich.table import Table
 
@@ -222,7 +222,7 @@ def _has(values: FloatArray) -> bool:
     return bool(np.isfinite(values).any())
 
 
-def _rows(picture: Picture, tick: Tick) -> Iterator[list[str]]:
+def _rows(picture: TeleopScreen, tick: Tick) -> Iterator[list[str]]:
     command, limits = tick.command, picture.limits
     state = picture.state or tick.state
     asked = command.requested_rad
@@ -263,7 +263,7 @@ def _marked(text: str, size: float, yellow: float, red: float = math.inf) -> str
     return f"[yellow]{text}[/]" if size > yellow else text
 
 
-def _lines(picture: Picture) -> Iterator[tuple[str, str]]:
+def _lines(picture: TeleopScreen) -> Iterator[tuple[str, str]]:
     """Yield what stands under the table, with its style."""
     yield from ((words, "bold red") for words in _trouble(picture))
     if picture.note:
@@ -290,11 +290,11 @@ def _lines(picture: Picture) -> Iterator[tuple[str, str]]:
         yield f"real-time rights: {picture.real_time}", "dim"
 
 
-def _trouble(picture: Picture) -> list[str]:
+def _trouble(picture: TeleopScreen) -> list[str]:
     """Return what is wrong and what to do, a line each; nothing where all is well."""
-    if picture.mode in (Mode.LOST, Mode.READY):
+    if picture.mode in (ProgramMode.LOST, ProgramMode.READY):
         return picture.lost.splitlines()
-    if picture.mode is Mode.TRIPPED and picture.figures.trips:
+    if picture.mode is ProgramMode.TRIPPED and picture.figures.trips:
         trip = picture.figures.trips[-1]
         more = [picture.unconfirmed] if picture.unconfirmed else []
         return [say_trip(trip.reason, trip.joints, picture.clear), *more]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gaploop.core import consent_store
 from gaploop.core.consent import (
     Consent,
+    ConsentRegister,
     Place,
-    Register,
     Use,
     check_day,
     check_scope,
@@ -125,7 +125,7 @@ def _in_order(consent: Consent) -> list[str]:
     return [use.value for use in Use if use in consent.scope]
 
 
-def _row(consent: Consent, register: Register) -> dict[str, Any]:
+def _row(consent: Consent, register: ConsentRegister) -> dict[str, Any]:
     expired = "expired" if today() > consent.expires else "valid"
     return {
         "id": consent.id,

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from gaploop.failure_analysis.across.across import Across
     from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.failure_analysis.reference import Reference
-    from gaploop.failure_analysis.signals.registry import Measured
+    from gaploop.failure_analysis.signals.registry import TakeSignals
     from gaploop.failure_analysis.views.asked import PolicyTrace
-    from gaploop.failure_analysis.views.view import View
+    from gaploop.failure_analysis.views.view import TakeView
 
 EXAMPLE = """\
 gaploop diagnose ./rollouts --output_dir=./diagnosis
@@ -125,12 +125,12 @@ def _diagnose(
     from gaploop.failure_analysis.reference import choose_reference
     from gaploop.failure_analysis.signals.registry import measure
 
-    signals: dict[str, Measured] = {}
+    signals: dict[str, TakeSignals] = {}
     total = sum(needs_diagnosis(take) for take in takes)
     usual = choose_reference(takes, reference)
     with options.progress("Diagnosing", total=total) as advance:
 
-        def keep(take: Take, view: View) -> None:
+        def keep(take: Take, view: TakeView) -> None:
             signals[take.info.uid] = measure(view)
             advance()
 
@@ -172,7 +172,7 @@ def _ask_policy(config: DiagnoseConfig) -> Callable[[Take], PolicyTrace | None] 
     return lambda take: ask(take, asked, space)
 
 
-def _policy_signals(signals: Mapping[str, Measured]) -> dict[str, dict[str, float]]:
+def _policy_signals(signals: Mapping[str, TakeSignals]) -> dict[str, dict[str, float]]:
     """Return what was measured of the policy: signal to take to value."""
     from gaploop.failure_analysis.signals.registry import registry
 
@@ -206,11 +206,11 @@ def _pictures(
     """Return pictures of the takes that the report shows; of thousands they would fill memory."""
     from gaploop.failure_analysis.report.report import shown_takes
     from gaploop.failure_analysis.views.pictures import example_pictures
-    from gaploop.failure_analysis.views.view import View
+    from gaploop.failure_analysis.views.view import TakeView
 
     shown = {t.uid for t in shown_takes(diagnosis.takes)} | {g.uids[0] for g in across.groups}
     return {
-        take.info.uid: example_pictures(View(take).pictures)
+        take.info.uid: example_pictures(TakeView(take).pictures)
         for take in takes
         if take.info.uid in shown
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
-    from gaploop.teleop.doctor.finding import Finding
+    from gaploop.teleop.doctor.finding import DoctorFinding
 
 EXAMPLE: Final = """\
 gaploop doctor
@@ -72,14 +72,14 @@ def run(config: DoctorConfig) -> int:
     return int(bad)
 
 
-def _look(config: DoctorConfig) -> Iterator[Finding]:
+def _look(config: DoctorConfig) -> Iterator[DoctorFinding]:
     from gaploop.collect.video_stream import CODEC
     from gaploop.teleop.calibration.store import calibration_path
     from gaploop.teleop.doctor import calibrations, cameras, host, ports, servos
 
     yield from host.look(config.journal, CODEC)
     yield from ports.modem_manager()
-    found = [ports.Port(str(path)) for path in config.port] or ports.find()
+    found = [ports.FoundPort(str(path)) for path in config.port] or ports.find()
     if not found:
         yield ports.none_found()
     folder = config.calibration_dir or calibrations.folder()
@@ -97,7 +97,7 @@ def _look(config: DoctorConfig) -> Iterator[Finding]:
     yield from calibrations.look_at_station(calibration_path(config.station, config.calibration))
 
 
-def _show(findings: list[Finding]) -> None:
+def _show(findings: list[DoctorFinding]) -> None:
     """Print a line for each finding, grouped by area, and its mend whole, to be copied."""
     from rich.console import Console
     from rich.text import Text

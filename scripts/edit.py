@@ -12,8 +12,8 @@ from gaploop.core.paths import plain_name
 from gaploop.scripts.options import DatasetFolder, emit, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.edit.actions import Plan
-    from gaploop.datasets.edit.pieces import Piece
+    from gaploop.datasets.edit.actions import EditPlan
+    from gaploop.datasets.edit.pieces import DatasetPiece
     from gaploop.scripts.merge import MergeConfig
 
 POSITIONAL: Final = ("action", "dataset.root")
@@ -101,7 +101,7 @@ def _confirmed(config: EditConfig) -> bool:
     return config.yes or config.output_dir is not None
 
 
-def _delete(config: EditConfig, piece: Piece) -> int:
+def _delete(config: EditConfig, piece: DatasetPiece) -> int:
     from gaploop.datasets.edit.actions import plan_choice
 
     gone = chosen(config, piece)
@@ -109,14 +109,14 @@ def _delete(config: EditConfig, piece: Piece) -> int:
     return finish(config, plan, config.output_dir, _confirmed(config))
 
 
-def _keep(config: EditConfig, piece: Piece) -> int:
+def _keep(config: EditConfig, piece: DatasetPiece) -> int:
     from gaploop.datasets.edit.actions import plan_choice
 
     plan = plan_choice("edit keep", piece, chosen(config, piece), told(config))
     return finish(config, plan, config.output_dir, _confirmed(config))
 
 
-def _split(config: EditConfig, piece: Piece) -> int:
+def _split(config: EditConfig, piece: DatasetPiece) -> int:
     from gaploop.datasets.edit.actions import plan_split
 
     parts, named = _parts(config, piece)
@@ -135,7 +135,7 @@ def required_output(config: EditConfig | MergeConfig) -> Path:
     return config.output_dir or Path("OUT")
 
 
-def _parts(config: EditConfig, piece: Piece) -> tuple[dict[str, list[int]], bool]:
+def _parts(config: EditConfig, piece: DatasetPiece) -> tuple[dict[str, list[int]], bool]:
     """Return the parts of a split, and whether their episodes were named one by one."""
     from gaploop.datasets.edit.splits import by_field, by_share
 
@@ -174,7 +174,7 @@ def _by_folder(splits: Mapping[str, Any]) -> dict[str, Any]:
     return parts
 
 
-def _listed(indices: Any, name: str, piece: Piece) -> list[int]:
+def _listed(indices: Any, name: str, piece: DatasetPiece) -> list[int]:
     from gaploop.datasets.lerobot_import import parse_episodes
 
     if not isinstance(indices, list | str):
@@ -185,7 +185,7 @@ def _listed(indices: Any, name: str, piece: Piece) -> list[int]:
     return parse_episodes(str(indices), len(piece.held))
 
 
-def chosen(config: EditConfig, piece: Piece) -> frozenset[int]:
+def chosen(config: EditConfig, piece: DatasetPiece) -> frozenset[int]:
     """Return the episodes that --episodes and --where both name."""
     from gaploop.datasets.labels.query import where
     from gaploop.datasets.lerobot_import import parse_episodes
@@ -217,7 +217,7 @@ def told(config: EditConfig) -> dict[str, Any]:
 
 def finish(
     config: EditConfig | MergeConfig,
-    plan: Plan,
+    plan: EditPlan,
     output: Path | None,
     confirmed: bool,
     amend: Callable[[Path], None] | None = None,
@@ -229,13 +229,13 @@ def finish(
         confirmed: its user said where to.
         amend: changes each new dataset before anybody sees it.
     """
-    from gaploop.datasets.edit.actions import Rules, carry_out
+    from gaploop.datasets.edit.actions import EditRules, carry_out
     from gaploop.scripts._edit_report import answer, show
 
     done = None
     if confirmed and not config.dry_run:
         with progress("Writing", plan.takes) as advance:
-            rules = Rules(config.reencode, config.consents, advance)
+            rules = EditRules(config.reencode, config.consents, advance)
             done = carry_out(plan, output, rules, amend)
     target = output.resolve() if output else plan.source
     if config.json:

@@ -19,7 +19,7 @@ from gaploop.scripts._signals import stoppable
 if TYPE_CHECKING:
     from gaploop.core.protocols import Plant
     from gaploop.teleop.emulator import ArmPlan, EmulatedBus, Fault
-    from gaploop.teleop.emulator.console import Console
+    from gaploop.teleop.emulator.console import EmulatorConsole
 
 EXAMPLE = """gaploop emulate --model=so101 --link=./follower
 gaploop emulate --model=koch --role=leader --link=./leader --hand=middle_then_ranges
@@ -86,7 +86,7 @@ def run(config: EmulateConfig) -> int:
     """Serve until a signal, `quit` or the end of `duration_s`; return 128 + the signal."""
     from gaploop.teleop.emulator import EmulatedBus
     from gaploop.teleop.emulator.bus import raise_priority
-    from gaploop.teleop.emulator.console import Console
+    from gaploop.teleop.emulator.console import EmulatorConsole
 
     plan, faults = _plan(config), _faults(config.faults)
     hand, _, trace = config.hand.partition("=")
@@ -104,7 +104,7 @@ def run(config: EmulateConfig) -> int:
                 plant=plant,
             )
         )
-        console = Console(bus)
+        console = EmulatorConsole(bus)
         if trace:
             console.carry_out(f"hand {hand} {trace}")
         _ready(config, bus)
@@ -202,7 +202,7 @@ def _plant(config: EmulateConfig) -> Iterator[Plant | None]:
 # --- while it runs -----------------------------------------------------------------------------
 
 
-def _listen(config: EmulateConfig, console: Console, stopped: list[int]) -> None:
+def _listen(config: EmulateConfig, console: EmulatorConsole, stopped: list[int]) -> None:
     """Carry out what is typed, and tell what happens, until the end."""
     end_s = time.monotonic() + config.duration_s if config.duration_s > 0 else None
     typed = _Lines()

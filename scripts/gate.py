@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from gaploop.core.suite import Suite
-    from gaploop.finetune.gate.design import Design
+    from gaploop.finetune.gate.design import GateDesign
     from gaploop.finetune.gate.folder import Contest, GateFolder
     from gaploop.finetune.gate.run import Gate, GateResult
 
@@ -226,7 +226,7 @@ def ask(question: str) -> str:
     return line
 
 
-def _planned(suite: Suite, design: Design) -> str:
+def _planned(suite: Suite, design: GateDesign) -> str:
     """Return what the comparison will cost and find, printed before it begins."""
     rules = suite.rules
     lines = [

@@ -11,9 +11,9 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.scripts.options import DatasetFolder, emit, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.edit.pieces import Piece
+    from gaploop.datasets.edit.pieces import DatasetPiece
     from gaploop.datasets.harmonise.dataset import Conversion
-    from gaploop.datasets.harmonise.plan import Draft
+    from gaploop.datasets.harmonise.plan import SpecDraft
 
 EXAMPLE: Final = """
 gaploop harmonise sim_takes --to=real_takes --dry_run > spec.yaml     # what differs, and a spec
@@ -70,7 +70,7 @@ def run(config: HarmoniseConfig) -> int:
         return _convert(config, pieces, conversion)
 
 
-def _conversion(config: HarmoniseConfig, pieces: tuple[Piece, ...]) -> Conversion:
+def _conversion(config: HarmoniseConfig, pieces: tuple[DatasetPiece, ...]) -> Conversion:
     from gaploop.datasets.harmonise.dataset import resolve
     from gaploop.datasets.harmonise.plan import derive
     from gaploop.datasets.harmonise.spec import load_spec, parse_spec
@@ -94,8 +94,10 @@ def _conversion(config: HarmoniseConfig, pieces: tuple[Piece, ...]) -> Conversio
     return resolve(spec, piece.info, piece.episodes)
 
 
-def _convert(config: HarmoniseConfig, pieces: tuple[Piece, ...], conversion: Conversion) -> int:
-    from gaploop.datasets.edit.pieces import Piece
+def _convert(
+    config: HarmoniseConfig, pieces: tuple[DatasetPiece, ...], conversion: Conversion
+) -> int:
+    from gaploop.datasets.edit.pieces import DatasetPiece
     from gaploop.datasets.harmonise.lerobot_harmonise import harmonise
     from gaploop.datasets.harmonise.plan import derive
 
@@ -106,7 +108,7 @@ def _convert(config: HarmoniseConfig, pieces: tuple[Piece, ...], conversion: Con
         takes = harmonise(piece, conversion, config.output_dir, advance)
     left: list[str] = []
     if config.to is not None:
-        draft = derive(Piece.whole(config.output_dir), pieces[1])
+        draft = derive(DatasetPiece.whole(config.output_dir), pieces[1])
         left = [*draft.impossible, *draft.undecided, *map(str, draft.spec)]
     done = conversion.record()
     answer = {"output_dir": config.output_dir, "takes": takes, "done": done, "differs_in": left}
@@ -119,7 +121,7 @@ def _convert(config: HarmoniseConfig, pieces: tuple[Piece, ...], conversion: Con
     return int(bool(left))
 
 
-def _show_draft(piece: Piece, reference: Piece, as_json: bool) -> int:
+def _show_draft(piece: DatasetPiece, reference: DatasetPiece, as_json: bool) -> int:
     from gaploop.datasets.harmonise.plan import derive, tidy
 
     draft = derive(piece, reference)
@@ -136,7 +138,7 @@ def _show_draft(piece: Piece, reference: Piece, as_json: bool) -> int:
     return int(open_)
 
 
-def _show_differences(draft: Draft, ours: str, theirs: str) -> None:
+def _show_differences(draft: SpecDraft, ours: str, theirs: str) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -11,7 +11,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.formats.model import Incoming, Recording
+    from gaploop.datasets.formats.model import ForeignRecording, Recording
 
 POSITIONAL: Final = "source"
 LAYOUTS: Final = ("aloha", "diffusion_policy", "mcap", "robomimic", "umi")
@@ -161,7 +161,7 @@ def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
     return 0
 
 
-def _some(config: ImportConfig, incoming: Incoming) -> Incoming:
+def _some(config: ImportConfig, incoming: ForeignRecording) -> ForeignRecording:
     """Return the chosen episodes of an import.
 
     Raises:

@@ -12,8 +12,8 @@ from gaploop.core.labels import FIELDS
 from gaploop.scripts._label_write import give, import_labels, set_labels, undo
 
 if TYPE_CHECKING:
-    from gaploop.datasets.labels.labelled import Labelled
-    from gaploop.datasets.layout import Episode
+    from gaploop.datasets.labels.labelled import FolderLabels
+    from gaploop.datasets.layout import EpisodeRow
 
 EXAMPLE: Final = """
 gaploop label recordings/pick
@@ -150,7 +150,7 @@ def _search_many(config: LabelConfig) -> int:
     )
 
 
-def _chosen(config: LabelConfig, folder: Labelled) -> list[Episode]:
+def _chosen(config: LabelConfig, folder: FolderLabels) -> list[EpisodeRow]:
     """Return the takes that are named; all of them where none is."""
     from gaploop.datasets.labels.labelled import chosen
     from gaploop.datasets.labels.query import where
@@ -168,7 +168,7 @@ def _chosen(config: LabelConfig, folder: Labelled) -> list[Episode]:
     return [e for e in found if e.index in wanted]
 
 
-def _show(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> int:
+def _show(config: LabelConfig, folder: FolderLabels, takes: Sequence[EpisodeRow]) -> int:
     from gaploop.scripts._label_report import current, print_current
 
     give(config, current(folder, takes))
@@ -177,7 +177,7 @@ def _show(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> in
     return 0 if takes else 1
 
 
-def _history(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> int:
+def _history(config: LabelConfig, folder: FolderLabels, takes: Sequence[EpisodeRow]) -> int:
     from gaploop.scripts._label_report import histories, print_histories
 
     found = histories(folder, takes)
@@ -187,7 +187,7 @@ def _history(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) ->
     return 0
 
 
-def _agreement(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> int:
+def _agreement(config: LabelConfig, folder: FolderLabels, takes: Sequence[EpisodeRow]) -> int:
     from gaploop.datasets.labels.agreement import agreement
     from gaploop.scripts._label_report import print_agreement
 
@@ -198,7 +198,7 @@ def _agreement(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) 
     return 0 if found else 1
 
 
-def _export(config: LabelConfig, folder: Labelled, takes: Sequence[Episode]) -> int:
+def _export(config: LabelConfig, folder: FolderLabels, takes: Sequence[EpisodeRow]) -> int:
     from gaploop.core.files import writable_folder
     from gaploop.datasets.labels.label_csv import export_events, export_takes
 

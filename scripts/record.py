@@ -177,9 +177,9 @@ def run(config: Any) -> int:
     make_policy, spec = _spec(config, journal)
     if is_attended(config):
         from gaploop.scripts._attended import attend
-        from gaploop.scripts._attended_session import Job
+        from gaploop.scripts._attended_session import AttendedJob
 
-        job = Job(config, station, root, journal, tuple(quotas), spec, campaign)
+        job = AttendedJob(config, station, root, journal, tuple(quotas), spec, campaign)
         end, published, stopped = attend(job)
     else:
         make_rig, make_leader = _wire(config, make_policy)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from gaploop.collect.copies import review_folder
     from gaploop.core.labels import LabelEvent
-    from gaploop.datasets.labels.labelled import Labelled
+    from gaploop.datasets.labels.labelled import FolderLabels
     from gaploop.failure_analysis.diagnosis import TakeDiagnosis
-    from gaploop.failure_analysis.review.desk import Desk
+    from gaploop.failure_analysis.review.desk import LabelSession
 
 EXAMPLE: Final = """
 gaploop review rollouts --author=ana
@@ -90,15 +90,15 @@ def run(config: ReviewConfig) -> int:
 
 
 def _serve(
-    config: ReviewConfig, folder: Labelled, author: str, found: Sequence[TakeDiagnosis]
+    config: ReviewConfig, folder: FolderLabels, author: str, found: Sequence[TakeDiagnosis]
 ) -> tuple[int, list[LabelEvent]]:
     """Serve until stopped; return how often something was saved, and what couldn't be."""
-    from gaploop.failure_analysis.review.desk import Desk
+    from gaploop.failure_analysis.review.desk import LabelSession
     from gaploop.failure_analysis.review.server import serve
-    from gaploop.failure_analysis.review.site import Site
-    from gaploop.failure_analysis.review.suggest import Suggester
+    from gaploop.failure_analysis.review.site import ReviewSite
+    from gaploop.failure_analysis.review.suggest import ReviewSuggester
 
-    desk = Desk(
+    desk = LabelSession(
         folder,
         author,
         found,
@@ -106,9 +106,9 @@ def _serve(
         use_suggestions=config.suggestions,
     )
     with review_folder() as media:
-        suggester = Suggester(folder.root) if config.suggestions else None
+        suggester = ReviewSuggester(folder.root) if config.suggestions else None
         try:
-            site = Site(desk, media, suggester)
+            site = ReviewSite(desk, media, suggester)
             serve(site, config.port, lambda address: _say(address, desk), browser=config.browser)
         finally:
             if suggester is not None:
@@ -117,7 +117,7 @@ def _serve(
     return desk.saver.saved, lost
 
 
-def _say(address: str, desk: Desk) -> None:
+def _say(address: str, desk: LabelSession) -> None:
     import sys
 
     takes = len(desk.folder.episodes)
@@ -130,7 +130,7 @@ def _found(config: ReviewConfig) -> Sequence[TakeDiagnosis]:
     return load_diagnosis(config.diagnosis).takes if config.diagnosis is not None else ()
 
 
-def _check_writable(folder: Labelled) -> None:
+def _check_writable(folder: FolderLabels) -> None:
     """Refuse at once what could not be labelled in the end."""
     import os
 

@@ -15,7 +15,7 @@ from gaploop.scripts.options import emit, jsonable, progress
 if TYPE_CHECKING:
     from gaploop.datasets.survey.check import Overview
     from gaploop.datasets.survey.sources import Metadata
-    from gaploop.datasets.survey.stream import Found
+    from gaploop.datasets.survey.stream import QueryMatch
 
 POSITIONAL: Final = "roots"
 _ROWS_SHOWN: Final = 20
@@ -151,7 +151,7 @@ def _written[T](
         write_atomically(folder / "survey.jsonl", "".join(f"{part}\n" for part in parts))
 
 
-def _found_line(found: Found) -> dict[str, Any]:
+def _found_line(found: QueryMatch) -> dict[str, Any]:
     return {**asdict(found), "episodes": found.episodes.tolist()}
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gaploop.core.protocols import Follower
     from gaploop.scripts._teleop_session import Ended
     from gaploop.teleop.control import ControlThread
-    from gaploop.teleop.statistics import Spread
+    from gaploop.teleop.statistics import DurationSpread
 
 EXAMPLE: Final = """\
 gaploop teleoperate --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
@@ -86,7 +86,7 @@ def run(config: Any) -> int:
     from gaploop.scripts._keys import keys
     from gaploop.scripts._signals import stoppable
     from gaploop.scripts._teleop_screen import screen
-    from gaploop.scripts._teleop_session import Session
+    from gaploop.scripts._teleop_session import TeleopSession
     from gaploop.teleop.loop import Rates
 
     control_hz = _rate(config)
@@ -110,7 +110,7 @@ def run(config: Any) -> int:
         stack.callback(arms.follower.close)
         pressed = stack.enter_context(keys())
         show = stack.enter_context(screen())
-        session = Session(connect, station, rates, pressed, show, max_s, stopped, watch)
+        session = TeleopSession(connect, station, rates, pressed, show, max_s, stopped, watch)
         ended = session.run(arms)
     return _report(config, control_hz, arms.title, ended)
 
@@ -195,6 +195,6 @@ def _words(title: str, ended: "Ended") -> str:
     return "\n".join(lines)
 
 
-def _say(spread: "Spread") -> str:
+def _say(spread: "DurationSpread") -> str:
     p50, p99, most = (1e3 * s for s in (spread.p50_s, spread.p99_s, spread.max_s))
     return f"p50 {p50:.2f}, p99 {p99:.2f}, max {most:.2f} ms"

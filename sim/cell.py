@@ -23,7 +23,7 @@ from gaploop.sim.camera import OverheadCamera
 from gaploop.sim.conditions import OBJECTS, parse_conditions
 from gaploop.sim.gaps import draw_gaps
 from gaploop.sim.gaps.actuators import CommandPath, weaken_servos
-from gaploop.sim.gaps.hand import Hand, add_hand, hand_gap
+from gaploop.sim.gaps.hand import HandMotion, add_hand, hand_gap
 from gaploop.sim.gaps.scene_effects import (
     apply_to_model,
     criterion,
@@ -127,7 +127,7 @@ class Cell:
         apply_to_model(self._model, self.conditions, self._gaps, self.arm)
         weaken_servos(self._model, self._gaps, self.arm)
         self._data = mujoco.MjData(self._model)
-        self._hand = Hand(self._model, hand) if hand else None
+        self._hand = HandMotion(self._model, hand) if hand else None
         self._index_model()
 
     def _index_model(self) -> None:

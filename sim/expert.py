@@ -19,7 +19,7 @@ from gaploop.core.types import LeaderSample
 from gaploop.sim.cell import Cell
 from gaploop.sim.kinematics import fold_square, polar
 from gaploop.sim.motion import ToolGoal, ToolMotion
-from gaploop.sim.sight import SceneSight, Sight, TrackerSight, View
+from gaploop.sim.sight import SceneSight, SceneView, Sight, TrackerSight
 from gaploop.sim.tracker import Tracker
 
 Sees = Literal["scene", "tracker"]
@@ -40,7 +40,7 @@ STILL_M_S = 0.02
 LARGEST_CORRECTION_M = 0.04
 
 
-class Stage(IntEnum):
+class ExpertStage(IntEnum):
     """Where the attempt is."""
 
     APPROACH = 0
@@ -55,7 +55,12 @@ class Stage(IntEnum):
 
 
 # How long a stage lasts at least, after its set point has been reached [s].
-DWELL_S = {Stage.CLOSE: 0.10, Stage.LOWER: 0.06, Stage.OPEN: 0.06, Stage.RETREAT: 0.10}
+DWELL_S = {
+    ExpertStage.CLOSE: 0.10,
+    ExpertStage.LOWER: 0.06,
+    ExpertStage.OPEN: 0.06,
+    ExpertStage.RETREAT: 0.10,
+}
 
 
 @dataclass(frozen=True)
@@ -120,16 +125,16 @@ class ScriptedLeader:
         self._last_tool_m: NDArray[np.float64] = np.zeros(3)
         self._grasp: ToolGoal | None = None
         self._grasp_disturbed = False
-        self._enter(Stage.APPROACH)
+        self._enter(ExpertStage.APPROACH)
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> ExpertStage:
         """Where the attempt is."""
         return self._stage
 
     def done(self) -> bool:
         """Say whether the attempt is over."""
-        return self._stage is Stage.DONE
+        return self._stage is ExpertStage.DONE
 
     def read(self, t_s: float) -> LeaderSample:
         """Return the joint command for loop time `t_s` [s]; call at the policy rate or faster."""
@@ -138,11 +143,11 @@ class ScriptedLeader:
             period_s = float(np.clip(t_s - self._last_t_s, 0.0, 0.1))
         self._last_t_s = t_s
         view = self._sight.look()
-        if view.hand_near and Stage.DESCEND <= self._stage <= Stage.LOWER:
+        if view.hand_near and ExpertStage.DESCEND <= self._stage <= ExpertStage.LOWER:
             return LeaderSample(t_s, self._wait_for_hand())
         if self._grasp_disturbed:
             self._grasp_disturbed = False
-            self._enter(Stage.APPROACH)
+            self._enter(ExpertStage.APPROACH)
         self._change_stage(view, period_s)
         goal = self._goal(view)
         if self._sight.corrects:
@@ -151,7 +156,7 @@ class ScriptedLeader:
 
     def _wait_for_hand(self) -> NDArray[np.float64]:
         """Hold still while a hand is near; a grasp that isn't finished starts over afterwards."""
-        self._grasp_disturbed = self._stage <= Stage.CLOSE
+        self._grasp_disturbed = self._stage <= ExpertStage.CLOSE
         return self._motion.hold()
 
     def _draw_habits(self) -> _Habits:
@@ -164,25 +169,25 @@ class ScriptedLeader:
             place_m=0.0015 * k * np.clip(rng.normal(size=2), -2, 2),
         )
 
-    def _enter(self, stage: Stage) -> None:
+    def _enter(self, stage: ExpertStage) -> None:
         self._stage = stage
         self._waited_s = 0.0
         self._reached_s = 0.0
 
-    def _goal(self, view: View) -> ToolGoal:
-        if self._stage <= Stage.DESCEND or self._grasp is None:
+    def _goal(self, view: SceneView) -> ToolGoal:
+        if self._stage <= ExpertStage.DESCEND or self._grasp is None:
             self._grasp = self._grasp_goal(view)
-        if self._stage <= Stage.DESCEND:
+        if self._stage <= ExpertStage.DESCEND:
             return self._grasp
-        if self._stage is Stage.CLOSE:
+        if self._stage is ExpertStage.CLOSE:
             return replace(self._grasp, gripper_rad=self._grip.shut_rad)
-        if self._stage is Stage.LIFT:
+        if self._stage is ExpertStage.LIFT:
             height_m = view.rest_z_m + CARRY_M + self._habits.height_m
             height_m += LIFT_EXTRA_M if self._cell.task == "pick_lift" else 0.0
             return replace(self._grasp, height_m=height_m, gripper_rad=self._grip.shut_rad)
         return self._place_goal(view)
 
-    def _grasp_goal(self, view: View) -> ToolGoal:
+    def _grasp_goal(self, view: SceneView) -> ToolGoal:
         """Tool pose that puts the object between the jaws, a face near the fixed one."""
         azimuth, _ = polar(view.object_xy_m)
         turn, half_m = _best_grip(view, azimuth, self._grip.widest_m)
@@ -190,36 +195,40 @@ class ScriptedLeader:
         reach_m = self._grip.beside_m(half_m, JAW_CLEARANCE_M) + self._habits.jaw_m
         xy = view.object_xy_m - reach_m * np.array([np.cos(jaw), np.sin(jaw)])
         height_m = view.object_z_m + DESCEND_M
-        if self._stage is Stage.APPROACH:
+        if self._stage is ExpertStage.APPROACH:
             height_m = view.object_z_m + APPROACH_M + self._habits.height_m
             height_m += 0.06 if view.hand_near else 0.0
         return ToolGoal(xy, height_m, jaw - np.pi - polar(xy)[0], self._grip.open_rad)
 
-    def _place_goal(self, view: View) -> ToolGoal:
+    def _place_goal(self, view: SceneView) -> ToolGoal:
         """Tool pose that puts the held object on the goal, or above it."""
-        if self._stage is Stage.CARRY:
+        if self._stage is ExpertStage.CARRY:
             self._held_x_m = self._held_offset(view)
         turn = self._motion.turn_rad
-        if view.align and self._stage <= Stage.LOWER:
+        if view.align and self._stage <= ExpertStage.LOWER:
             turn = fold_square(-polar(view.goal_xy_m)[0])
         axis = self._motion.jaw_axis(view.goal_xy_m, turn)
         xy = view.goal_xy_m + self._habits.place_m - self._held_x_m * axis
-        low = self._stage in (Stage.LOWER, Stage.OPEN)
+        low = self._stage in (ExpertStage.LOWER, ExpertStage.OPEN)
         height_m = view.rest_z_m + view.stack_m + (RELEASE_M if low else CARRY_M)
-        opened = self._stage >= Stage.OPEN
+        opened = self._stage >= ExpertStage.OPEN
         return ToolGoal(xy, height_m, turn, self._grip.open_rad if opened else self._grip.shut_rad)
 
-    def _held_offset(self, view: View) -> float:
+    def _held_offset(self, view: SceneView) -> float:
         """Where the object is in the gripper, along the tool's x axis [m]."""
         axis = self._motion.jaw_axis(view.tool_m[:2], self._motion.turn_rad)
         if not self._sight.corrects:
             return self._grip.beside_m(float(view.half_size_m[0]), 0.0)
         return float(np.clip((view.object_xy_m - view.tool_m[:2]) @ axis, -0.02, 0.02))
 
-    def _change_stage(self, view: View, period_s: float) -> None:
-        if self._stage is Stage.DONE or self._grasp is None:
+    def _change_stage(self, view: SceneView, period_s: float) -> None:
+        if self._stage is ExpertStage.DONE or self._grasp is None:
             return
-        if self._stage in (Stage.CARRY, Stage.LOWER) and view.lost and self._attempts_left > 0:
+        if (
+            self._stage in (ExpertStage.CARRY, ExpertStage.LOWER)
+            and view.lost
+            and self._attempts_left > 0
+        ):
             self._retry()
             return
         self._reached_s += period_s
@@ -228,11 +237,11 @@ class ScriptedLeader:
             return
         if self._reached_s < DWELL_S.get(self._stage, 0.0):
             return
-        if self._stage is Stage.APPROACH and view.hand_near:
+        if self._stage is ExpertStage.APPROACH and view.hand_near:
             return
         self._enter(self._following(view))
 
-    def _reached(self, view: View) -> bool:
+    def _reached(self, view: SceneView) -> bool:
         goal = self._goal(view)
         left_m, turn_rad, opening_rad = self._motion.left(goal)
         if left_m > ARRIVED_M or max(turn_rad, opening_rad) > ARRIVED_RAD:
@@ -240,25 +249,25 @@ class ScriptedLeader:
             return False
         self._waited_s += 1.0 / self._cell.fps
         behind_m = float(np.linalg.norm(self._motion.position_m - view.tool_m))
-        gripping = self._stage in (Stage.CLOSE, Stage.OPEN)
+        gripping = self._stage in (ExpertStage.CLOSE, ExpertStage.OPEN)
         settled = behind_m < FOLLOWED_M and not (gripping and view.gripper_moving)
         return settled or self._waited_s > PATIENCE_S
 
-    def _following(self, view: View) -> Stage:
+    def _following(self, view: SceneView) -> ExpertStage:
         stage = self._stage
-        if stage is Stage.LIFT and self._cell.task == "pick_lift":
-            return Stage.DONE
-        if stage is Stage.RETREAT and self._attempts_left > 0 and not view.placed:
+        if stage is ExpertStage.LIFT and self._cell.task == "pick_lift":
+            return ExpertStage.DONE
+        if stage is ExpertStage.RETREAT and self._attempts_left > 0 and not view.placed:
             self._retry()
-            return Stage.APPROACH
-        return Stage(stage + 1)
+            return ExpertStage.APPROACH
+        return ExpertStage(stage + 1)
 
     def _retry(self) -> None:
         self._attempts_left -= 1
         self._habits = self._draw_habits()
-        self._enter(Stage.APPROACH)
+        self._enter(ExpertStage.APPROACH)
 
-    def _correct(self, view: View, period_s: float) -> None:
+    def _correct(self, view: SceneView, period_s: float) -> None:
         """Shift the set point by what the eye sees missing, slowly, once the arm has settled."""
         speed_m_s = float(np.linalg.norm(view.tool_m - self._last_tool_m)) / max(period_s, 1e-3)
         self._last_tool_m = view.tool_m
@@ -270,7 +279,7 @@ class ScriptedLeader:
         self._motion.correction_m = np.clip(total, -LARGEST_CORRECTION_M, LARGEST_CORRECTION_M)
 
 
-def _best_grip(view: View, azimuth_rad: float, widest_m: float) -> tuple[float, float]:
+def _best_grip(view: SceneView, azimuth_rad: float, widest_m: float) -> tuple[float, float]:
     """Jaw angle nearest to wrist_roll 0 at which the object fits, and the half width there."""
     if not view.has_faces:
         return 0.0, float(view.half_size_m[0])

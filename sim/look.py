@@ -25,7 +25,7 @@ TEXTURE_SIZE_PX = 256
 
 
 @dataclass(frozen=True)
-class Background:
+class TableTop:
     """A table top: two tones mixed by a grain pattern.
 
     Attributes:
@@ -39,12 +39,12 @@ class Background:
     grain: str
 
 
-BACKGROUNDS: dict[str, Background] = {
-    "wood": Background((205, 178, 140), (176, 146, 108), "wood"),
-    "grey": Background((172, 173, 175), (158, 159, 161), "speckle"),
-    "white": Background((232, 232, 228), (222, 222, 218), "speckle"),
-    "dark": Background((74, 72, 70), (58, 56, 55), "speckle"),
-    "cloth": Background((168, 160, 132), (126, 122, 104), "speckle"),
+BACKGROUNDS: dict[str, TableTop] = {
+    "wood": TableTop((205, 178, 140), (176, 146, 108), "wood"),
+    "grey": TableTop((172, 173, 175), (158, 159, 161), "speckle"),
+    "white": TableTop((232, 232, 228), (222, 222, 218), "speckle"),
+    "dark": TableTop((74, 72, 70), (58, 56, 55), "speckle"),
+    "cloth": TableTop((168, 160, 132), (126, 122, 104), "speckle"),
 }
 
 
@@ -71,7 +71,7 @@ LIGHTINGS: dict[str, Lighting] = {
 }
 
 
-def table_texture(background: Background) -> NDArray[np.uint8]:
+def table_texture(background: TableTop) -> NDArray[np.uint8]:
     """Draw a table top.
 
     Args:

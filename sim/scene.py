@@ -92,7 +92,7 @@ def _set_physics(spec: mujoco.MjSpec) -> None:
     spec.option.noslip_iterations = 3
 
 
-def _add_table_and_lights(spec: mujoco.MjSpec, background: look.Background) -> None:
+def _add_table_and_lights(spec: mujoco.MjSpec, background: look.TableTop) -> None:
     texture = look.table_texture(background)
     image = spec.add_texture(
         name="table", type=mujoco.mjtTexture.mjTEXTURE_2D, width=texture.shape[1],

@@ -22,7 +22,7 @@ GRIPPER_STILL_RAD_S = 0.2
 
 
 @dataclass(frozen=True)
-class View:
+class SceneView:
     """The scene at one moment.
 
     Attributes:
@@ -68,7 +68,7 @@ class Sight(Protocol):
         """Get ready for a new take."""
         ...
 
-    def look(self) -> View:
+    def look(self) -> SceneView:
         """Return the scene now."""
         ...
 
@@ -84,7 +84,7 @@ class SceneSight:
     def reset(self) -> None:
         """Nothing to forget: a person looks anew."""
 
-    def look(self) -> View:
+    def look(self) -> SceneView:
         """Return the real scene."""
         truth: dict[str, Any] = self._cell.truth()
         position = np.asarray(truth["object_pos_m"])
@@ -92,7 +92,7 @@ class SceneSight:
         tool = np.asarray(truth["tool_pos_m"])
         hand = truth["hand_pos_m"]
         stacked = self._cell.task == "stack_cube"
-        return View(
+        return SceneView(
             object_xy_m=position[:2],
             object_z_m=float(position[2]),
             object_yaw_rad=float(truth["object_yaw_rad"]),
@@ -127,7 +127,7 @@ class TrackerSight:
         self._tracker.reset()
         self._seen = None
 
-    def look(self) -> View:
+    def look(self) -> SceneView:
         """Return the scene as tracked."""
         frame = self._cell.frame()
         if self._seen is None or frame.t_capture_s != self._seen_t_s:
@@ -139,7 +139,7 @@ class TrackerSight:
         tool, _ = self._ik.tcp(q_rad)
         object_xy = from_polar(float(seen[0]), float(seen[1]))
         goal_xy = from_polar(float(seen[3]), float(seen[4]))
-        return View(
+        return SceneView(
             object_xy_m=object_xy,
             object_z_m=CUBE_HALF_SIZE_M,
             object_yaw_rad=fold_square(float(seen[2])) + float(seen[0]),

@@ -42,7 +42,7 @@ OBJECT_PLANE_M = 0.8 * 2.0 * scene.CUBE_HALF_SIZE_M
 
 
 @dataclass(frozen=True)
-class Calibration:
+class TrackerCalibration:
     """What a calibrated station knows of its camera.
 
     Attributes:
@@ -64,7 +64,7 @@ class Calibration:
     @classmethod
     def nominal(
         cls, image_size_px: int = 192, task: str = "pick_place", arm: CellArm = SO101
-    ) -> Calibration:
+    ) -> TrackerCalibration:
         """Calibration of the nominal cell of an arm, from the camera's design pose."""
         camera_m = arm.camera_pos_m
         table_from_px = _plane_from_px(image_size_px, 0.0, arm)
@@ -141,7 +141,7 @@ class Tracker:
 
     names = NAMES
 
-    def __init__(self, calibration: Calibration, domain: float = 0.0) -> None:
+    def __init__(self, calibration: TrackerCalibration, domain: float = 0.0) -> None:
         """Use `calibration`; `domain` is passed through as the last feature (0 sim, 1 real)."""
         self.calibration = calibration
         self.domain = domain
@@ -157,7 +157,7 @@ class Tracker:
         arm: CellArm = SO101,
     ) -> Tracker:
         """Tracker of the nominal cell of an arm."""
-        return cls(Calibration.nominal(image_size_px, task, arm), domain)
+        return cls(TrackerCalibration.nominal(image_size_px, task, arm), domain)
 
     def reset(self) -> None:
         """Forget the scene of the take before: assume it in the middle until seen."""

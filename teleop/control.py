@@ -23,15 +23,15 @@ from gaploop.core.errors import DeviceError, GaploopError
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
 from gaploop.core.types import FollowerState, SafetyReason, Tick
 from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Rates, take_torque_off
-from gaploop.teleop.loop_thread import POLL_S, LoopThread, Mode, Wiring
+from gaploop.teleop.loop_thread import POLL_S, LoopMode, LoopThread, Wiring
 from gaploop.teleop.mailbox import Mailbox
 from gaploop.teleop.realtime import PacedClock, Realtime
 from gaploop.teleop.safety import SafetyFilter
-from gaploop.teleop.span import Span
+from gaploop.teleop.span import LoopSpan
 from gaploop.teleop.stopping import Step, on_signals, one_line, run_steps
 from gaploop.teleop.watchdog import STUCK_S
 
-__all__ = ["ControlThread", "Mode", "Snapshot"]
+__all__ = ["ControlThread", "LoopMode", "Snapshot"]
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Snapshot:
         unconfirmed: which servos haven't confirmed torque off after a trip, and what to do.
     """
 
-    mode: Mode
+    mode: LoopMode
     tick: Tick | None
     state: FollowerState | None
     tripped: SafetyReason
@@ -207,7 +207,7 @@ class ControlThread:
         while self.alive and not self._runs() and not self._stops(stop):
             time.sleep(POLL_S)
         begins_s, callbacks = w.clock.now_s() - loop.newest.origin_s, loop.on_frame
-        with Span(w.leader, begins_s, max_s, w.rates.period_s, sinks) as span:
+        with LoopSpan(w.leader, begins_s, max_s, w.rates.period_s, sinks) as span:
             loop.sinks, loop.on_frame = (*loop.sinks, span), (*callbacks, *on_frame)
             try:
                 end = span.run(lambda: self._stops(stop), self._runs)
@@ -226,7 +226,7 @@ class ControlThread:
         return self.span(**given)
 
     def _runs(self) -> bool:
-        return self.alive and self._loop.newest.mode is Mode.RUNNING
+        return self.alive and self._loop.newest.mode is LoopMode.RUNNING
 
     def _stops(self, stop: Callable[[], bool]) -> bool:
         return self._loop.stopping or stop()

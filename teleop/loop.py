@@ -28,8 +28,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
 from gaploop.core.types import FloatArray, SafetyReason, Tick
 from gaploop.teleop.safety import SafetyFilter
-from gaploop.teleop.stopping import Attempt, run_steps
-from gaploop.teleop.turn import OnFrame, Scene, Timing, Turn
+from gaploop.teleop.stopping import CleanupStep, run_steps
+from gaploop.teleop.turn import OnFrame, Scene, Turn, TurnTiming
 
 __all__ = ["CONTROL_HZ", "EndReason", "LoopEnd", "OnFrame", "Rates", "run_loop"]
 
@@ -148,7 +148,7 @@ class _Sinks:
 
     def tick(self, tick: Tick) -> None:
         for sink in tuple(self._sinks):
-            with Attempt() as attempt:
+            with CleanupStep() as attempt:
                 sink.tick(tick)
             if attempt.error is not None:
                 self._sinks.remove(sink)
@@ -255,7 +255,7 @@ class _Run:
         if is_frame:
             self._next_frame = self._slot - self._slot % every + every
             self._frames += 1
-        timing = Timing(
+        timing = TurnTiming(
             self._since.index + self._index,
             now_s - self._since.origin_s,
             now_s - self._last_s,

@@ -26,7 +26,7 @@ from gaploop.teleop.loop import (
 )
 from gaploop.teleop.realtime import Realtime, quiet_interpreter, raise_priority
 from gaploop.teleop.safety import SafetyFilter
-from gaploop.teleop.stopping import Attempt, run_steps
+from gaploop.teleop.stopping import CleanupStep, run_steps
 from gaploop.teleop.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ HANG_PERIODS: Final = 10
 """A loop slower than 20 Hz may take this many periods before it is taken to hang."""
 
 
-class Mode(StrEnum):
+class LoopMode(StrEnum):
     """What a control thread is doing."""
 
     READY = "ready"
@@ -74,7 +74,7 @@ class Wiring:
 class Newest:
     """How the loop stands; the loop's thread writes, any other may read."""
 
-    mode: Mode = Mode.READY
+    mode: LoopMode = LoopMode.READY
     tick: Tick | None = None
     state: FollowerState | None = None
     realtime: Realtime | None = None
@@ -111,23 +111,23 @@ class LoopThread:
         """Start; torque is on."""
         # Both before the thread runs: a span may begin at once, and is timed from the origin.
         self.newest.origin_s = self.wiring.clock.now_s()
-        self.newest.mode = Mode.RUNNING
+        self.newest.mode = LoopMode.RUNNING
         self.thread.start()
         self.watchdog.start()
 
     def _run(self) -> None:
-        with Attempt() as attempt, quiet_interpreter():
+        with CleanupStep() as attempt, quiet_interpreter():
             self.newest.realtime = raise_priority()
             self.end = self._loop()
         self.error = attempt.error
         self.watchdog.rest()
         follower, safety = self.wiring.follower, self.wiring.safety
-        if self.newest.mode is Mode.RUNNING and self.error is None:
+        if self.newest.mode is LoopMode.RUNNING and self.error is None:
             # Not after a trip or an error, where torque is off already: a Feetech servo that is
             # sent a goal puts it on again.
             self.stop_faults = run_steps([("hold", lambda: self._gate.send(safety.hold()))])
         self.is_limp = not take_torque_off(follower)
-        self.newest.mode = Mode.ENDED
+        self.newest.mode = LoopMode.ENDED
         self.watchdog.stop()
 
     def _loop(self) -> LoopEnd:
@@ -173,12 +173,12 @@ class LoopThread:
     def _cleared(self) -> bool:
         """Wait for the operator, with torque off; False where the loop is to stop instead."""
         self.watchdog.rest()
-        self.newest.mode = Mode.TRIPPED
+        self.newest.mode = LoopMode.TRIPPED
         follower, limp_by_s = self.wiring.follower, 0.0
         while not self._must_stop():
             if self.clearing and self._engage():
                 return True
-            with Attempt():  # an arm that doesn't answer stays as it was last seen
+            with CleanupStep():  # an arm that doesn't answer stays as it was last seen
                 self.newest.state = follower.read()
             if time.monotonic() >= limp_by_s:
                 failed = run_steps([("torque off", follower.torque_off)])
@@ -204,7 +204,7 @@ class LoopThread:
         w.safety.clear()
         if self.estops != estops:  # pressed meanwhile: it counts
             w.safety.estop()
-        self.newest.mode = Mode.RUNNING
+        self.newest.mode = LoopMode.RUNNING
         return True
 
     def _hangs(self) -> None:

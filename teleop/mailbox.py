@@ -9,7 +9,7 @@ from typing import Final
 
 from gaploop.core.protocols import TakeSink
 from gaploop.core.types import Tick
-from gaploop.teleop.stopping import Attempt
+from gaploop.teleop.stopping import CleanupStep
 
 CAPACITY: Final = 400
 """Turns that a mailbox holds: two seconds at 200 Hz, or a disk that hiccups."""
@@ -73,7 +73,7 @@ class Mailbox:
 
     def _drain(self) -> None:
         while (tick := self._waiting.get()) is not None and not self._failed:
-            with Attempt() as attempt:
+            with CleanupStep() as attempt:
                 self._sink.tick(tick)
             if attempt.error is not None:
                 self._failed = True

@@ -17,7 +17,7 @@ from gaploop.teleop.mailbox import Mailbox
 _LOOK_EVERY_S: Final = 0.005
 
 
-class Span:
+class LoopSpan:
     """Subscribes to a running loop; hands its turns on, counted and timed from its own start.
 
     Args:

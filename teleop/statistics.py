@@ -48,7 +48,7 @@ class Histogram:
 
 
 @dataclass(frozen=True)
-class Spread:
+class DurationSpread:
     """Percentiles of a duration [s]; NaN where nothing was measured."""
 
     p50_s: float
@@ -92,9 +92,9 @@ class Figures:
     missed: int
     duration_s: float
     rate_hz: float
-    period_error: Spread
-    lateness: Spread
-    latency: Spread
+    period_error: DurationSpread
+    lateness: DurationSpread
+    latency: DurationSpread
     changes: dict[str, int] = field(default_factory=dict)
     silent: dict[str, int] = field(default_factory=dict)
     trips: tuple[Trip, ...] = ()
@@ -157,7 +157,7 @@ class LoopStatistics:
         behind = zip(self._joints, off_rad > self._limits.following_rad, strict=True)
         return tuple(dict.fromkeys((*joints, *(joint for joint, is_so in behind if is_so))))
 
-    def now(self) -> tuple[float, Spread, Spread]:
+    def now(self) -> tuple[float, DurationSpread, DurationSpread]:
         """Return rate [Hz], period error and latency of the last few seconds."""
         recent = np.array(list(self._recent)).reshape(-1, 2)
         mean_s = float(recent[:, 0].mean()) if len(recent) else math.nan
@@ -199,14 +199,14 @@ def blamed(
     return tuple(joint for joint, is_so in zip(joints, guilty, strict=True) if is_so)
 
 
-def _percentiles(histogram: Histogram) -> Spread:
+def _percentiles(histogram: Histogram) -> DurationSpread:
     p50_s, p99_s = histogram.quantile_s(0.5), histogram.quantile_s(0.99)
-    return Spread(p50_s, p99_s, histogram.worst_s)
+    return DurationSpread(p50_s, p99_s, histogram.worst_s)
 
 
-def _spread(values_s: NDArray[np.float64]) -> Spread:
+def _spread(values_s: NDArray[np.float64]) -> DurationSpread:
     sizes_s = np.abs(values_s[np.isfinite(values_s)])
     if not len(sizes_s):
-        return Spread(math.nan, math.nan, math.nan)
+        return DurationSpread(math.nan, math.nan, math.nan)
     p50_s, p99_s = np.quantile(sizes_s, (0.5, 0.99))
-    return Spread(float(p50_s), float(p99_s), float(sizes_s.max()))
+    return DurationSpread(float(p50_s), float(p99_s), float(sizes_s.max()))

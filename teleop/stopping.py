@@ -20,7 +20,7 @@ type Step = tuple[str, Callable[[], object]]
 """What a step is called in messages, and the step."""
 
 
-class Attempt:
+class CleanupStep:
     """Runs a block that may fail in any way and keeps what it raised.
 
     For what must not be stopped by a device or a subscriber, which raise whatever their
@@ -82,7 +82,7 @@ def disconnect(*devices: object) -> tuple[str, ...]:
 
 
 def _run_step(name: str, step: Callable[[], object], faults: list[str]) -> None:
-    with Attempt() as attempt:
+    with CleanupStep() as attempt:
         step()
     if attempt.error is not None:
         faults.append(f"{name}: {one_line(attempt.error)}")

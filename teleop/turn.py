@@ -36,7 +36,7 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class TurnTiming:
     """When a turn is taken."""
 
     index: int
@@ -58,7 +58,7 @@ class Turn:
     scene: Scene
     on_frame: tuple[OnFrame, ...]
 
-    def take(self, at: Timing) -> Tick:
+    def take(self, at: TurnTiming) -> Tick:
         """Take the turn and return what happened in it."""
         state = self.follower.read()
         pictures: Mapping[str, CameraFrame] = {}

@@ -56,11 +56,11 @@ class Traffic:
 def _watched(monkeypatch: pytest.MonkeyPatch) -> dict[str, Traffic]:
     """Return terminal to its traffic, for the emulated arms that start from now on."""
     from gaploop.teleop.emulator import bus
-    from gaploop.teleop.emulator.port import Port
+    from gaploop.teleop.emulator.port import PseudoTerminal
 
     wires: dict[str, Traffic] = {}
 
-    class Watched(Port):
+    class Watched(PseudoTerminal):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             self.traffic = wires[self.name] = Traffic()
@@ -77,7 +77,7 @@ def _watched(monkeypatch: pytest.MonkeyPatch) -> dict[str, Traffic]:
 
     turn = bus.EmulatedBus._wait
 
-    def next_turn(emulated: bus.EmulatedBus, port: Port | None) -> bool:
+    def next_turn(emulated: bus.EmulatedBus, port: PseudoTerminal | None) -> bool:
         if isinstance(port, Watched):
             port.traffic.worked_on = port.traffic.received  # and answered
         return turn(emulated, port)

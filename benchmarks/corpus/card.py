@@ -12,7 +12,7 @@ from benchmarks.corpus.design import (
     TEST_TASK,
     TRAIN_SEVERITIES,
     TRAIN_TASKS,
-    Station,
+    DrawnStation,
     mechanism_names,
 )
 from benchmarks.corpus.errant import ERRORS, HELD_OUT_ERRORS
@@ -36,7 +36,7 @@ PARTS_IN_WORDS: Final[Mapping[str, str]] = {
 
 
 def card(
-    stations: Sequence[Station],
+    stations: Sequence[DrawnStation],
     takes: Sequence[MeasuredTake],
     failures: Mapping[str, int],
     seed: int,

@@ -69,7 +69,7 @@ REFERENCE_SCENES: Final = 3_500_000
 
 
 @dataclass(frozen=True)
-class Station:
+class DrawnStation:
     """One drawn cell and who drives in it.
 
     Attributes:
@@ -99,7 +99,7 @@ class Station:
         return f"{self.task}-{driver}"
 
 
-def draw_corpus(takes: int, seed: int, blind: bool = False) -> list[Station]:
+def draw_corpus(takes: int, seed: int, blind: bool = False) -> list[DrawnStation]:
     """Draw a corpus of about `takes` takes; equal arguments give equal stations.
 
     The parts take turns, so that the beginning of a corpus is a small one, and a larger corpus of
@@ -131,7 +131,7 @@ class _Combination:
 
 def _stations(
     part: str, combinations: Sequence[_Combination], takes: int, seed: int
-) -> list[Station]:
+) -> list[DrawnStation]:
     """Return stations of about `takes` takes; each dimension comes equally often."""
     mark = list(part.encode())
     order = _balanced(combinations, np.random.default_rng([seed, 91, *mark]))
@@ -140,9 +140,11 @@ def _stations(
     return [_station(part, n, c, np.random.default_rng([seed, 92, n, *mark])) for n, c in chosen]
 
 
-def _station(part: str, number: int, chosen: _Combination, rng: np.random.Generator) -> Station:
+def _station(
+    part: str, number: int, chosen: _Combination, rng: np.random.Generator
+) -> DrawnStation:
     drawn = rng.choice(TWIN_SCENES, TAKES_PER_STATION, replace=False)
-    return Station(
+    return DrawnStation(
         _key(part, number),
         part,
         chosen.task,
@@ -170,9 +172,9 @@ def _drivers() -> list[tuple[str, str]]:
     return [(task, driver) for task, drivers in CONTROLLERS.items() for driver in drivers]
 
 
-def _nominal() -> list[Station]:
+def _nominal() -> list[DrawnStation]:
     """Return gap-free stations: for the references, and a twin of every scene that gaps get."""
-    stations: list[Station] = []
+    stations: list[DrawnStation] = []
     for part, first, count in (
         (REFERENCE, REFERENCE_SCENES, REFERENCE_TAKES),
         (TWIN, SCENES, TWIN_SCENES),
@@ -180,7 +182,7 @@ def _nominal() -> list[Station]:
         for task, driver in _drivers():
             scenes = tuple(range(first, first + count))
             key = _key(part, len(stations))
-            stations.append(Station(key, part, task, driver, scenes))
+            stations.append(DrawnStation(key, part, task, driver, scenes))
     return stations
 
 

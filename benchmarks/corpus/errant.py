@@ -13,9 +13,9 @@ import numpy as np
 from gaploop.core.errors import unknown_choice
 from gaploop.core.types import FloatArray, Image, LeaderSample
 from gaploop.sim.cell import Cell
-from gaploop.sim.expert import ScriptedLeader, Stage
+from gaploop.sim.expert import ExpertStage, ScriptedLeader
 from gaploop.sim.kinematics import from_polar, polar
-from gaploop.sim.tracker import Calibration, Tracker
+from gaploop.sim.tracker import Tracker, TrackerCalibration
 
 ERRORS: Final = ("early_release", "wrong_target", "stops")
 HELD_OUT_ERRORS: Final = ("grasps_beside", "never_closes", "wanders")
@@ -34,7 +34,7 @@ class MisledTracker(Tracker):
     """
 
     def __init__(self, cell: Cell, object_m: FloatArray, target_m: FloatArray) -> None:
-        super().__init__(Calibration.nominal(cell.image_size, cell.task, cell.arm))
+        super().__init__(TrackerCalibration.nominal(cell.image_size, cell.task, cell.arm))
         self._shifts = ((0, object_m), (3, target_m))
 
     def observe(self, image: Image, t_s: float = 0.0) -> FloatArray:
@@ -104,7 +104,7 @@ class ErrantLeader:
 
     def _carrying(self, t_s: float) -> bool:
         """Whether the object has been in the air for longer than the drawn time."""
-        if self._since_s is None and self._script.stage >= Stage.LIFT:
+        if self._since_s is None and self._script.stage >= ExpertStage.LIFT:
             self._since_s = t_s
         return self._since_s is not None and t_s - self._since_s >= self._late_s
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.corpus import benchmark, study
 from benchmarks.corpus.benchmark import Prediction
-from benchmarks.corpus.design import BLIND, SHIFTS, Station
+from benchmarks.corpus.design import BLIND, SHIFTS, DrawnStation
 from benchmarks.corpus.record import STATIONS
 from benchmarks.corpus.study import Failure
 from gaploop.core.errors import UnusableInputError
@@ -274,7 +274,7 @@ def is_same(model: EvidenceModel, other: EvidenceModel | None) -> bool:
 
 
 def speed(
-    stations: Sequence[Station],
+    stations: Sequence[DrawnStation],
     folder: Path,
     references: Mapping[str, Reference],
     model: EvidenceModel,

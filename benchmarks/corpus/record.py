@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.corpus.design import POLICY, SCRIPT, Station
+from benchmarks.corpus.design import POLICY, SCRIPT, DrawnStation
 from benchmarks.corpus.errant import ErrantLeader
 from benchmarks.oracle import Oracle
 from gaploop.collect.journal import JournalWriter
@@ -40,7 +40,7 @@ TAKE_S: Final = 6.5
 
 
 def record_corpus(
-    stations: Sequence[Station],
+    stations: Sequence[DrawnStation],
     folder: Path,
     policy: str | Path,
     *,
@@ -108,7 +108,7 @@ def _as_read(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Job:
-    station: Station
+    station: DrawnStation
     folder: Path
     policy: str | Path
 
@@ -129,7 +129,7 @@ def _record(job: _Job) -> int:
     return len(station.scenes)
 
 
-def _rig(station: Station) -> EmbeddedRig:
+def _rig(station: DrawnStation) -> EmbeddedRig:
     return embedded_rig(
         task=station.task,
         gaps=station.gaps,

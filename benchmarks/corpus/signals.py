@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.corpus.design import SHIFTS, Station
+from benchmarks.corpus.design import SHIFTS, DrawnStation
 from benchmarks.corpus.record import STATIONS
 from benchmarks.corpus.scoring import read_truth
 from gaploop.core.errors import UnusableInputError
@@ -28,8 +28,8 @@ from gaploop.failure_analysis.reference import (
     load_reference,
     save_reference,
 )
-from gaploop.failure_analysis.signals.registry import Measured, measure, registry
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.signals.registry import TakeSignals, measure, registry
+from gaploop.failure_analysis.views.view import TakeView
 from gaploop.finetune.workers import run_jobs
 
 TABLE: Final = "signals.parquet"
@@ -73,9 +73,9 @@ class MeasuredTake:
     values: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def measured(self) -> Measured:
+    def measured(self) -> TakeSignals:
         """Its signals, as `measure` returns them."""
-        return Measured(self.values, self.unseen)
+        return TakeSignals(self.values, self.unseen)
 
     @property
     def failure_mode(self) -> FailureMode | None:
@@ -89,7 +89,7 @@ class MeasuredTake:
 
 
 def measure_corpus(
-    stations: Sequence[Station],
+    stations: Sequence[DrawnStation],
     folder: Path,
     *,
     workers: int = 1,
@@ -121,7 +121,7 @@ def measure_corpus(
 
 
 def corpus_references(
-    stations: Sequence[Station], folder: Path, anew: bool = False
+    stations: Sequence[DrawnStation], folder: Path, anew: bool = False
 ) -> dict[str, Reference]:
     """Return what is usual for each task and controller, from the corpus's nominal successes.
 
@@ -147,7 +147,7 @@ def corpus_references(
 
 @dataclass(frozen=True)
 class _Job:
-    station: Station
+    station: DrawnStation
     journal: Path
     reference: Reference
 
@@ -156,7 +156,7 @@ def _measure(job: _Job) -> tuple[str, list[MeasuredTake]]:
     truth = read_truth(job.journal / TRUTH)
     found = []
     for take in read_journal(job.journal):
-        view = View(take, job.reference.background, True, job.reference.start_pose_rad)
+        view = TakeView(take, job.reference.background, True, job.reference.start_pose_rad)
         measured = measure(view)
         failed = take.outcome is Outcome.FAILURE
         mode = failure_mode(view, measured, job.reference).mode if failed else None
@@ -182,7 +182,7 @@ def _measure(job: _Job) -> tuple[str, list[MeasuredTake]]:
     return job.station.key, found
 
 
-def _mark(stations: Iterable[Station]) -> str:
+def _mark(stations: Iterable[DrawnStation]) -> str:
     """Return a hash of what is measured and of the code that measures it."""
     here = Path(__file__).resolve().parents[2] / "failure_analysis"
     digest = hashlib.sha256("\n".join(s.key for s in stations).encode())

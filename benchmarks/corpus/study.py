@@ -18,7 +18,12 @@ from benchmarks.corpus.signals import MeasuredTake
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.attribution import features, fit
 from gaploop.failure_analysis.attribution.evidence import rules_say
-from gaploop.failure_analysis.attribution.labelled import Labelled, balanced, joined, targets
+from gaploop.failure_analysis.attribution.labelled import (
+    LabelledFailures,
+    balanced,
+    joined,
+    targets,
+)
 from gaploop.failure_analysis.attribution.model import CAUSES, EvidenceModel, Judgement
 from gaploop.failure_analysis.attribution.posterior import Attribution, by_rules
 from gaploop.failure_analysis.reference import Reference
@@ -86,14 +91,14 @@ def masked(take: MeasuredTake, sources: Iterable[str]) -> MeasuredTake:
     return replace(take, values=values, unseen={**take.unseen, **dict.fromkeys(gone, "left out")})
 
 
-def labelled(found: Sequence[Failure], counts: float = 1.0) -> Labelled:
+def labelled(found: Sequence[Failure], counts: float = 1.0) -> LabelledFailures:
     """Return failures with what was injected, as training material; each counts `counts`."""
     of = targets([f.take.dimensions for f in found])
     groups = tuple(frozenset(f.take.gaps) or frozenset({f.take.controller}) for f in found)
     rows = np.array([f.row for f in found]).reshape(len(found), len(features.names()))
     tasks = tuple(f.take.task for f in found)
     every = np.full(len(found), counts)
-    return Labelled(rows, of, counts * balanced(of), every, groups, tasks)
+    return LabelledFailures(rows, of, counts * balanced(of), every, groups, tasks)
 
 
 def training(found: Mapping[str, Sequence[Failure]]) -> list[Failure]:
@@ -101,7 +106,9 @@ def training(found: Mapping[str, Sequence[Failure]]) -> list[Failure]:
     return [f for part in TRAIN for f in found.get(part, ())]
 
 
-def variants(found: Sequence[Failure], references: Mapping[str, Reference], seed: int) -> Labelled:
+def variants(
+    found: Sequence[Failure], references: Mapping[str, Reference], seed: int
+) -> LabelledFailures:
     """Return every failure once more without some of its channels."""
     rng = np.random.default_rng([seed, 53])
     bare = []
@@ -164,7 +171,7 @@ def _shares_speaking(
 
 def material(
     found: Mapping[str, Sequence[Failure]], references: Mapping[str, Reference]
-) -> Labelled:
+) -> LabelledFailures:
     """Return what the model is fitted to and calibrated on: as recorded, then as in `evading`."""
     recorded = training(found)
     return joined(labelled(recorded), labelled(evading(recorded, references), EVADING))

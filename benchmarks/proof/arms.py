@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from benchmarks.proof.design import STAGED, Arm, Site
+from benchmarks.proof.design import STAGED, Site, StudyArm
 from gaploop.core.plan import Plan
 from gaploop.core.vocabulary import GapDimension
 
@@ -14,7 +14,7 @@ type Takes = Mapping[GapDimension, int]
 """How many takes for which dimension."""
 
 
-def takes_of(arm: Arm, site: Site, budget: int, plan: Plan | None) -> Takes:
+def takes_of(arm: StudyArm, site: Site, budget: int, plan: Plan | None) -> Takes:
     """Return what an arm records with a budget of takes; nothing where it says not to.
 
     Args:
@@ -23,15 +23,15 @@ def takes_of(arm: Arm, site: Site, budget: int, plan: Plan | None) -> Takes:
         budget: takes.
         plan: of the diagnosis, for `targeted`.
     """
-    if arm is Arm.TARGETED:
+    if arm is StudyArm.TARGETED:
         assert plan is not None
         return planned(plan)
-    if arm is Arm.ORACLE:
+    if arm is StudyArm.ORACLE:
         return evenly(budget, site.dimensions, site.seed)
     uniform = evenly(budget, STAGED, site.seed)
-    if arm is Arm.HIDDEN_PART:
+    if arm is StudyArm.HIDDEN_PART:
         return {d: n for d, n in uniform.items() if d in site.dimensions}
-    if arm is Arm.OTHER_PART:
+    if arm is StudyArm.OTHER_PART:
         return {d: n for d, n in uniform.items() if d not in site.dimensions}
     return uniform
 

@@ -43,7 +43,7 @@ ROLLOUTS: Final = 100
 """Paired rollouts of each policy at the site."""
 
 
-class Arm(StrEnum):
+class StudyArm(StrEnum):
     """How takes are chosen; see the protocol."""
 
     TARGETED = "targeted"
@@ -56,7 +56,7 @@ class Arm(StrEnum):
     REMEDY = "remedy"
 
 
-FREE: Final = (Arm.RANDOMISATION, Arm.REMEDY)
+FREE: Final = (StudyArm.RANDOMISATION, StudyArm.REMEDY)
 """Arms that record no takes of the site: they have no budget."""
 
 
@@ -131,7 +131,7 @@ class Part:
     gaps: tuple[str, ...] = tuple(d.value for d in COSTLY)
     seeds: tuple[int, ...] = tuple(range(SEEDS))
     budgets: tuple[int, ...] = (5, 20, 50)
-    arms: tuple[Arm, ...] = (Arm.TARGETED, Arm.UNIFORM, Arm.ORACLE)
+    arms: tuple[StudyArm, ...] = (StudyArm.TARGETED, StudyArm.UNIFORM, StudyArm.ORACLE)
     rollouts: int = ROLLOUTS
     diagnosed: int = DIAGNOSED
     steps: int = 0
@@ -139,8 +139,10 @@ class Part:
 
     def __post_init__(self) -> None:
         for given, known, what in (
-            (self.tasks, TASKS, "task"), (self.gaps, GAPS, "gap"), (self.arms, list(Arm), "arm"),
-        ):  # fmt: skip
+            (self.tasks, TASKS, "task"),
+            (self.gaps, GAPS, "gap"),
+            (self.arms, list(StudyArm), "arm"),
+        ):
             for name in given:
                 if name not in known:
                     raise unknown_choice(what, name, known)
@@ -153,7 +155,7 @@ class Part:
                 for gap in self.gaps:
                     yield draw_site(task, gap, seed, self.robot)
 
-    def cells(self) -> list[tuple[Arm, int]]:
+    def cells(self) -> list[tuple[StudyArm, int]]:
         """Return what is done at each site: arm and budget; 0 for arms without one."""
         budgeted = [a for a in self.arms if a not in FREE]
         free = [a for a in self.arms if a in FREE]
@@ -174,7 +176,7 @@ GAPS: Final = (*(d.value for d in COSTLY), *(f"mixture_{i}" for i in range(1, MI
 
 QUICK: Final = Part(
     gaps=(GapDimension.SPATIAL_GEOMETRY.value,), seeds=(0,), budgets=(5,),
-    arms=(Arm.TARGETED, Arm.UNIFORM), rollouts=4, diagnosed=6, steps=20,
+    arms=(StudyArm.TARGETED, StudyArm.UNIFORM), rollouts=4, diagnosed=6, steps=20,
 )  # fmt: skip
 """Whether it runs; its figures mean nothing."""
 

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.proof.design import Arm
-from benchmarks.proof.rows import Row
+from benchmarks.proof.design import StudyArm
+from benchmarks.proof.rows import StudyRow
 from gaploop.core.types import FloatArray
 from gaploop.finetune.evaluation import Rate, wilson
 from gaploop.sim.arms import SO101
@@ -34,7 +34,7 @@ BEFORE: Final = ("before", 0)
 
 
 @dataclass(frozen=True)
-class Estimate:
+class SiteFigure:
     """A figure with its 95 % interval."""
 
     value: float
@@ -79,20 +79,20 @@ class Loss:
     why: str
 
 
-def by_gap(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def by_gap(rows: Sequence[StudyRow]) -> dict[str, list[StudyRow]]:
     """Return rows by "task gap", in the order in which they come; another arm is named first."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[StudyRow]] = {}
     for row in rows:
         found.setdefault(f"{setting(row)} {row.gap}", []).append(row)
     return found
 
 
-def setting(row: Row) -> str:
+def setting(row: StudyRow) -> str:
     """Return the row's task, with the arm where it isn't the default one."""
     return row.task if row.robot == SO101.name else f"{row.robot}:{row.task}"
 
 
-def sites_of(rows: Sequence[Row]) -> list[Bits]:
+def sites_of(rows: Sequence[StudyRow]) -> list[Bits]:
     """Return each site's outcomes."""
     found: dict[str, dict[tuple[str, int], FloatArray]] = {}
     for row in rows:
@@ -101,7 +101,7 @@ def sites_of(rows: Sequence[Row]) -> list[Bits]:
     return list(found.values())
 
 
-def success(rows: Sequence[Row]) -> dict[tuple[str, int], Estimate]:
+def success(rows: Sequence[StudyRow]) -> dict[tuple[str, int], SiteFigure]:
     """Return success by (arm, budget), and before; over the sites that have it."""
     found = {}
     for cell in sorted({BEFORE, *((row.arm, row.budget) for row in rows)}):
@@ -110,27 +110,29 @@ def success(rows: Sequence[Row]) -> dict[tuple[str, int], Estimate]:
     return found
 
 
-def gains(rows: Sequence[Row], one: tuple[str, int], other: tuple[str, int]) -> Estimate | None:
+def gains(
+    rows: Sequence[StudyRow], one: tuple[str, int], other: tuple[str, int]
+) -> SiteFigure | None:
     """Return by how much more `one` succeeds than `other`, paired; None without common sites."""
     sites = [site for site in sites_of(rows) if one in site and other in site]
     return _estimate(sites, lambda rates: rates[one] - rates[other]) if sites else None
 
 
 def takes_saved(
-    rows: Sequence[Row], compared: int = COMPARED, arm: str = Arm.TARGETED.value
-) -> Estimate | None:
+    rows: Sequence[StudyRow], compared: int = COMPARED, arm: str = StudyArm.TARGETED.value
+) -> SiteFigure | None:
     """Return `compared` over the takes at which `arm` reaches what `uniform` does with them.
 
     0 stands for "not reached". None where no site has both arms at that budget.
     """
-    wanted = {(Arm.UNIFORM.value, compared), (arm, compared)}
+    wanted = {(StudyArm.UNIFORM.value, compared), (arm, compared)}
     sites = [site for site in sites_of(rows) if wanted <= site.keys()]
     if not sites:
         return None
     return _estimate(sites, lambda rates: compared / _takes_needed(rates, arm, compared))
 
 
-def hours_saved(rows: Sequence[Row], compared: int = COMPARED) -> Estimate | None:
+def hours_saved(rows: Sequence[StudyRow], compared: int = COMPARED) -> SiteFigure | None:
     """Return what `targeted` saves in hours of recording: attempts, and a set-up a dimension.
 
     What it spends is interpolated over the takes; where it records nothing, it is the ratio of the
@@ -140,7 +142,7 @@ def hours_saved(rows: Sequence[Row], compared: int = COMPARED) -> Estimate | Non
     for row in rows:
         cell = (_HOURS + row.arm, row.budget)
         spent.setdefault(row.site, {})[cell] = np.full(len(row.after), row.hours)
-    wanted = {(Arm.UNIFORM.value, compared), (Arm.TARGETED.value, compared)}
+    wanted = {(StudyArm.UNIFORM.value, compared), (StudyArm.TARGETED.value, compared)}
     sites = [
         {**site, **hours}
         for site, hours in zip(sites_of(rows), spent.values(), strict=True)
@@ -149,13 +151,13 @@ def hours_saved(rows: Sequence[Row], compared: int = COMPARED) -> Estimate | Non
     return _estimate(sites, lambda rates: _hours_ratio(rates, compared)) if sites else None
 
 
-def plans(rows: Sequence[Row], compared: int = COMPARED) -> Plans:
+def plans(rows: Sequence[StudyRow], compared: int = COMPARED) -> Plans:
     """Return what became of plans that said "don't collect"."""
     at = {(r.site, r.arm): r for r in rows if r.budget == compared}
     said = right = missed = sites = 0
     for (site, arm), row in at.items():
-        uniform = at.get((site, Arm.UNIFORM.value))
-        if arm != Arm.TARGETED.value or uniform is None:
+        uniform = at.get((site, StudyArm.UNIFORM.value))
+        if arm != StudyArm.TARGETED.value or uniform is None:
             continue
         gain, own = (float((_numbers(r.after) - _numbers(r.before)).mean()) for r in (uniform, row))
         silent = not row.planned
@@ -166,13 +168,13 @@ def plans(rows: Sequence[Row], compared: int = COMPARED) -> Plans:
     return Plans(said, right, missed, sites)
 
 
-def losses(rows: Sequence[Row]) -> list[Loss]:
+def losses(rows: Sequence[StudyRow]) -> list[Loss]:
     """Return where `targeted` lost to `uniform` by more than `LOST`, the worst first."""
-    uniform = {(r.site, r.budget): r for r in rows if r.arm == Arm.UNIFORM.value}
+    uniform = {(r.site, r.budget): r for r in rows if r.arm == StudyArm.UNIFORM.value}
     found = []
     for row in rows:
         other = uniform.get((row.site, row.budget))
-        if row.arm != Arm.TARGETED.value or other is None:
+        if row.arm != StudyArm.TARGETED.value or other is None:
             continue
         behind = float((_numbers(other.after) - _numbers(row.after)).mean())
         if behind > LOST:
@@ -180,7 +182,7 @@ def losses(rows: Sequence[Row]) -> list[Loss]:
     return sorted(found, key=lambda loss: -loss.behind)
 
 
-def _why_lost(row: Row) -> str:
+def _why_lost(row: StudyRow) -> str:
     named = row.found in row.dimensions
     if not row.planned:
         return "not collected" if named else "not named"
@@ -189,14 +191,14 @@ def _why_lost(row: Row) -> str:
     return "elsewhere" if named else "misnamed"
 
 
-def attribution(rows: Sequence[Row]) -> Rate | None:
+def attribution(rows: Sequence[StudyRow]) -> Rate | None:
     """Return at how many sites the diagnosis named a dimension that was hidden there."""
     sites = {row.site: row for row in rows if row.failures}
     named = [row.found in row.dimensions for row in sites.values()]
     return wilson(sum(named), len(named)) if named else None
 
 
-def hours(rows: Sequence[Row]) -> dict[tuple[str, int], float]:
+def hours(rows: Sequence[StudyRow]) -> dict[tuple[str, int], float]:
     """Return the mean hours of recording by (arm, budget)."""
     cells: dict[tuple[str, int], list[float]] = {}
     for row in rows:
@@ -227,22 +229,24 @@ def _curve(rates: Mapping[tuple[str, int], float], name: str) -> tuple[list[int]
 
 
 def _takes_needed(rates: Mapping[tuple[str, int], float], arm: str, compared: int) -> float:
-    level = rates[Arm.UNIFORM.value, compared]
+    level = rates[StudyArm.UNIFORM.value, compared]
     return reached(*_curve(rates, arm), rates[BEFORE], level)
 
 
 def _hours_ratio(rates: Mapping[tuple[str, int], float], compared: int) -> float:
-    needed = _takes_needed(rates, Arm.TARGETED.value, compared)
+    needed = _takes_needed(rates, StudyArm.TARGETED.value, compared)
     if math.isinf(needed):
         return 0.0
-    budgets, spent = _curve(rates, _HOURS + Arm.TARGETED.value)
+    budgets, spent = _curve(rates, _HOURS + StudyArm.TARGETED.value)
     spent_h = float(np.interp(needed, [0, *budgets], [0.0, *spent]))
-    return rates[_HOURS + Arm.UNIFORM.value, compared] / spent_h if spent_h else compared / needed
+    return (
+        rates[_HOURS + StudyArm.UNIFORM.value, compared] / spent_h if spent_h else compared / needed
+    )
 
 
 def _estimate(
     sites: Sequence[Bits], figure: Callable[[Mapping[tuple[str, int], float]], float]
-) -> Estimate:
+) -> SiteFigure:
     """Return a figure of the mean rates with a bootstrap interval: sites, then scenes within.
 
     Only cells that all sites have are averaged; scenes are drawn once for all cells of a site, so
@@ -258,7 +262,7 @@ def _estimate(
     whole = np.mean([block.mean(axis=1) for block in blocks], axis=0)
     value, *draws = (figure(dict(zip(cells, row, strict=True))) for row in (whole, *means))
     low, high = np.quantile(draws, (0.025, 0.975))
-    return Estimate(float(value), float(low), float(high), len(sites))
+    return SiteFigure(float(value), float(low), float(high), len(sites))
 
 
 def _means_of_scenes_drawn(block: FloatArray, rng: np.random.Generator) -> FloatArray:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from benchmarks.proof import figures
-from benchmarks.proof.design import Arm
-from benchmarks.proof.rows import Row
+from benchmarks.proof.design import StudyArm
+from benchmarks.proof.rows import StudyRow
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.planning.curves import prior_curves, prior_entries
 from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE
@@ -33,7 +33,7 @@ TELLING: Final = 10
 """Failures in 100 rollouts below which there is too little to mend to tell what takes mend."""
 
 
-def trials(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def trials(rows: Sequence[StudyRow]) -> list[dict[str, Any]]:
     """Return the cells with takes for the one hidden dimension, as `responses.json` holds trials.
 
     Arms that recorded the same takes count once. Sites with several gaps don't count, since there
@@ -57,12 +57,12 @@ def trials(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def is_telling(row: Row) -> bool:
+def is_telling(row: StudyRow) -> bool:
     """Return whether the base fails often enough for takes to mend something."""
     return row.before.count("0") / len(row.before) >= TELLING / 100
 
 
-def taught(rows: Sequence[Row]) -> list[Row]:
+def taught(rows: Sequence[StudyRow]) -> list[StudyRow]:
     """Return what `targeted` would have got had its prior known the task's other seeds.
 
     No policy is run for it: where the better prior records what the first one didn't, the `oracle`
@@ -73,14 +73,14 @@ def taught(rows: Sequence[Row]) -> list[Row]:
     kept = {r.key: r for r in rows if len(r.dimensions) == 1 and figures.setting(r) == UNTAUGHT}
     found = []
     for row in kept.values():
-        oracle = kept.get(replace(row, arm=Arm.ORACLE.value).key)
-        if row.arm == Arm.TARGETED.value and oracle:
+        oracle = kept.get(replace(row, arm=StudyArm.ORACLE.value).key)
+        if row.arm == StudyArm.TARGETED.value and oracle:
             others = [other for other in kept.values() if other.seed != row.seed]
             found.append(replace(_decided(row, oracle, others), arm=TAUGHT))
     return found
 
 
-def _decided(targeted: Row, oracle: Row, others: Sequence[Row]) -> Row:
+def _decided(targeted: StudyRow, oracle: StudyRow, others: Sequence[StudyRow]) -> StudyRow:
     """Return the row of what a plan would have recorded whose prior knows `others`."""
     if targeted.found not in targeted.dimensions:
         return targeted

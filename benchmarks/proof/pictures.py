@@ -6,21 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from benchmarks.proof import figures
-from benchmarks.proof.design import Arm
-from benchmarks.proof.figures import BEFORE, Estimate
+from benchmarks.proof.design import StudyArm
+from benchmarks.proof.figures import BEFORE, SiteFigure
 from benchmarks.proof.lessons import TAUGHT
-from benchmarks.proof.rows import Row
+from benchmarks.proof.rows import StudyRow
 from gaploop.failure_analysis.report.figures import ACCENT, INK, SOFT, STYLE, new_figure, words
 from gaploop.failure_analysis.report.page import figure_png
 
 BASE: Final = BEFORE[0]
 COLOURS: Final = {
     BASE: INK,
-    Arm.UNIFORM.value: "#c8553d",
-    Arm.ON_SITE.value: "#8a6fb3",
-    Arm.TARGETED.value: ACCENT,
+    StudyArm.UNIFORM.value: "#c8553d",
+    StudyArm.ON_SITE.value: "#8a6fb3",
+    StudyArm.TARGETED.value: ACCENT,
     TAUGHT: "#3a9d6e",
-    Arm.ORACLE.value: "#7a8b99",
+    StudyArm.ORACLE.value: "#7a8b99",
 }
 """Arms that are drawn, in the order in which they are."""
 PALEST: Final = "#e6eaee"
@@ -29,10 +29,10 @@ SPREAD: Final = 1.12
 """Arms of a budget are drawn this far apart, as a factor."""
 ARMS_APART: Final = 0.13
 """So far apart are arms drawn in a gap's line, of which it is 1 high."""
-SAVED: Final = {Arm.TARGETED.value: "takes_saved", TAUGHT: "takes_saved_taught"}
+SAVED: Final = {StudyArm.TARGETED.value: "takes_saved", TAUGHT: "takes_saved_taught"}
 
 
-def success_picture(rows: Sequence[Row]) -> bytes:
+def success_picture(rows: Sequence[StudyRow]) -> bytes:
     """Return what each arm came to at the budget that most sites have run, as a PNG.
 
     A panel for each task and robot arm, a line for each gap; arms that not all of its sites have
@@ -40,7 +40,7 @@ def success_picture(rows: Sequence[Row]) -> bytes:
     """
     budget = most_run(rows)
     groups = {name: figures.success(found) for name, found in figures.by_gap(rows).items()}
-    shown: dict[str, dict[str, Estimate]] = {arm: {} for arm in COLOURS}
+    shown: dict[str, dict[str, SiteFigure]] = {arm: {} for arm in COLOURS}
     for name, rates in groups.items():
         for arm, here in shown.items():
             one = rates.get(BEFORE if arm == BASE else (arm, budget))
@@ -53,7 +53,7 @@ def saved_picture(found: Mapping[str, Any]) -> bytes:
     """Return what targeting saves by a `report.summary`, as a PNG; panels and lines as above."""
     names = [name for name in found if "," not in name]  # no parts of a task's sites
     shown = {
-        arm: {n: Estimate(**found[n][figure]) for n in names if found[n][figure]}
+        arm: {n: SiteFigure(**found[n][figure]) for n in names if found[n][figure]}
         for arm, figure in SAVED.items()
     }
     title = "takes saved: uniform ones (how many) over targeted ones that succeed as often"
@@ -61,20 +61,20 @@ def saved_picture(found: Mapping[str, Any]) -> bytes:
     return _panels(names, shown, title, most)
 
 
-def most_run(rows: Sequence[Row]) -> int:
+def most_run(rows: Sequence[StudyRow]) -> int:
     """Return the budget at which most sites have run, the largest of several."""
     sites = {(row.budget, row.site) for row in rows if row.budget}
     budgets = [budget for budget, _ in sites]
     return max(budgets, key=lambda n: (budgets.count(n), n), default=0)
 
 
-def _percent(one: Estimate) -> Estimate:
-    return Estimate(100 * one.value, 100 * one.low, 100 * one.high, one.sites)
+def _percent(one: SiteFigure) -> SiteFigure:
+    return SiteFigure(100 * one.value, 100 * one.low, 100 * one.high, one.sites)
 
 
 def _panels(
     names: Sequence[str],
-    shown: Mapping[str, Mapping[str, Estimate]],
+    shown: Mapping[str, Mapping[str, SiteFigure]],
     title: str,
     notes: Mapping[str, str] | None = None,
 ) -> bytes:
@@ -111,7 +111,7 @@ def _lines(axis: Any, title: str, gaps: Sequence[str]) -> None:
     axis.tick_params(labelsize=8, left=False)
 
 
-def _spans(axis: Any, arm: str, here: Mapping[int, Estimate], shift: float) -> None:
+def _spans(axis: Any, arm: str, here: Mapping[int, SiteFigure], shift: float) -> None:
     values, spans = _spread(here.values())
     axis.errorbar(
         values, [line + shift for line in here], xerr=spans, color=COLOURS[arm],
@@ -120,7 +120,7 @@ def _spans(axis: Any, arm: str, here: Mapping[int, Estimate], shift: float) -> N
     )  # fmt: skip
 
 
-def curves_picture(rows: Sequence[Row]) -> bytes | None:
+def curves_picture(rows: Sequence[StudyRow]) -> bytes | None:
     """Return success against takes, a panel for each gap, as a PNG; None without several budgets.
 
     Means are drawn where all sites of a gap have run: a line over other sites at each budget would
@@ -154,7 +154,7 @@ def curves_picture(rows: Sequence[Row]) -> bytes | None:
         return figure_png(figure)
 
 
-def _panel(axis: Any, name: str, rows: Sequence[Row]) -> None:
+def _panel(axis: Any, name: str, rows: Sequence[StudyRow]) -> None:
     rates = figures.success(rows)
     before = rates[BEFORE]
     axis.axhspan(before.low, before.high, color=PALEST, lw=0)
@@ -170,7 +170,7 @@ def _panel(axis: Any, name: str, rows: Sequence[Row]) -> None:
     axis.set_title(name, loc="left", fontsize=9, color=SOFT)
 
 
-def _line(axis: Any, arm: str, colour: str, found: Mapping[int, Estimate], shift: float) -> None:
+def _line(axis: Any, arm: str, colour: str, found: Mapping[int, SiteFigure], shift: float) -> None:
     takes = [n * shift for n in found]
     values, spans = _spread(found.values())
     axis.errorbar(
@@ -178,13 +178,13 @@ def _line(axis: Any, arm: str, colour: str, found: Mapping[int, Estimate], shift
     )
 
 
-def _dots(axis: Any, colour: str, rows: Sequence[Row], shift: float) -> None:
+def _dots(axis: Any, colour: str, rows: Sequence[StudyRow], shift: float) -> None:
     takes = [row.budget * shift * 1.04 for row in rows]
     rates = [row.after.count("1") / len(row.after) for row in rows]
     axis.scatter(takes, rates, s=9, color=colour, alpha=0.4, lw=0)
 
 
-def _spread(found: Iterable[Estimate]) -> tuple[list[float], list[list[float]]]:
+def _spread(found: Iterable[SiteFigure]) -> tuple[list[float], list[list[float]]]:
     """Return the values, and how far their intervals reach below and above."""
     known = list(found)
     below, above = [e.value - e.low for e in known], [e.high - e.value for e in known]

@@ -7,21 +7,29 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from benchmarks.proof import figures
-from benchmarks.proof.design import FREE, Arm
+from benchmarks.proof.design import FREE, StudyArm
 from benchmarks.proof.figures import BEFORE, COMPARED, TENTH
 from benchmarks.proof.lessons import TAUGHT, is_telling
-from benchmarks.proof.rows import Row
+from benchmarks.proof.rows import StudyRow
 
 ARMS: Final = (
-    Arm.TARGETED.value, TAUGHT, Arm.UNIFORM.value, Arm.HIDDEN_PART.value, Arm.OTHER_PART.value,
-    Arm.ON_SITE.value, Arm.ORACLE.value, *(arm.value for arm in FREE),
-)  # fmt: skip
+    StudyArm.TARGETED.value,
+    TAUGHT,
+    StudyArm.UNIFORM.value,
+    StudyArm.HIDDEN_PART.value,
+    StudyArm.OTHER_PART.value,
+    StudyArm.ON_SITE.value,
+    StudyArm.ORACLE.value,
+    *(arm.value for arm in FREE),
+)
 """Columns of arms."""
 type Pair = tuple[str, str]
 PAIRED: Final[tuple[Pair, ...]] = (
-    (Arm.TARGETED.value, Arm.UNIFORM.value), (Arm.ON_SITE.value, Arm.UNIFORM.value),
-    (Arm.TARGETED.value, Arm.ON_SITE.value), (TAUGHT, Arm.ON_SITE.value),
-)  # fmt: skip
+    (StudyArm.TARGETED.value, StudyArm.UNIFORM.value),
+    (StudyArm.ON_SITE.value, StudyArm.UNIFORM.value),
+    (StudyArm.TARGETED.value, StudyArm.ON_SITE.value),
+    (TAUGHT, StudyArm.ON_SITE.value),
+)
 """Arms whose difference is taken over the sites that both have run."""
 WHY_LOST: Final = {
     "misnamed": "for a dimension that has no gap there",
@@ -32,7 +40,7 @@ WHY_LOST: Final = {
 }
 
 
-def summary(rows: Sequence[Row]) -> dict[str, Any]:
+def summary(rows: Sequence[StudyRow]) -> dict[str, Any]:
     """Return all figures as plain values, by task and gap and over the gaps of each task."""
     groups = figures.by_gap(rows)
     for task in dict.fromkeys(figures.setting(row) for row in rows):
@@ -44,8 +52,12 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     return {name: _group(found) for name, found in groups.items()}
 
 
-def _group(rows: Sequence[Row]) -> dict[str, Any]:
-    named, targeted, uniform = figures.attribution(rows), Arm.TARGETED.value, Arm.UNIFORM.value
+def _group(rows: Sequence[StudyRow]) -> dict[str, Any]:
+    named, targeted, uniform = (
+        figures.attribution(rows),
+        StudyArm.TARGETED.value,
+        StudyArm.UNIFORM.value,
+    )
     budgets = sorted({row.budget for row in rows if row.budget})
     paired = {
         _minus(pair): {n: figures.gains(rows, (pair[0], n), (pair[1], n)) for n in budgets}
@@ -109,7 +121,9 @@ def _at_budget(
     name: str, group: Mapping[str, Any], arms: Sequence[str], pairs: Sequence[Pair], n: int
 ) -> str:
     sites, rates = group["sites"], group["success"]
-    hours = [group["hours"].get(_cell((arm.value, n))) for arm in (Arm.TARGETED, Arm.UNIFORM)]
+    hours = [
+        group["hours"].get(_cell((arm.value, n))) for arm in (StudyArm.TARGETED, StudyArm.UNIFORM)
+    ]
     cells = [
         name, str(n or "none"), _rate(rates[BEFORE[0]], sites),
         *(_rate(rates.get(_cell((arm, n))), sites) for arm in arms),
@@ -135,7 +149,7 @@ def _saved(found: Mapping[str, Any]) -> str:
     for name, group in found.items():
         plan, sites = group["dont_collect"], group["sites"]
         times = (group[n] for n in ("takes_saved", "hours_saved", "takes_saved_taught"))
-        gains = (group[f"{arm}_tenth_minus_uniform"] for arm in (Arm.TARGETED.value, TAUGHT))
+        gains = (group[f"{arm}_tenth_minus_uniform"] for arm in (StudyArm.TARGETED.value, TAUGHT))
         cells = [
             name, _named(group), str(group["compared"]), *(_times(one, sites) for one in times),
             *(_points(one, sites) for one in gains),

@@ -22,7 +22,7 @@ _AS_TEXT: Final = ("gaps", "planned")
 
 
 @dataclass(frozen=True)
-class Row:
+class StudyRow:
     """One cell of the design, as it is kept.
 
     Attributes:
@@ -83,7 +83,7 @@ class Row:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Row:
+    def from_json(cls, value: Mapping[str, Any]) -> StudyRow:
         """Return a row that was kept."""
         known = {"robot": SO101.name, **value}
         return cls(**{f.name: known[f.name] for f in fields(cls)})
@@ -95,7 +95,7 @@ def site_name(robot: str, task: str, gap: str, seed: int) -> str:
     return name if robot == SO101.name else f"{robot}-{name}"
 
 
-def save_rows(rows: Iterable[Row], path: Path) -> None:
+def save_rows(rows: Iterable[StudyRow], path: Path) -> None:
     """Write rows as parquet, atomically, sorted by cell: the same rows give the same bytes."""
     plain = [row.to_json() for row in sorted(rows, key=lambda row: row.key)]
     for row in plain:
@@ -106,7 +106,7 @@ def save_rows(rows: Iterable[Row], path: Path) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def load_rows(path: Path) -> list[Row]:
+def load_rows(path: Path) -> list[StudyRow]:
     """Return the rows of a parquet file.
 
     Raises:
@@ -120,5 +120,6 @@ def load_rows(path: Path) -> list[Row]:
         raise UnusableInputError(f"{path}: a parquet file, but not of {SCHEMA}.")
     rows = table.to_pylist()
     return [
-        Row.from_json({**row, **{name: json.loads(row[name]) for name in _AS_TEXT}}) for row in rows
+        StudyRow.from_json({**row, **{name: json.loads(row[name]) for name in _AS_TEXT}})
+        for row in rows
     ]

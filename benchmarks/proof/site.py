@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.proof.arms import Takes, evenly, takes_of
-from benchmarks.proof.design import STAGED, Arm, Part, Site
-from benchmarks.proof.rows import Row
+from benchmarks.proof.design import STAGED, Part, Site, StudyArm
+from benchmarks.proof.rows import StudyRow
 from gaploop.collect.rig import scripted_leader
 from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core.errors import UnusableInputError
@@ -29,7 +29,7 @@ from gaploop.finetune.adapt import MERGED, AdaptOptions, adapt
 from gaploop.finetune.closed_loop import (
     DEMONSTRATION_S,
     DEMONSTRATION_SEEDS,
-    Start,
+    LoopStart,
     TargetCell,
     plan_for,
     roll_out_and_diagnose,
@@ -52,7 +52,7 @@ class SiteJob:
 
     site: Site
     part: Part
-    start: Start
+    start: LoopStart
     folder: Path
     code: str
 
@@ -68,16 +68,16 @@ class _Made:
     data: str = ""
 
 
-def run_site(job: SiteJob) -> list[Row]:
+def run_site(job: SiteJob) -> list[StudyRow]:
     """Run the cells of a site that have no row yet; return the rows of all."""
     job.folder.mkdir(parents=True, exist_ok=True)
     return [_row(job, arm, budget) for arm, budget in job.part.cells()]
 
 
-def _row(job: SiteJob, arm: Arm, budget: int) -> Row:
+def _row(job: SiteJob, arm: StudyArm, budget: int) -> StudyRow:
     path = job.folder / f"row_{arm}_{budget}.json"
     if path.exists():
-        return _of_size(Row.from_json(read_json(path)), job.part.rollouts, path)
+        return _of_size(StudyRow.from_json(read_json(path)), job.part.rollouts, path)
     site, folder = job.site, job.folder
     before = _rated(job, "before", job.start.base)
     usual = load_reference(job.start.reference) if job.start.reference else None
@@ -87,7 +87,7 @@ def _row(job: SiteJob, arm: Arm, budget: int) -> Row:
     plan = plan_for(diagnosis, folder / f"plan_{budget}.yaml", budget or max(job.part.budgets))
     made = _made(job, arm, budget, plan, before)
     shares = diagnosis.summary["dimensions"] if diagnosis.takes else {}
-    row = Row(
+    row = StudyRow(
         task=site.task,
         gap=site.gap,
         seed=site.seed,
@@ -112,7 +112,7 @@ def _row(job: SiteJob, arm: Arm, budget: int) -> Row:
     return row
 
 
-def _of_size(row: Row, rollouts: int, path: Path) -> Row:
+def _of_size(row: StudyRow, rollouts: int, path: Path) -> StudyRow:
     if len(row.after) != rollouts:
         raise UnusableInputError(
             f"{path} holds a cell of {len(row.after)} rollouts, and {rollouts} are wanted: give "
@@ -121,21 +121,21 @@ def _of_size(row: Row, rollouts: int, path: Path) -> Row:
     return row
 
 
-def _made(job: SiteJob, arm: Arm, budget: int, plan: Plan, before: Evaluation) -> _Made:
+def _made(job: SiteJob, arm: StudyArm, budget: int, plan: Plan, before: Evaluation) -> _Made:
     """Do what the arm does; without takes, the base's success is what it is left with."""
     site = job.site
-    if arm is Arm.REMEDY:
+    if arm is StudyArm.REMEDY:
         instead = {item.dimension for item in plan.items if not item.takes}
         if not plan.takes and GapDimension.ACTUATOR_RESPONSE in instead:
             return _Made(_rated(job, "slower", job.start.base, SLOWER))
         return _Made(before)
-    if arm is Arm.RANDOMISATION:
+    if arm is StudyArm.RANDOMISATION:
         takes: Takes = evenly(RANDOMISED, STAGED, site.seed)
         cells = {d: site.varied(d, 10_000 + site.seed) for d in takes}
         return _trained(job, "randomised", takes, cells)
     takes = takes_of(arm, site, budget, plan)
     name = "_".join(f"{d.value}{n}" for d, n in sorted(takes.items()))
-    if arm is Arm.ON_SITE:
+    if arm is StudyArm.ON_SITE:
         cells = {d: site.with_varied(d) for d in takes}
         return _trained(job, f"on_site_{name}", takes, cells)
     cells = {d: site.set_up_for(d) for d in takes}

@@ -73,7 +73,7 @@ METHODS: Final[dict[str, Callable[[int], Classifier]]] = {
 
 
 @dataclass(frozen=True)
-class Figure:
+class RecordedFigure:
     """A figure and its 95 % interval."""
 
     value: float
@@ -94,8 +94,8 @@ class Score:
         confusion: true class to guessed class to mean count over the repeats.
     """
 
-    accuracy: Figure
-    balanced: Figure
+    accuracy: RecordedFigure
+    balanced: RecordedFigure
     confusion: dict[str, dict[str, float]]
 
 
@@ -168,7 +168,7 @@ def score(told: Labels, labels: Labels, groups: Indices, seed: int = 0) -> Score
     return Score(over(groups, accuracy, seed), over(groups, balanced, seed), confusion)
 
 
-def over(groups: Indices, figure: Callable[[Indices], float], seed: int = 0) -> Figure:
+def over(groups: Indices, figure: Callable[[Indices], float], seed: int = 0) -> RecordedFigure:
     """Return a figure of cases, with an interval by bootstrap over their groups.
 
     Args:
@@ -184,7 +184,7 @@ def over(groups: Indices, figure: Callable[[Indices], float], seed: int = 0) -> 
         for _ in range(DRAWS)
     ]
     low, high = np.nanpercentile(draws, LEVEL)
-    return Figure(figure(np.arange(len(groups))), (float(low), float(high)))
+    return RecordedFigure(figure(np.arange(len(groups))), (float(low), float(high)))
 
 
 def auroc(scores: FloatArray, positive: NDArray[np.bool_]) -> float:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.recorded.figures import (
-    Figure,
     Indices,
+    RecordedFigure,
     auroc,
     balanced_accuracy,
     matched_auroc,
@@ -81,9 +81,9 @@ class Foresight:
     moments: int
     positive: int
     events: int
-    auroc: Figure
-    matched: Figure
-    balanced: Figure
+    auroc: RecordedFigure
+    matched: RecordedFigure
+    balanced: RecordedFigure
     events_found: float
     false_share: float
     sessions: tuple[float, ...]

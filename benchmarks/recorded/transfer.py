@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.recorded.figures import (
-    Figure,
     Indices,
+    RecordedFigure,
     auroc,
     balanced_accuracy,
     duplicates,
@@ -47,8 +47,8 @@ class Transfer:
 
     collisions: int
     obstructions: int
-    auroc: Figure
-    balanced: Figure
+    auroc: RecordedFigure
+    balanced: RecordedFigure
     found: float
     false_alarms: float
 

@@ -43,7 +43,7 @@ class Log:
 
 
 @dataclass(frozen=True)
-class Window:
+class TakeRows:
     """One take to be: its rows, and the events that begin in it.
 
     Attributes:
@@ -150,7 +150,7 @@ def _floats(column: Any, decimal: str, source: Path) -> FloatArray:
     return np.asarray(values.to_numpy(dtype=np.float64))
 
 
-def cut(log: Log, mapping: CsvMapping) -> tuple[list[Window], list[str]]:
+def cut(log: Log, mapping: CsvMapping) -> tuple[list[TakeRows], list[str]]:
     """Return windows around event onsets and event-free ones, in order of time, and notes."""
     onsets = sorted(
         (int(row), event) for event, active in log.active.items() for row in _onsets(active)
@@ -173,8 +173,8 @@ def _onsets(active: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 def _around_events(
     log: Log, mapping: CsvMapping, onsets: list[tuple[int, str]]
-) -> tuple[list[Window], dict[str, int]]:
-    windows: list[Window] = []
+) -> tuple[list[TakeRows], dict[str, int]]:
+    windows: list[TakeRows] = []
     busy = np.any(list(log.active.values()), axis=0)
     skipped = {"lay in the take of an earlier one": 0, "followed one too soon": 0}
     skipped["lay at a pause"] = 0
@@ -189,7 +189,7 @@ def _around_events(
         elif rows.start < last.stop or busy[rows.start : row].any():
             skipped["followed one too soon"] += 1
         else:
-            windows.append(Window(rows, event, _onsets_in(log, rows, onsets)))
+            windows.append(TakeRows(rows, event, _onsets_in(log, rows, onsets)))
     return windows, skipped
 
 
@@ -214,7 +214,7 @@ def _onsets_in(
     return tuple((event, float(t_ns[row] - t_ns[rows.start]) * 1e-9) for row, event in inside)
 
 
-def _controls(log: Log, mapping: CsvMapping, around: list[Window]) -> list[Window]:
+def _controls(log: Log, mapping: CsvMapping, around: list[TakeRows]) -> list[TakeRows]:
     """Return event-free windows, evenly chosen among all that fit one after another."""
     busy = np.zeros(len(log.t_ns), dtype=bool)
     for active in log.active.values():
@@ -235,7 +235,7 @@ def _free(
     busy_ns: NDArray[np.int64],
     clear_ns: int,
     taken: list[tuple[int, int]],
-) -> Iterator[Window]:
+) -> Iterator[TakeRows]:
     row = 0
     while row < len(log.t_ns):
         rows = _rows(log, int(log.t_ns[row]), mapping)
@@ -249,11 +249,11 @@ def _free(
         elif any(a <= last and first <= b for a, b in taken):
             row += 1
         else:
-            yield Window(rows)
+            yield TakeRows(rows)
             row = rows.stop
 
 
-def _take(log: Log, mapping: CsvMapping, window: Window, digest: str, name: str) -> ImportedTake:
+def _take(log: Log, mapping: CsvMapping, window: TakeRows, digest: str, name: str) -> ImportedTake:
     rows, t_ns = window.rows, log.t_ns[window.rows]
     info = TakeInfo(
         uid=import_uid(int(t_ns[0]), "csv", digest, int(t_ns[0]), mapping.length_s),

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gaploop.collect.journal import JournalWriter
-from gaploop.collect.operator.console import Console
-from gaploop.collect.operator.eyes import Eyes
+from gaploop.collect.operator.console import OperatorConsole
+from gaploop.collect.operator.eyes import LoopMonitor
 from gaploop.collect.operator.inquiry import Suggestion
-from gaploop.collect.operator.suggesting import Suggester
+from gaploop.collect.operator.suggesting import LabelSuggester
 from gaploop.collect.rig import Rig
 from gaploop.collect.rollout import Attempts
 from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, overcome, run_take
@@ -43,9 +43,9 @@ class Operator(Attendant):
 
     def __init__(
         self,
-        console: Console,
-        eyes: Callable[[], Eyes | None] = lambda: None,
-        suggester: Suggester | None = None,
+        console: OperatorConsole,
+        eyes: Callable[[], LoopMonitor | None] = lambda: None,
+        suggester: LabelSuggester | None = None,
         told: Callable[[], object] = lambda: None,
         on_result: Callable[[TakeResult], None] = lambda _result: None,
         patience_s: float = PATIENCE_S,
@@ -141,7 +141,7 @@ class Supervisor(Operator):
         given: as of `Operator`.
     """
 
-    def __init__(self, attempts: Attempts, console: Console, *given: Any) -> None:
+    def __init__(self, attempts: Attempts, console: OperatorConsole, *given: Any) -> None:
         super().__init__(console, *given)
         self._attempts = attempts
         attempts.on_note = lambda note, result: console.note(note.words(result))

@@ -18,9 +18,9 @@ from gaploop.collect.operator import machine
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import DIGITS, Command, KeyMap, Twice
 from gaploop.collect.operator.inquiry import Suggestion
-from gaploop.collect.operator.seen import Bar, Driven, Loop, Seen, SetUp, TakeSeen
+from gaploop.collect.operator.seen import Driven, Loop, QuotaBar, ScreenContent, SetUp, TakeSeen
 from gaploop.collect.operator.sounds import Sound
-from gaploop.collect.operator.state import Act, Deed, Stage, State, Timing
+from gaploop.collect.operator.state import Act, Deed, SessionStage, SessionState, StageTiming
 from gaploop.core.vocabulary import Outcome
 
 LOOK_S: Final = 0.05
@@ -66,11 +66,11 @@ class Quotas:
 
     counted: int = 0
     wanted: int = 0
-    bars: tuple[Bar, ...] = ()
+    bars: tuple[QuotaBar, ...] = ()
     left_s: float = float("nan")
 
 
-class Console:
+class OperatorConsole:
     """A session's state, shared by the thread that records and the one that has the window.
 
     Args:
@@ -86,7 +86,7 @@ class Console:
 
     def __init__(
         self,
-        timing: Timing,
+        timing: StageTiming,
         keys: KeyMap,
         book: LabelBook,
         *,
@@ -107,7 +107,7 @@ class Console:
         self.asks = asks
         """Whether there is somebody to ask."""
         self._changed = threading.Condition(threading.RLock())
-        self._state = State(timing, since_s=now_s())
+        self._state = SessionState(timing, since_s=now_s())
         self._numbers: dict[str, int] = {}
         self._quotas, self._setup = Quotas(), SetUp()
         self._note, self._note_s = "", 0.0
@@ -166,13 +166,13 @@ class Console:
             self._step(machine.choose(self._state, place, self._now_s()))
         return asked
 
-    def seen(self) -> Seen:
+    def seen(self) -> ScreenContent:
         """Return what to show, and let time pass."""
         loop = self.safety.loop()
         with self._changed:
             self._heed(loop)
             self._step(machine.tick(self._state, self._now_s()))
-            return Seen(
+            return ScreenContent(
                 self._now_s(),
                 self._state,
                 self.keys,
@@ -195,15 +195,15 @@ class Console:
     def leave(self) -> None:
         """End the session now, as when the window was closed; a take that runs is interrupted."""
         with self._changed:
-            if self._state.stage is not Stage.ENDED:
-                self._set(replace(self._state, stage=Stage.ENDED, inquiry=None))
+            if self._state.stage is not SessionStage.ENDED:
+                self._set(replace(self._state, stage=SessionStage.ENDED, inquiry=None))
 
     # -- the thread that records ------------------------------------------------------------
 
     @property
     def left(self) -> bool:
         """Whether the session is over."""
-        return self._state.stage is Stage.ENDED
+        return self._state.stage is SessionStage.ENDED
 
     def remember(self, uid: str, outcome: Outcome, said: Mapping[str, Any]) -> None:
         """Take note of an older take, so that it can be labelled anew."""
@@ -215,7 +215,7 @@ class Console:
         """Say how far the quotas are filled."""
         with self._changed:
             self._quotas = quotas
-            if self._filled and self._state.stage is Stage.RESET and self.asks:
+            if self._filled and self._state.stage is SessionStage.RESET and self.asks:
                 self._fill()
             elif not self._filled:
                 self._set(machine.unfilled(self._state, self._now_s()))
@@ -225,7 +225,7 @@ class Console:
         return 0 < self._quotas.wanted <= self._quotas.counted
 
     def _fill(self) -> None:
-        if self._state.stage is not Stage.DONE:
+        if self._state.stage is not SessionStage.DONE:
             self._set(machine.filled(self._state, self._now_s()))
             self._play(Sound.DONE)
 
@@ -244,7 +244,7 @@ class Console:
             with self._changed:
                 self._set(machine.set_up(self._state, self._now_s()))
                 self._play(Sound.READY)
-            self._wait(lambda s: s.stage is not Stage.SET_UP)
+            self._wait(lambda s: s.stage is not SessionStage.SET_UP)
         return not self.left
 
     def await_start(self, hurdle: Callable[[], str] = lambda: "") -> bool:
@@ -261,7 +261,7 @@ class Console:
                 self._hurdle = why
                 self._heed(self.safety.loop())
 
-        self._wait(lambda s: s.stage in (Stage.STARTING, Stage.ENDED), look)
+        self._wait(lambda s: s.stage in (SessionStage.STARTING, SessionStage.ENDED), look)
         self._ends = False
         return not self.left
 
@@ -301,7 +301,7 @@ class Console:
             self._step(machine.ended(self._state, uid, self._now_s(), suggestion, purpose))
             if not self.asks and self._state.inquiry is not None:
                 self._step(machine.skipped(self._state, self._now_s()))
-        self._wait(lambda s: s.stage is not Stage.VERDICT)
+        self._wait(lambda s: s.stage is not SessionStage.VERDICT)
         return self._book.outcome(uid, outcome)
 
     def suggested(self, uid: str, suggestion: Suggestion) -> None:
@@ -332,7 +332,7 @@ class Console:
             return False
         with self._changed:
             self._fill()
-        self._wait(lambda s: s.stage is not Stage.DONE or (s.inquiry is None and lacks()))
+        self._wait(lambda s: s.stage is not SessionStage.DONE or (s.inquiry is None and lacks()))
         with self._changed:
             self._set(machine.unfilled(self._state, self._now_s()))
         return not self.left
@@ -340,7 +340,7 @@ class Console:
     # -- both -------------------------------------------------------------------------------
 
     def _wait(
-        self, is_so: Callable[[State], bool], look: Callable[[], object] = lambda: None
+        self, is_so: Callable[[SessionState], bool], look: Callable[[], object] = lambda: None
     ) -> None:
         while not is_so(self._state) and not self.left:
             look()
@@ -373,10 +373,10 @@ class Console:
             self._set(state)
         for act in acts:
             self._do(act)
-        if before is Stage.RESET and state.stage is Stage.READY:
+        if before is SessionStage.RESET and state.stage is SessionStage.READY:
             self._play(Sound.READY)
 
-    def _set(self, state: State) -> None:
+    def _set(self, state: SessionState) -> None:
         self._state = state
         self._changed.notify_all()
 

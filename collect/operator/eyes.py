@@ -10,11 +10,11 @@ from gaploop.collect.operator.seen import Loop
 from gaploop.core.limits import SafetyLimits
 from gaploop.core.types import Image, SafetyReason, Tick
 from gaploop.teleop.advice import say_reasons, say_to_do
-from gaploop.teleop.control import Mode, Snapshot
+from gaploop.teleop.control import LoopMode, Snapshot
 from gaploop.teleop.statistics import LoopStatistics
 
 
-class Eyes:
+class LoopMonitor:
     """Keeps the newest pictures and counts turns. One thread calls `tick`, any other may read.
 
     Args:
@@ -60,7 +60,7 @@ class Eyes:
             dict(writer.dropped) if writer is not None else {},
             len(trips),
             say_trip(tripped, joints) if tripped else "",
-            snapshot is not None and snapshot.mode is Mode.TRIPPED,
+            snapshot is not None and snapshot.mode is LoopMode.TRIPPED,
             faults=snapshot.faults if snapshot is not None else (),
             behind_s=writer.behind_s() if writer is not None else 0.0,
         )

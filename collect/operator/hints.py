@@ -8,8 +8,8 @@ from typing import Final
 
 from gaploop.collect.intervention import Driver
 from gaploop.collect.operator.commands import Command
-from gaploop.collect.operator.seen import Driven, Seen
-from gaploop.collect.operator.state import BETWEEN, RUNS_ON, Stage, State
+from gaploop.collect.operator.seen import Driven, ScreenContent
+from gaploop.collect.operator.state import BETWEEN, RUNS_ON, SessionStage, SessionState
 
 HINTS: Final = 6
 
@@ -22,14 +22,14 @@ class Hint:
     does: str
 
 
-def hints(seen: Seen) -> tuple[Hint, ...]:
+def hints(seen: ScreenContent) -> tuple[Hint, ...]:
     """Return the keys that do something now, most wanted first, as many as there is room for."""
     found = tuple(_hints(seen))
     # The last one is the emergency stop.
     return found if len(found) <= HINTS else (*found[: HINTS - 1], found[-1])
 
 
-def _hints(seen: Seen) -> Iterator[Hint]:
+def _hints(seen: ScreenContent) -> Iterator[Hint]:
     if seen.loop.trip or seen.loop.found:
         clear = seen.keys.name(Command.CLEAR)
         does = "let the arm move" if seen.loop.found else "clear the trip"
@@ -47,7 +47,7 @@ def _hints(seen: Seen) -> Iterator[Hint]:
         yield Hint(estop, "EMERGENCY STOP")
 
 
-def _switch(seen: Seen, driven: Driven) -> Iterator[Hint]:
+def _switch(seen: ScreenContent, driven: Driven) -> Iterator[Hint]:
     """Yield what the key for taking over does now."""
     key, state = seen.keys.name(Command.TAKE_OVER), seen.state
     is_on = driven.driver in (Driver.PERSON, Driver.ALIGNING)
@@ -57,7 +57,7 @@ def _switch(seen: Seen, driven: Driven) -> Iterator[Hint]:
         yield Hint(key, "let the arm hold" if is_on else "drive, to put things back")
 
 
-def _do(state: State) -> Iterator[tuple[Command, str]]:
+def _do(state: SessionState) -> Iterator[tuple[Command, str]]:
     if state.inquiry is not None:
         if state.inquiry.at is not None:
             yield Command.ACCEPT, "take the marked answer"
@@ -65,7 +65,7 @@ def _do(state: State) -> Iterator[tuple[Command, str]]:
         yield Command.UP, "mark another"
         yield Command.RERECORD, "discard, record again"
         return
-    if state.stage is Stage.RECORDING:
+    if state.stage is SessionStage.RECORDING:
         yield Command.NEXT, "end the take"
         yield Command.SUCCESS, "end it: success"
         yield Command.FAILURE, "end it: failure"
@@ -74,7 +74,11 @@ def _do(state: State) -> Iterator[tuple[Command, str]]:
         return
     if state.stage not in BETWEEN:
         return
-    go = {Stage.RESET: "start the next take", Stage.SET_UP: "it is set up", Stage.DONE: "end"}
+    go = {
+        SessionStage.RESET: "start the next take",
+        SessionStage.SET_UP: "it is set up",
+        SessionStage.DONE: "end",
+    }
     yield Command.NEXT, go.get(state.stage, "start the take")
     if state.takes:
         yield Command.UNDO, "take back the last label"

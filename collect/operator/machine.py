@@ -1,7 +1,8 @@
 """The states of a recording session: ready → recording → verdict → reset → ready.
 
-Pure: `press`, `begun`, `ended`, `tick` and the rest take a `State` and a time and return the next
-`State` and what is to be done. Whoever holds the state does it. Time is any monotonic clock [s].
+Pure: `press`, `begun`, `ended`, `tick` and the rest take a `SessionState` and a time and return the
+next `SessionState` and what is to be done. Whoever holds the state does it. Time is any monotonic
+clock [s].
 
 Right ends a take early, ends the reset, and passes over a question; left throws the take away
 and records it again; Esc ends the session: as in lerobot-record. A take starts only from
@@ -24,59 +25,59 @@ from gaploop.collect.operator.inquiry import (
     Suggestion,
     discarded,
 )
-from gaploop.collect.operator.state import BETWEEN, RUNS_ON, Act, Deed, Stage, State
+from gaploop.collect.operator.state import BETWEEN, RUNS_ON, Act, Deed, SessionStage, SessionState
 
 SETTLE_S: Final = 0.4
 """A press this soon after a take began or ended was meant for the state before [s]."""
 
-type Step = tuple[State, tuple[Act, ...]]
+type Step = tuple[SessionState, tuple[Act, ...]]
 
 
-def press(state: State, command: Command, now_s: float) -> Step:
+def press(state: SessionState, command: Command, now_s: float) -> Step:
     """Take a command of the operator; one that means nothing here changes nothing."""
-    if state.stage is Stage.ENDED:
+    if state.stage is SessionStage.ENDED:
         return state, ()
     if command is Command.PAUSE:
         return _pause(state, now_s), ()
     if state.inquiry is not None:
         return _answered(state, command, now_s)
-    if state.stage in (Stage.RECORDING, Stage.ENDING):
+    if state.stage in (SessionStage.RECORDING, SessionStage.ENDING):
         return _while_recording(state, command, now_s)
     if state.stage in BETWEEN:
         return _between(state, command, now_s)
-    if command is Command.STOP and state.stage is Stage.STARTING:
+    if command is Command.STOP and state.stage is SessionStage.STARTING:
         return _leave(state, now_s)
     return state, ()
 
 
-def choose(state: State, place: int, now_s: float) -> Step:
+def choose(state: SessionState, place: int, now_s: float) -> Step:
     """Give the answer at `place`, from 0; one that there isn't changes nothing."""
     if state.inquiry is None or not 0 <= place < len(state.inquiry.choices):
         return state, ()
     return _heard(state, state.inquiry, state.inquiry.answer(place), now_s)
 
 
-def tick(state: State, now_s: float) -> Step:
+def tick(state: SessionState, now_s: float) -> Step:
     """Let time pass: a reset ends by itself, and a take begins by itself with `auto_start`."""
     if state.inquiry is not None:
         return state, ()
-    if state.stage is Stage.RESET and not state.paused and state.left_s(now_s) == 0.0:
-        state = _enter(state, Stage.READY, now_s)
-    if state.timing.auto_start and state.stage is Stage.READY:
+    if state.stage is SessionStage.RESET and not state.paused and state.left_s(now_s) == 0.0:
+        state = _enter(state, SessionStage.READY, now_s)
+    if state.timing.auto_start and state.stage is SessionStage.READY:
         return _start(state, now_s)
     return state, ()
 
 
-def begun(state: State, now_s: float, longest_s: float) -> State:
+def begun(state: SessionState, now_s: float, longest_s: float) -> SessionState:
     """The take has begun; it lasts `longest_s` [s] at most."""
-    if state.stage is not Stage.STARTING:
+    if state.stage is not SessionStage.STARTING:
         return state
     timing = replace(state.timing, episode_s=longest_s)
-    return _enter(replace(state, timing=timing), Stage.RECORDING, now_s)
+    return _enter(replace(state, timing=timing), SessionStage.RECORDING, now_s)
 
 
 def ended(
-    state: State,
+    state: SessionState,
     uid: str,
     now_s: float,
     suggestion: Suggestion | None = None,
@@ -91,7 +92,9 @@ def ended(
         suggestion: what is marked.
         purpose: the take's dimensions where it doesn't fail.
     """
-    if state.stage is Stage.ENDED and uid:  # stopped while it was about to begin, and it began
+    if (
+        state.stage is SessionStage.ENDED and uid
+    ):  # stopped while it was about to begin, and it began
         takes, purposes = (*state.takes, uid), {**state.purposes, uid: purpose}
         return replace(state, takes=takes, purposes=purposes), ()
     if state.stage not in RUNS_ON:
@@ -99,7 +102,7 @@ def ended(
     said, state = state.verdict, replace(state, verdict=None)
     if not uid:
         return _after_verdict(state, now_s)
-    state = _enter(state, Stage.VERDICT, now_s)
+    state = _enter(state, SessionStage.VERDICT, now_s)
     state = replace(
         state,
         takes=(*state.takes, uid),
@@ -110,68 +113,68 @@ def ended(
     return (state, ()) if said is None else _answered(state, said, now_s, anew_press=False)
 
 
-def skipped(state: State, now_s: float) -> Step:
+def skipped(state: SessionState, now_s: float) -> Step:
     """Pass over what is asked, where nobody is there to answer."""
     if state.inquiry is None:
         return state, ()
     return _heard(state, state.inquiry, state.inquiry.skip(), now_s)
 
 
-def suggested(state: State, uid: str, suggestion: Suggestion) -> State:
+def suggested(state: SessionState, uid: str, suggestion: Suggestion) -> SessionState:
     """Take in what the machine thinks of a take, if it is being asked about."""
     if state.inquiry is None or state.inquiry.uid != uid:
         return state
     return replace(state, inquiry=state.inquiry.suggest(suggestion))
 
 
-def set_up(state: State, now_s: float) -> State:
+def set_up(state: SessionState, now_s: float) -> SessionState:
     """The next take needs other conditions: the operator says when they are set up."""
-    return state if state.stage is Stage.ENDED else _enter(state, Stage.SET_UP, now_s)
+    return state if state.stage is SessionStage.ENDED else _enter(state, SessionStage.SET_UP, now_s)
 
 
-def filled(state: State, now_s: float) -> State:
+def filled(state: SessionState, now_s: float) -> SessionState:
     """Everything is recorded."""
     return (
         state
-        if state.stage in (Stage.ENDED, Stage.VERDICT, Stage.DONE)
-        else _enter(state, Stage.DONE, now_s)
+        if state.stage in (SessionStage.ENDED, SessionStage.VERDICT, SessionStage.DONE)
+        else _enter(state, SessionStage.DONE, now_s)
     )
 
 
-def unfilled(state: State, now_s: float) -> State:
+def unfilled(state: SessionState, now_s: float) -> SessionState:
     """A label was changed, so that something lacks again."""
-    return _enter(state, Stage.READY, now_s) if state.stage is Stage.DONE else state
+    return _enter(state, SessionStage.READY, now_s) if state.stage is SessionStage.DONE else state
 
 
-def block(state: State, why: str) -> State:
+def block(state: SessionState, why: str) -> SessionState:
     """Let no take start, or let it again where `why` is empty."""
     return replace(state, blocked=why)
 
 
-def _enter(state: State, stage: Stage, now_s: float) -> State:
+def _enter(state: SessionState, stage: SessionStage, now_s: float) -> SessionState:
     """Enter a stage; a pause asked for during the take or the verdict begins here."""
     paused_s = None if state.paused_s is None else now_s
     return replace(state, stage=stage, since_s=now_s, stood_s=0.0, paused_s=paused_s)
 
 
-def _pause(state: State, now_s: float) -> State:
+def _pause(state: SessionState, now_s: float) -> SessionState:
     if state.paused_s is None:
         return replace(state, paused_s=now_s)
     stood_s = 0.0 if state.stage in RUNS_ON else now_s - state.paused_s
     return replace(state, paused_s=None, stood_s=state.stood_s + stood_s)
 
 
-def _start(state: State, now_s: float) -> Step:
+def _start(state: SessionState, now_s: float) -> Step:
     if state.blocked or state.paused:
         return state, ()
-    return _enter(replace(state, pointed=None), Stage.STARTING, now_s), (Act(Deed.START),)
+    return _enter(replace(state, pointed=None), SessionStage.STARTING, now_s), (Act(Deed.START),)
 
 
-def _leave(state: State, now_s: float) -> Step:
-    return _enter(replace(state, inquiry=None), Stage.ENDED, now_s), (Act(Deed.LEAVE),)
+def _leave(state: SessionState, now_s: float) -> Step:
+    return _enter(replace(state, inquiry=None), SessionStage.ENDED, now_s), (Act(Deed.LEAVE),)
 
 
-def _while_recording(state: State, command: Command, now_s: float) -> Step:
+def _while_recording(state: SessionState, command: Command, now_s: float) -> Step:
     """End the take; what the operator has said of it by that is kept until it has ended."""
     if command is Command.STOP:
         state = replace(state, leaving=True)
@@ -180,18 +183,18 @@ def _while_recording(state: State, command: Command, now_s: float) -> Step:
         state = replace(state, verdict=command)
     elif command not in (Command.NEXT, Command.STOP):
         return state, ()
-    if state.stage is Stage.ENDING:
+    if state.stage is SessionStage.ENDING:
         return state, ()
     if command is Command.NEXT and state.elapsed_s(now_s) < SETTLE_S:
         return state, ()
-    return replace(state, stage=Stage.ENDING), (Act(Deed.END),)
+    return replace(state, stage=SessionStage.ENDING), (Act(Deed.END),)
 
 
 _VERDICTS: Final = {Command.SUCCESS: 0, Command.FAILURE: 1, Command.DISCARD: 2}
 """Command to the place of its answer to `Question.OUTCOME`."""
 
 
-def _between(state: State, command: Command, now_s: float) -> Step:
+def _between(state: SessionState, command: Command, now_s: float) -> Step:
     if command is Command.STOP:
         return _leave(state, now_s)
     if command is Command.NEXT:
@@ -212,21 +215,21 @@ def _between(state: State, command: Command, now_s: float) -> Step:
     return state, ()
 
 
-def _go_on(state: State, now_s: float) -> Step:
-    if state.elapsed_s(now_s) < SETTLE_S and state.stage is Stage.RESET and not state.paused:
+def _go_on(state: SessionState, now_s: float) -> Step:
+    if state.elapsed_s(now_s) < SETTLE_S and state.stage is SessionStage.RESET and not state.paused:
         return state, ()
-    if state.stage is Stage.DONE:
+    if state.stage is SessionStage.DONE:
         return _leave(state, now_s)
-    if state.stage is Stage.SET_UP:
-        return _enter(state, Stage.READY, now_s), ()
+    if state.stage is SessionStage.SET_UP:
+        return _enter(state, SessionStage.READY, now_s), ()
     if state.paused:
         state = _pause(state, now_s)
-    if state.stage is Stage.RESET:
-        state = _enter(state, Stage.READY, now_s)
+    if state.stage is SessionStage.RESET:
+        state = _enter(state, SessionStage.READY, now_s)
     return _start(state, now_s)
 
 
-def _point(state: State, step: int) -> State:
+def _point(state: SessionState, step: int) -> SessionState:
     if not state.takes:
         return state
     last = len(state.takes) - 1
@@ -234,7 +237,9 @@ def _point(state: State, step: int) -> State:
     return replace(state, pointed=min(last, max(0, here + step)))
 
 
-def _answered(state: State, command: Command, now_s: float, *, anew_press: bool = True) -> Step:
+def _answered(
+    state: SessionState, command: Command, now_s: float, *, anew_press: bool = True
+) -> Step:
     """Take a command while a question is open."""
     inquiry = state.inquiry
     if inquiry is None:
@@ -260,30 +265,32 @@ def _answered(state: State, command: Command, now_s: float, *, anew_press: bool 
     return state, ()
 
 
-def _undone(state: State, inquiry: Inquiry) -> Step:
+def _undone(state: SessionState, inquiry: Inquiry) -> Step:
     """Go back to the first question, if one has been answered."""
     if inquiry.question is Question.OUTCOME:
         return state, ()
     asked = None
-    if state.stage is Stage.VERDICT:
+    if state.stage is SessionStage.VERDICT:
         asked = replace(inquiry, question=Question.OUTCOME, marked=None)
     return replace(state, inquiry=asked), (Act(Deed.UNDO),)
 
 
-def _heard(state: State, asked: Inquiry, answer: tuple[Inquiry | None, Said], now_s: float) -> Step:
+def _heard(
+    state: SessionState, asked: Inquiry, answer: tuple[Inquiry | None, Said], now_s: float
+) -> Step:
     """Go on after an answer: with the next question, or with what comes after the verdict."""
     then, said = answer
     acts: tuple[Act, ...] = ()
     if said:
         acts = (Act(Deed.LABEL, asked.uid, said, anew=asked.question is Question.OUTCOME),)
     state = replace(state, inquiry=then)
-    if then is not None or state.stage is not Stage.VERDICT:
+    if then is not None or state.stage is not SessionStage.VERDICT:
         return state, acts
     state, more = _after_verdict(state, now_s)
     return state, (*acts, *more)
 
 
-def _after_verdict(state: State, now_s: float) -> Step:
+def _after_verdict(state: SessionState, now_s: float) -> Step:
     if state.leaving:
         return _leave(state, now_s)
-    return _enter(state, Stage.RESET, now_s), ()
+    return _enter(state, SessionStage.RESET, now_s), ()

@@ -9,7 +9,7 @@ from typing import Any
 
 from gaploop.collect.intervention import Driver
 from gaploop.collect.operator.commands import KeyMap
-from gaploop.collect.operator.state import State
+from gaploop.collect.operator.state import SessionState
 from gaploop.core.vocabulary import Outcome
 
 
@@ -87,7 +87,7 @@ class Driven:
 
 
 @dataclass(frozen=True)
-class Bar:
+class QuotaBar:
     """How far a quota is filled."""
 
     name: str
@@ -113,7 +113,7 @@ class SetUp:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ScreenContent:
     """Everything that is shown.
 
     Attributes:
@@ -134,14 +134,14 @@ class Seen:
     """
 
     now_s: float
-    state: State
+    state: SessionState
     keys: KeyMap
     task: str = ""
     counted: int = 0
     wanted: int = 0
     takes: tuple[TakeSeen, ...] = ()
     loop: Loop = field(default_factory=Loop)
-    bars: tuple[Bar, ...] = ()
+    bars: tuple[QuotaBar, ...] = ()
     setup: SetUp = field(default_factory=SetUp)
     note: str = ""
     left_s: float = math.nan

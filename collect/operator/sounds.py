@@ -39,7 +39,7 @@ def samples(sound: Sound) -> NDArray[np.int16]:
     return np.asarray(LOUDNESS * 32767 * np.concatenate(tones), dtype=np.int16)
 
 
-class Player:
+class SoundPlayer:
     """Plays sounds without waiting for them. Without an audio device it plays nothing.
 
     Args:

@@ -12,7 +12,7 @@ from gaploop.collect.operator.commands import Command
 from gaploop.collect.operator.inquiry import Inquiry, Said
 
 
-class Stage(StrEnum):
+class SessionStage(StrEnum):
     """What a session is doing."""
 
     SET_UP = "set up"
@@ -30,9 +30,9 @@ class Stage(StrEnum):
     ENDED = "ended"
 
 
-BETWEEN: Final = (Stage.SET_UP, Stage.READY, Stage.RESET, Stage.DONE)
+BETWEEN: Final = (SessionStage.SET_UP, SessionStage.READY, SessionStage.RESET, SessionStage.DONE)
 """Stages in which nothing is recorded or asked, and earlier takes can be labelled anew."""
-RUNS_ON: Final = (Stage.STARTING, Stage.RECORDING, Stage.ENDING)
+RUNS_ON: Final = (SessionStage.STARTING, SessionStage.RECORDING, SessionStage.ENDING)
 
 
 class Deed(StrEnum):
@@ -67,7 +67,7 @@ class Act:
 
 
 @dataclass(frozen=True)
-class Timing:
+class StageTiming:
     """How long the stages last.
 
     Attributes:
@@ -82,7 +82,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class State:
+class SessionState:
     """How a session stands.
 
     Attributes:
@@ -100,8 +100,8 @@ class State:
         pointed: place in `takes` that the operator points at, or None for the newest.
     """
 
-    timing: Timing
-    stage: Stage = Stage.READY
+    timing: StageTiming
+    stage: SessionStage = SessionStage.READY
     since_s: float = 0.0
     stood_s: float = 0.0
     paused_s: float | None = None
@@ -125,7 +125,10 @@ class State:
 
     def left_s(self, now_s: float) -> float | None:
         """Return the time that the stage has left [s]; None where it has no end of its own."""
-        limits = {Stage.RECORDING: self.timing.episode_s, Stage.RESET: self.timing.reset_s}
+        limits = {
+            SessionStage.RECORDING: self.timing.episode_s,
+            SessionStage.RESET: self.timing.reset_s,
+        }
         limit_s = limits.get(self.stage)
         return None if limit_s is None else max(0.0, limit_s - self.elapsed_s(now_s))
 

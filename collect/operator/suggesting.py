@@ -18,7 +18,7 @@ from gaploop.core.vocabulary import FailureMode
 log = logging.getLogger(__name__)
 
 
-class Suggester:
+class LabelSuggester:
     """Asks `suggest` about sealed takes, one after another, in a thread of its own.
 
     Args:

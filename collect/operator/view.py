@@ -12,8 +12,8 @@ from gaploop.collect.intervention import Driver
 from gaploop.collect.operator.commands import Command, KeyMap
 from gaploop.collect.operator.hints import Hint, hints
 from gaploop.collect.operator.inquiry import ASKED, Inquiry, Question
-from gaploop.collect.operator.seen import Bar, Driven, Loop, Seen, SetUp, TakeSeen
-from gaploop.collect.operator.state import BETWEEN, RUNS_ON, Stage
+from gaploop.collect.operator.seen import Driven, Loop, QuotaBar, ScreenContent, SetUp, TakeSeen
+from gaploop.collect.operator.state import BETWEEN, RUNS_ON, SessionStage
 from gaploop.collect.speed_ramp import SUCCESSES
 from gaploop.core.vocabulary import Outcome
 
@@ -33,7 +33,7 @@ class Tone(StrEnum):
 
 
 @dataclass(frozen=True)
-class Choice:
+class AnswerChoice:
     """One answer to a question.
 
     Attributes:
@@ -50,7 +50,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Row:
+class TakeLine:
     """One of the last takes, as a line."""
 
     number: str
@@ -93,21 +93,23 @@ class Shown:
     trouble: bool
     driving: str = ""
     question: str = ""
-    choices: tuple[Choice, ...] = ()
-    bars: tuple[Bar, ...] = ()
+    choices: tuple[AnswerChoice, ...] = ()
+    bars: tuple[QuotaBar, ...] = ()
     setup: SetUp = field(default_factory=SetUp)
-    rows: tuple[Row, ...] = ()
+    rows: tuple[TakeLine, ...] = ()
     hints: tuple[Hint, ...] = ()
     note: str = ""
     task: str = ""
 
 
-def look(seen: Seen) -> Shown:
+def look(seen: ScreenContent) -> Shown:
     """Return what to show."""
     state = seen.state
     word, tone, below = _sign(seen)
     left_s = None if seen.loop.lost else state.left_s(seen.now_s)
-    limit_s = state.timing.episode_s if state.stage is Stage.RECORDING else state.timing.reset_s
+    limit_s = (
+        state.timing.episode_s if state.stage is SessionStage.RECORDING else state.timing.reset_s
+    )
     asked = state.inquiry
     return Shown(
         word,
@@ -131,15 +133,15 @@ def look(seen: Seen) -> Shown:
 
 
 _SIGNS: Final = {
-    Stage.READY: ("READY", Tone.GO),
-    Stage.STARTING: ("STARTING", Tone.GO),
-    Stage.RECORDING: ("RECORDING", Tone.RECORD),
-    Stage.ENDING: ("ENDING", Tone.RECORD),
-    Stage.VERDICT: ("HOW WAS IT?", Tone.ASK),
-    Stage.RESET: ("RESET", Tone.WAIT),
-    Stage.SET_UP: ("SET UP", Tone.WAIT),
-    Stage.DONE: ("DONE", Tone.IDLE),
-    Stage.ENDED: ("ENDED", Tone.IDLE),
+    SessionStage.READY: ("READY", Tone.GO),
+    SessionStage.STARTING: ("STARTING", Tone.GO),
+    SessionStage.RECORDING: ("RECORDING", Tone.RECORD),
+    SessionStage.ENDING: ("ENDING", Tone.RECORD),
+    SessionStage.VERDICT: ("HOW WAS IT?", Tone.ASK),
+    SessionStage.RESET: ("RESET", Tone.WAIT),
+    SessionStage.SET_UP: ("SET UP", Tone.WAIT),
+    SessionStage.DONE: ("DONE", Tone.IDLE),
+    SessionStage.ENDED: ("ENDED", Tone.IDLE),
 }
 _DRIVERS: Final = {
     Driver.NOBODY: ("HOLDING", Tone.IDLE),
@@ -156,7 +158,7 @@ _QUESTIONS: Final = {
 }
 
 
-def _sign(seen: Seen) -> tuple[str, Tone, str]:
+def _sign(seen: ScreenContent) -> tuple[str, Tone, str]:
     """Return the word, its colour and the line below."""
     state, loop = seen.state, seen.loop
     if loop.found:
@@ -171,29 +173,29 @@ def _sign(seen: Seen) -> tuple[str, Tone, str]:
         return "WAITING", Tone.ALARM, state.blocked
     if state.paused and state.stage in BETWEEN:
         return "PAUSED", Tone.IDLE, f"{seen.keys.name(Command.PAUSE)} goes on."
-    if state.stage is Stage.RECORDING and seen.driven is not None:
+    if state.stage is SessionStage.RECORDING and seen.driven is not None:
         return *_DRIVERS[seen.driven.driver], _below(seen)
     word, tone = _SIGNS[state.stage]
     return word, tone, _below(seen)
 
 
-def _below(seen: Seen) -> str:
+def _below(seen: ScreenContent) -> str:
     state, key = seen.state, seen.keys.name(Command.NEXT)
     return {
-        Stage.READY: f"{key} starts the take.",
-        Stage.STARTING: "The take is about to begin.",
-        Stage.RECORDING: _taking(seen),
-        Stage.ENDING: "The take is being closed.",
-        Stage.RESET: f"Put everything back; {key} when it is."
+        SessionStage.READY: f"{key} starts the take.",
+        SessionStage.STARTING: "The take is about to begin.",
+        SessionStage.RECORDING: _taking(seen),
+        SessionStage.ENDING: "The take is being closed.",
+        SessionStage.RESET: f"Put everything back; {key} when it is."
         if not state.timing.auto_start
         else f"Put everything back; the next take begins by itself, or with {key}.",
-        Stage.SET_UP: f"{seen.setup.words}. {key} when it is set up.",
-        Stage.DONE: f"Everything is recorded; {key} ends the session.",
-        Stage.ENDED: "Torque goes off; takes are sealed, then published.",
+        SessionStage.SET_UP: f"{seen.setup.words}. {key} when it is set up.",
+        SessionStage.DONE: f"Everything is recorded; {key} ends the session.",
+        SessionStage.ENDED: "Torque goes off; takes are sealed, then published.",
     }.get(state.stage, "")
 
 
-def _taking(seen: Seen) -> str:
+def _taking(seen: ScreenContent) -> str:
     number = max((take.number for take in seen.takes), default=0) + 1
     task = f": {seen.task}" if seen.task else "."
     if seen.driven is None:
@@ -203,7 +205,7 @@ def _taking(seen: Seen) -> str:
     return f"Recording take {number}{task}"
 
 
-def _about(seen: Seen, asked: Inquiry) -> str:
+def _about(seen: ScreenContent, asked: Inquiry) -> str:
     number = next((take.number for take in seen.takes if take.uid == asked.uid), 0)
     return f"Take {number}." if number else "An earlier take."
 
@@ -214,7 +216,7 @@ def clock(duration_s: float) -> str:
     return f"{seconds // 60}:{seconds % 60:02d}"
 
 
-def _count(seen: Seen) -> str:
+def _count(seen: ScreenContent) -> str:
     text = f"{seen.counted} of {seen.wanted}" if seen.wanted else f"{seen.counted}"
     if math.isfinite(seen.left_s) and seen.left_s > 0:
         minutes = math.ceil(seen.left_s / 60)
@@ -241,7 +243,7 @@ def _loop(loop: Loop) -> str:
     return " · ".join(parts)
 
 
-def _driving(seen: Seen) -> str:
+def _driving(seen: ScreenContent) -> str:
     driven = seen.driven
     if driven is None:
         return ""
@@ -256,17 +258,17 @@ def _driving(seen: Seen) -> str:
     return " · ".join(parts)
 
 
-def _ramp(driven: Driven | None) -> Iterator[Bar]:
+def _ramp(driven: Driven | None) -> Iterator[QuotaBar]:
     """Yield how far the policy is on its way to full speed."""
     if driven is not None and driven.successes is not None:
-        yield Bar("successes without help, for full speed", driven.successes, SUCCESSES)
+        yield QuotaBar("successes without help, for full speed", driven.successes, SUCCESSES)
 
 
 def _in_trouble(loop: Loop) -> bool:
     return bool(loop.trip or loop.lost or loop.behind_s or any(loop.dropped.values()))
 
 
-def _choices(asked: Inquiry, keys: KeyMap) -> Iterator[Choice]:
+def _choices(asked: Inquiry, keys: KeyMap) -> Iterator[AnswerChoice]:
     commands = (Command.SUCCESS, Command.FAILURE, Command.DISCARD)
     suggested = asked.__class__(asked.uid, asked.question, asked.suggestion).at
     for place, value in enumerate(asked.choices):
@@ -274,14 +276,14 @@ def _choices(asked: Inquiry, keys: KeyMap) -> Iterator[Choice]:
         if asked.question is Question.OUTCOME:
             key = keys.name(commands[place]) or key
         words = "discard" if value == Outcome.DISCARDED.value else value.replace("_", " ")
-        yield Choice(key, words, place == asked.at, place == suggested)
+        yield AnswerChoice(key, words, place == asked.at, place == suggested)
 
 
-def _rows(seen: Seen) -> Iterator[Row]:
+def _rows(seen: ScreenContent) -> Iterator[TakeLine]:
     points = seen.state.stage in BETWEEN and seen.state.inquiry is None
     for take in reversed(seen.takes[-SHOWN_TAKES:]):
         pointed = points and take.uid == seen.state.at
-        yield Row(str(take.number or "·"), take.outcome, take_words(take), pointed)
+        yield TakeLine(str(take.number or "·"), take.outcome, take_words(take), pointed)
 
 
 def take_words(take: TakeSeen) -> str:

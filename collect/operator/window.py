@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gaploop.collect.operator import paint
 from gaploop.collect.operator.paint import BLUE, PANEL, PURPLE, WARN
-from gaploop.collect.operator.view import Choice, Row, Shown, Tone
+from gaploop.collect.operator.view import AnswerChoice, Shown, TakeLine, Tone
 from gaploop.collect.setup_words import sketch_image
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import Image
@@ -56,7 +56,7 @@ _UNSEEN: Final = ("offscreen", "dummy")
 """SDL's drivers that draw on nothing: taken only where they are asked for by name."""
 
 
-class Window:
+class OperatorWindow:
     """Draws what the operator sees; belongs to the thread that made it.
 
     Args:
@@ -154,7 +154,7 @@ class Window:
             at = (left, top + step * (n % rows), wide / columns - 10, step - 8 * self._scale)
             self._choice(choice, at)
 
-    def _choice(self, choice: Choice, box: paint.Box) -> None:
+    def _choice(self, choice: AnswerChoice, box: paint.Box) -> None:
         x, y, wide, high = box
         paint.panel(self._surface, box, BLUE if choice.marked else PANEL)
         if choice.suggested:
@@ -225,7 +225,7 @@ class Window:
         sketched = size if room < wide else 0
         return y + max(sketched, (22 + 30 * len(found)) * scale) + 14 * scale
 
-    def _rows(self, rows: tuple[Row, ...], x: float, y: float, wide: float) -> None:
+    def _rows(self, rows: tuple[TakeLine, ...], x: float, y: float, wide: float) -> None:
         scale = self._scale
         self._text("LAST TAKES", SMALL_PX - 6, DIM, (x, y), wide)
         for n, row in enumerate(rows):

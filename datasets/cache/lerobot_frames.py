@@ -27,8 +27,8 @@ from gaploop.datasets.cache.folder import (
 from gaploop.datasets.cache.lerobot_decode import Clip, Decoding, decoded, scaled
 from gaploop.datasets.cache.packs import (
     Codec,
-    Entry,
     Int64Array,
+    PackedEpisode,
     PackWriter,
     PictureStore,
     encode,
@@ -146,7 +146,7 @@ class _Cache:
         for camera in dict.fromkeys(c.camera for c in clips):
             mine = [c for c in clips if c.camera == camera]
             videos = list(dict.fromkeys(c.video for c in mine))
-            entries: list[tuple[int, Entry, Int64Array]] = [
+            entries: list[tuple[int, PackedEpisode, Int64Array]] = [
                 (videos.index(c.video), held[c.video][self._key(c)], c.rows) for c in mine
             ]
             sizes = {f"{e.shape[1]}x{e.shape[0]}" for _, e, _ in entries}

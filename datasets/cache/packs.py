@@ -40,7 +40,7 @@ PARTS: Final = 8
 
 
 @dataclass(frozen=True)
-class Entry:
+class PackedEpisode:
     """One episode's pictures in a pack, in order of frame.
 
     Attributes:
@@ -83,7 +83,7 @@ def encode(picture: Image, codec: Codec, quality: int) -> NDArray[np.uint8]:
     return np.asarray(data, dtype=np.uint8)
 
 
-def read_index(pack: Path) -> dict[str, Entry]:
+def read_index(pack: Path) -> dict[str, PackedEpisode]:
     """Return the episodes that a pack holds whole, by key; none where there is no pack.
 
     Lines that don't match their checksum are passed over, and so are pictures that lie beyond
@@ -93,7 +93,7 @@ def read_index(pack: Path) -> dict[str, Entry]:
     if not index.exists() or not pack.exists():
         return {}
     size = pack.stat().st_size
-    entries: dict[str, Entry] = {}
+    entries: dict[str, PackedEpisode] = {}
     for line in index.read_bytes().splitlines():
         value = _line_value(line)
         if value is not None and "drop" in value:
@@ -128,11 +128,11 @@ def _line_value(line: bytes) -> Mapping[str, Any] | None:
     return value
 
 
-def _entry(value: Mapping[str, Any]) -> Entry:
+def _entry(value: Mapping[str, Any]) -> PackedEpisode:
     height, width = value["shape"]
     sizes = np.frombuffer(base64.b64decode(value["sizes"]), dtype="<u4").astype(np.int64)
     sums = np.frombuffer(base64.b64decode(value["sums"]), dtype="<u8").astype(np.uint64)
-    return Entry(value["key"], (height, width), value["offset"], sizes, sums)
+    return PackedEpisode(value["key"], (height, width), value["offset"], sizes, sums)
 
 
 class PackWriter:
@@ -195,7 +195,7 @@ class PictureStore:
         self,
         codec: Codec,
         packs: Sequence[Path],
-        entries: Iterable[tuple[int, Entry, Int64Array]],
+        entries: Iterable[tuple[int, PackedEpisode, Int64Array]],
         rows: int,
     ) -> None:
         self.codec, self._packs = codec, tuple(packs)

@@ -39,7 +39,7 @@ from gaploop.datasets.check.scan import Scan
 from gaploop.datasets.check.stats import check_stats
 from gaploop.datasets.check.videos import DEEP as DEEP
 from gaploop.datasets.check.videos import QUICK as QUICK
-from gaploop.datasets.check.videos import Effort, check_videos
+from gaploop.datasets.check.videos import ReadEffort, check_videos
 from gaploop.datasets.layout import DatasetInfo
 
 SIGNALS: Final = 200
@@ -48,7 +48,7 @@ SIGNALS: Final = 200
 
 def check(
     root: Path,
-    effort: Effort = QUICK,
+    effort: ReadEffort = QUICK,
     *,
     consents: Path | None = None,
     advance: Callable[[], None] = lambda: None,
@@ -90,7 +90,7 @@ def check(
 def check_dataset(
     root: Path,
     findings: Findings,
-    effort: Effort = QUICK,
+    effort: ReadEffort = QUICK,
     consents: Path | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> None:
@@ -161,7 +161,7 @@ def convert(root: Path) -> str:
     return " ".join((module, *(shlex.quote(word) for word in words)))
 
 
-def _spread(episodes: EpisodeTable | None, effort: Effort) -> frozenset[int]:
+def _spread(episodes: EpisodeTable | None, effort: ReadEffort) -> frozenset[int]:
     if episodes is None:
         return frozenset()
     indices = episodes.index.tolist()
@@ -182,7 +182,7 @@ def _check_with_episodes(
     episodes: EpisodeTable,
     scan: Scan | None,
     findings: Findings,
-    effort: Effort,
+    effort: ReadEffort,
     consents: Path | None,
     advance: Callable[[], None],
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from gaploop.core import labels
-from gaploop.core.consent import Register, Use, consent_ids
+from gaploop.core.consent import ConsentRegister, Use, consent_ids
 from gaploop.core.consent_store import load_register
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import parse_json
@@ -249,7 +249,7 @@ def _check_consent(episodes: EpisodeTable, consents: Path | None, findings: Find
         register = load_register(consents)
     except UnusableInputError as error:
         findings.error("bad_consent", "consents.jsonl", str(error), "Mend that line.")
-        register = Register({}, {})
+        register = ConsentRegister({}, {})
     reasons: dict[str, list[int]] = defaultdict(list)
     for row in _rows(episodes):
         try:
@@ -272,7 +272,7 @@ def _check_consent(episodes: EpisodeTable, consents: Path | None, findings: Find
         )
 
 
-def _refusal(register: Register, row: Mapping[str, Any]) -> str:
+def _refusal(register: ConsentRegister, row: Mapping[str, Any]) -> str:
     consent_ids(row["gap_consent"])
     return register.refusal(TakeInfo(**columns.info_fields(row)), Use.PUBLISH)
 

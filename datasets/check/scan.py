@@ -30,7 +30,7 @@ _FLOAT32_STEP: Final = float(np.finfo(np.float32).eps)
 
 
 @dataclass(frozen=True)
-class Moments:
+class RunMoments:
     """Statistics of one feature, run by run; arrays of shape (runs, width)."""
 
     low: NDArray[np.float64]
@@ -38,26 +38,26 @@ class Moments:
     total: NDArray[np.float64]
     squares: NDArray[np.float64]
 
-    def merged_with(self, later: Moments) -> Moments:
+    def merged_with(self, later: RunMoments) -> RunMoments:
         """Return these runs and `later`, whose first run goes on with the last of these."""
         low = np.minimum(self.low[-1:], later.low[:1])
         high = np.maximum(self.high[-1:], later.high[:1])
         total = self.total[-1:] + later.total[:1]
         squares = self.squares[-1:] + later.squares[:1]
-        return Moments(
+        return RunMoments(
             np.concatenate([self.low[:-1], low, later.low[1:]]),
             np.concatenate([self.high[:-1], high, later.high[1:]]),
             np.concatenate([self.total[:-1], total, later.total[1:]]),
             np.concatenate([self.squares[:-1], squares, later.squares[1:]]),
         )
 
-    def only(self, run: int) -> Moments:
+    def only(self, run: int) -> RunMoments:
         """Return those of one run."""
         at = slice(run, run + 1)
-        return Moments(self.low[at], self.high[at], self.total[at], self.squares[at])
+        return RunMoments(self.low[at], self.high[at], self.total[at], self.squares[at])
 
     @classmethod
-    def of(cls, values: NDArray[np.float64], starts: NDArray[np.int64]) -> Moments:
+    def of(cls, values: NDArray[np.float64], starts: NDArray[np.int64]) -> RunMoments:
         """Compute them of `values`, shape (n, width), for runs that begin at `starts`."""
         return cls(
             np.minimum.reduceat(values, starts),
@@ -67,14 +67,14 @@ class Moments:
         )
 
     @classmethod
-    def joined(cls, parts: list[Moments]) -> Moments:
+    def joined(cls, parts: list[RunMoments]) -> RunMoments:
         """Return all of them one after the other."""
         names = ("low", "high", "total", "squares")
         return cls(*(np.concatenate([getattr(p, n) for p in parts]) for n in names))
 
 
 @dataclass
-class Run:
+class EpisodeRows:
     """Consecutive rows of one episode.
 
     Attributes:
@@ -110,8 +110,8 @@ class Scan:
     """
 
     rows: int
-    runs: list[Run]
-    moments: Mapping[str, Moments]
+    runs: list[EpisodeRows]
+    moments: Mapping[str, RunMoments]
     not_finite: Mapping[tuple[str, str], list[int]]
     signals: Mapping[int, Mapping[str, NDArray[np.float32]]]
 
@@ -175,9 +175,9 @@ class Scanner:
         self._numeric = numeric_features(info)
         self._keep = set(keep)
         self._kept: dict[int, dict[str, list[NDArray[np.float32]]]] = {}
-        self._parts: dict[str, list[Moments]] = {name: [] for name in self._numeric}
+        self._parts: dict[str, list[RunMoments]] = {name: [] for name in self._numeric}
         self._bad: dict[tuple[str, str], list[int]] = {}
-        self._runs: list[Run] = []
+        self._runs: list[EpisodeRows] = []
         self._rows = 0
         self._file_rows: dict[str, int] = {}
 
@@ -190,7 +190,7 @@ class Scanner:
         goes_on = bool(self._runs) and self._runs[-1].episode == int(episode[0])
         values = self._numbers(table, name)
         for key, x in values.items():
-            moments, parts = Moments.of(x, starts), self._parts[key]
+            moments, parts = RunMoments.of(x, starts), self._parts[key]
             if goes_on and parts:
                 moments = parts.pop().merged_with(moments)
             parts.append(moments)
@@ -231,7 +231,7 @@ class Scanner:
     ) -> None:
         n = where.stop - where.start
         if not self._runs or self._runs[-1].episode != episode:
-            self._runs.append(Run(episode, self._rows + where.start, 0, file))
+            self._runs.append(EpisodeRows(episode, self._rows + where.start, 0, file))
         run = self._runs[-1]
         count = run.rows + np.arange(n)
         run.odd |= _odd(index, where, count, self._rows, self._fps)
@@ -251,7 +251,7 @@ class Scanner:
 
     def result(self) -> Scan:
         """Return what was found."""
-        moments = {k: Moments.joined(v) for k, v in self._parts.items() if v}
+        moments = {k: RunMoments.joined(v) for k, v in self._parts.items() if v}
         signals = {
             episode: {key: np.concatenate(parts) for key, parts in kept.items()}
             for episode, kept in self._kept.items()

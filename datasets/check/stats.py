@@ -21,7 +21,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import Findings, numbers
-from gaploop.datasets.check.scan import INDICES, Moments, Scan, numeric_features
+from gaploop.datasets.check.scan import INDICES, RunMoments, Scan, numeric_features
 from gaploop.datasets.layout import DatasetInfo
 
 NAMES: Final = ("mean", "std", "min", "max")
@@ -108,7 +108,7 @@ def _vector(value: Any) -> NDArray[np.float64]:
     return np.asarray(value, dtype=np.float64).reshape(-1)
 
 
-def _usable_moments(info: DatasetInfo, scan: Scan) -> dict[str, Moments]:
+def _usable_moments(info: DatasetInfo, scan: Scan) -> dict[str, RunMoments]:
     """Return the numeric features that every run holds, finite throughout."""
     bad = {feature for _, feature in scan.not_finite}
     return {
@@ -118,7 +118,7 @@ def _usable_moments(info: DatasetInfo, scan: Scan) -> dict[str, Moments]:
     }
 
 
-def summary(moments: Moments, rows: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+def summary(moments: RunMoments, rows: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     """Return min, max, mean, std of all runs together, each of shape (width,)."""
     n = rows.sum()
     mean = moments.total.sum(axis=0) / n
@@ -134,7 +134,7 @@ def summary(moments: Moments, rows: NDArray[np.float64]) -> dict[str, NDArray[np
 def _compare_whole(
     key: str,
     entry: Any,
-    moments: Moments,
+    moments: RunMoments,
     rows: NDArray[np.float64],
     findings: Findings,
 ) -> None:
@@ -175,7 +175,7 @@ def _agree(
 def _check_episode_stats(
     info: DatasetInfo,
     scan: Scan,
-    moments: Mapping[str, Moments],
+    moments: Mapping[str, RunMoments],
     stats: Mapping[str, Any] | None,
     findings: Findings,
 ) -> None:
@@ -203,7 +203,7 @@ def _check_episode_stats(
 
 def differing_episodes(
     table: pa.Table,
-    moments: Mapping[str, Moments],
+    moments: Mapping[str, RunMoments],
     rows: NDArray[np.float64],
     episodes: Sequence[int],
 ) -> list[int]:
@@ -257,7 +257,7 @@ def _rows(column: pa.ChunkedArray) -> NDArray[np.float64]:
 
 def _differing(
     table: Mapping[str, NDArray[np.float64]],
-    moments: Moments,
+    moments: RunMoments,
     rows: NDArray[np.float64],
     at: Mapping[int, int],
 ) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """Rules of `check` for `videos/`: every picture that LeRobot asks for is there, and moves.
 
 Packets say how many pictures a file holds and when they are shown; that needs no decoding.
-Pictures are decoded as far as `Effort` allows: all of them in a small dataset, else those of
+Pictures are decoded as far as `ReadEffort` allows: all of them in a small dataset, else those of
 some episodes, spread evenly.
 """
 
@@ -33,7 +33,7 @@ BYTES: Final = 2 * 1024**3
 
 
 @dataclass(frozen=True)
-class Effort:
+class ReadEffort:
     """How much is read.
 
     Attributes:
@@ -45,8 +45,8 @@ class Effort:
     bytes: int | None = BYTES
 
 
-QUICK: Final = Effort()
-DEEP: Final = Effort(None, None)
+QUICK: Final = ReadEffort()
+DEEP: Final = ReadEffort(None, None)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def check_videos(
     info: DatasetInfo,
     episodes: EpisodeTable,
     scan: Scan | None,
-    effort: Effort,
+    effort: ReadEffort,
     findings: Findings,
     advance: Callable[[], None] = lambda: None,
 ) -> None:

@@ -23,12 +23,12 @@ from gaploop.datasets.consented import note_and_refuse_withdrawn
 from gaploop.datasets.edit import splits
 from gaploop.datasets.edit.compose import compose
 from gaploop.datasets.edit.compose_videos import VideoRules, VideosDone
-from gaploop.datasets.edit.pieces import Piece
+from gaploop.datasets.edit.pieces import DatasetPiece
 from gaploop.datasets.edit.splits import Parts
 
 
 @dataclass(frozen=True)
-class Plan:
+class EditPlan:
     """What an edit would write.
 
     Attributes:
@@ -40,7 +40,7 @@ class Plan:
     """
 
     command: str
-    parts: Mapping[str, tuple[Piece, ...]]
+    parts: Mapping[str, tuple[DatasetPiece, ...]]
     config: Mapping[str, Any] = field(default_factory=dict)
     shared_sessions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Plan:
 
 
 @contextlib.contextmanager
-def opened(roots: Sequence[Path], change: bool = False) -> Iterator[tuple[Piece, ...]]:
+def opened(roots: Sequence[Path], change: bool = False) -> Iterator[tuple[DatasetPiece, ...]]:
     """Keep datasets from being changed by others, and return what they hold.
 
     Args:
@@ -80,12 +80,12 @@ def opened(roots: Sequence[Path], change: bool = False) -> Iterator[tuple[Piece,
             ):
                 stack.enter_context(staging.locked(root))
                 staging.recover(root)
-        yield tuple(Piece.whole(root) for root in full)
+        yield tuple(DatasetPiece.whole(root) for root in full)
 
 
 def plan_choice(
-    command: str, piece: Piece, kept: Collection[int], config: Mapping[str, Any]
-) -> Plan:
+    command: str, piece: DatasetPiece, kept: Collection[int], config: Mapping[str, Any]
+) -> EditPlan:
     """Plan a dataset of just some episodes.
 
     Raises:
@@ -96,12 +96,12 @@ def plan_choice(
             f"{piece.info.root}: none of its {len(piece.held)} takes would be left, and LeRobot "
             "knows no empty dataset. Choose others, or remove the folder."
         )
-    return Plan(command, {"": (piece.only(kept),)}, config)
+    return EditPlan(command, {"": (piece.only(kept),)}, config)
 
 
 def plan_split(
-    piece: Piece, parts: Parts, config: Mapping[str, Any], *, named: bool, shared: bool
-) -> Plan:
+    piece: DatasetPiece, parts: Parts, config: Mapping[str, Any], *, named: bool, shared: bool
+) -> EditPlan:
     """Plan one dataset for each part.
 
     Args:
@@ -138,7 +138,7 @@ def plan_split(
     if left_out:
         notes.append(f"{left_out} takes are in no part.")
     chosen = {name: (piece.only(indices),) for name, indices in parts.items()}
-    return Plan("edit split", chosen, config, tuple(common), tuple(notes))
+    return EditPlan("edit split", chosen, config, tuple(common), tuple(notes))
 
 
 def _some(names: Sequence[str]) -> str:
@@ -147,7 +147,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Rules:
+class EditRules:
     """How a plan is carried out.
 
     Attributes:
@@ -164,7 +164,10 @@ class Rules:
 
 
 def carry_out(
-    plan: Plan, output: Path | None, rules: Rules, amend: Callable[[Path], None] | None = None
+    plan: EditPlan,
+    output: Path | None,
+    rules: EditRules,
+    amend: Callable[[Path], None] | None = None,
 ) -> VideosDone:
     """Write what was planned; within `opened`.
 
@@ -209,7 +212,7 @@ def carry_out(
 
 
 def _write_run(
-    plan: Plan, name: str, folder: Path, inputs: Mapping[Path, Mapping[str, Any]]
+    plan: EditPlan, name: str, folder: Path, inputs: Mapping[Path, Mapping[str, Any]]
 ) -> None:
     used = [
         {

@@ -21,7 +21,7 @@ from gaploop.datasets import episodes_table, layout, staging
 from gaploop.datasets.edit.compose_episodes import write_episodes
 from gaploop.datasets.edit.compose_rows import Placed, write_rows
 from gaploop.datasets.edit.compose_videos import VideoRules, VideosDone, write_videos
-from gaploop.datasets.edit.pieces import Piece
+from gaploop.datasets.edit.pieces import DatasetPiece
 from gaploop.datasets.telemetry_zarr import telemetry_path
 
 CARD: Final = "README.md"
@@ -31,7 +31,7 @@ _NEW: Final = (layout.INFO, layout.STATS, layout.TASKS, layout.LABELS, TRUTH, RU
 
 
 def compose(
-    pieces: Sequence[Piece],
+    pieces: Sequence[DatasetPiece],
     stage: Path,
     rules: VideoRules,
     *,
@@ -76,7 +76,7 @@ def _write_tasks(stage: Path, placed: Placed) -> None:
     table.to_parquet(stage / layout.TASKS)
 
 
-def _write_info(pieces: Sequence[Piece], stage: Path, placed: Placed) -> None:
+def _write_info(pieces: Sequence[DatasetPiece], stage: Path, placed: Placed) -> None:
     """Write `meta/info.json`: the first one's, with what is counted anew."""
     descriptions = [read_json(piece.info.root / layout.INFO) for piece in pieces]
     info: dict[str, Any] = descriptions[0]
@@ -100,7 +100,7 @@ def _write_info(pieces: Sequence[Piece], stage: Path, placed: Placed) -> None:
     write_json(stage / layout.INFO, info)
 
 
-def _copy_telemetry(pieces: Sequence[Piece], stage: Path, link: bool) -> None:
+def _copy_telemetry(pieces: Sequence[DatasetPiece], stage: Path, link: bool) -> None:
     for piece in pieces:
         for episode in piece.episodes:
             source = telemetry_path(piece.info.root, episode.info.uid)
@@ -110,7 +110,7 @@ def _copy_telemetry(pieces: Sequence[Piece], stage: Path, link: bool) -> None:
                 (staging.link if link else shutil.copy2)(source, target)
 
 
-def _copy_rest(pieces: Sequence[Piece], stage: Path, hidden: bool) -> None:
+def _copy_rest(pieces: Sequence[DatasetPiece], stage: Path, hidden: bool) -> None:
     """Copy every other file; where two of a name differ, the later one gets a number.
 
     A card describes one dataset: that of a merged one has to be written anew. Hidden files (a
@@ -131,7 +131,7 @@ def _copy_rest(pieces: Sequence[Piece], stage: Path, hidden: bool) -> None:
             shutil.copy2(path, target)
 
 
-def _write_labels(pieces: Sequence[Piece], stage: Path) -> None:
+def _write_labels(pieces: Sequence[DatasetPiece], stage: Path) -> None:
     """Write what was said about the chosen takes, wherever it was said."""
     uids = {e.info.uid for piece in pieces for e in piece.episodes}
     said = [
@@ -144,7 +144,7 @@ def _write_labels(pieces: Sequence[Piece], stage: Path) -> None:
         labels.append(stage / layout.LABELS, *events)
 
 
-def _write_truth(pieces: Sequence[Piece], stage: Path) -> None:
+def _write_truth(pieces: Sequence[DatasetPiece], stage: Path) -> None:
     """Write what is known about the chosen takes besides; a torn line says nothing."""
     uids = {e.info.uid for piece in pieces for e in piece.episodes}
     kept: dict[str, None] = {}

@@ -14,7 +14,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.datasets import columns, layout
 from gaploop.datasets.edit.compose_rows import Placed
-from gaploop.datasets.edit.pieces import Piece, damaged
+from gaploop.datasets.edit.pieces import DatasetPiece, damaged
 from gaploop.datasets.episodes_table import with_gap_columns
 
 _FILE: Final = "chunk-000/file-000.parquet"
@@ -22,7 +22,7 @@ _QUANTILES: Final = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.9
 
 
 def write_episodes(
-    pieces: Sequence[Piece], stage: Path, placed: Placed, videos: Sequence[Mapping[str, Any]]
+    pieces: Sequence[DatasetPiece], stage: Path, placed: Placed, videos: Sequence[Mapping[str, Any]]
 ) -> None:
     """Write `meta/episodes` and `meta/stats.json` of a dataset made of `pieces`.
 
@@ -47,7 +47,7 @@ def write_episodes(
     write_json(stage / layout.STATS, _total_stats(table, pieces))
 
 
-def _of_piece(piece: Piece, tagged: bool) -> pa.Table:
+def _of_piece(piece: DatasetPiece, tagged: bool) -> pa.Table:
     """Return the chosen rows of a dataset's episode table, with gap columns where one has them."""
     tables = [layout.read_parquet(path) for path in layout.episode_files(piece.info.root)]
     try:
@@ -69,7 +69,7 @@ def _of_piece(piece: Piece, tagged: bool) -> pa.Table:
     return with_gap_columns(table, rows)
 
 
-def _together(tables: Sequence[pa.Table], pieces: Sequence[Piece]) -> pa.Table:
+def _together(tables: Sequence[pa.Table], pieces: Sequence[DatasetPiece]) -> pa.Table:
     """Put tables below each other; a column that some lack is empty there.
 
     Statistics that some lack go: LeRobot can't add them up.
@@ -130,7 +130,7 @@ def _stat(values: np.ndarray[Any, Any], stat: str) -> float:
     return float(getattr(values, stat)())  # min, max, mean, std
 
 
-def _total_stats(table: pa.Table, pieces: Sequence[Piece]) -> dict[str, Any]:
+def _total_stats(table: pa.Table, pieces: Sequence[DatasetPiece]) -> dict[str, Any]:
     """Return the statistics of all episodes together, as LeRobot's `aggregate_stats` does.
 
     Means are weighted by count, variances added with the squared distance of the means (Chan et
@@ -171,7 +171,7 @@ def _total(stats: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
     return {name: value.tolist() for name, value in result.items()}
 
 
-def _stats_of_source(pieces: Sequence[Piece]) -> dict[str, Any]:
+def _stats_of_source(pieces: Sequence[DatasetPiece]) -> dict[str, Any]:
     """Return the old statistics where the episode table has none and nothing is left out."""
     piece = pieces[0]
     if len(pieces) == 1 and not piece.rest:

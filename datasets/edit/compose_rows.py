@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import layout
-from gaploop.datasets.edit.pieces import Piece, damaged, numbered, task_names
-from gaploop.datasets.layout import DatasetInfo, Episode
+from gaploop.datasets.edit.pieces import DatasetPiece, damaged, numbered, task_names
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
 CHUNK_FILES: Final = 1000
 """Files in a folder before the next one begins, as in LeRobot (`chunks_size`)."""
@@ -42,7 +42,7 @@ class Placed:
 
 
 def write_rows(
-    pieces: Sequence[Piece], stage: Path, on_episode: Callable[[], None] | None = None
+    pieces: Sequence[DatasetPiece], stage: Path, on_episode: Callable[[], None] | None = None
 ) -> Placed:
     """Write the data files of a dataset made of `pieces`, one row group per episode.
 
@@ -81,14 +81,14 @@ def write_rows(
 class _Reader:
     """Rows of one dataset's episodes; the file read last stays in memory."""
 
-    def __init__(self, piece: Piece, tasks: Mapping[int, str]) -> None:
+    def __init__(self, piece: DatasetPiece, tasks: Mapping[int, str]) -> None:
         self.tasks = tasks
         self._piece = piece
         self._path = Path()
         self._table: pa.Table = None
         self._bounds: dict[int, tuple[int, int]] = {}
 
-    def rows_of(self, episode: Episode) -> pa.Table:
+    def rows_of(self, episode: EpisodeRow) -> pa.Table:
         row, info = episode.row, self._piece.info
         chunk, file = row.get("data/chunk_index"), row.get("data/file_index")
         if chunk is None or file is None:

@@ -18,13 +18,13 @@ from typing import Any, Final
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import staging
 from gaploop.datasets.edit.compose_rows import CHUNK_FILES
-from gaploop.datasets.edit.pieces import Piece, damaged
-from gaploop.datasets.layout import Episode
+from gaploop.datasets.edit.pieces import DatasetPiece, damaged
+from gaploop.datasets.layout import EpisodeRow
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.video import MAX_FILE_BYTES, DamagedVideoError, VideoWriter, count_frames
 from gaploop.datasets.video_encode import encode_part
 
-type Clip = tuple[int, Episode, float]
+type Clip = tuple[int, EpisodeRow, float]
 """Index in the new dataset, episode, start in its file [s]."""
 _REENCODE: Final = "Allow those episodes to be encoded again, with a loss, with --reencode=true."
 
@@ -59,7 +59,7 @@ class VideosDone:
     encoded: int = 0
 
 
-def write_videos(pieces: Sequence[Piece], stage: Path, rules: VideoRules) -> VideosDone:
+def write_videos(pieces: Sequence[DatasetPiece], stage: Path, rules: VideoRules) -> VideosDone:
     """Write the videos of a dataset made of `pieces`.
 
     Raises:
@@ -74,7 +74,7 @@ def write_videos(pieces: Sequence[Piece], stage: Path, rules: VideoRules) -> Vid
     return done
 
 
-def _write_camera(pieces: Sequence[Piece], key: str, shelf: _Shelf) -> None:
+def _write_camera(pieces: Sequence[DatasetPiece], key: str, shelf: _Shelf) -> None:
     first = 0
     for piece in pieces:
         held = Counter(video_of(piece.info, e.row, key)[0] for e in piece.held)
@@ -87,7 +87,7 @@ def _write_camera(pieces: Sequence[Piece], key: str, shelf: _Shelf) -> None:
         first += len(piece.chosen)
 
 
-def _by_file(piece: Piece, key: str, first: int) -> dict[Path, list[Clip]]:
+def _by_file(piece: DatasetPiece, key: str, first: int) -> dict[Path, list[Clip]]:
     """Return each file with the chosen episodes in it; `first` is the new index of the first."""
     files: dict[Path, list[Clip]] = {}
     for new, episode in enumerate(piece.episodes, first):
@@ -107,14 +107,19 @@ class _Shelf:
     """The new dataset's video files of one camera."""
 
     def __init__(
-        self, stage: Path, key: str, pieces: Sequence[Piece], rules: VideoRules, done: VideosDone
+        self,
+        stage: Path,
+        key: str,
+        pieces: Sequence[DatasetPiece],
+        rules: VideoRules,
+        done: VideosDone,
     ) -> None:
         self._stage, self._key, self._info = stage, key, pieces[0].info
         self._rules, self._done = rules, done
         self._writer: VideoWriter | None = None
         self._number = -1
 
-    def take(self, piece: Piece, path: Path, clips: Sequence[Clip]) -> None:
+    def take(self, piece: DatasetPiece, path: Path, clips: Sequence[Clip]) -> None:
         """Take a file as it is."""
         self.close()
         needed = max(round(start_s * self._info.fps) + e.length for _, e, start_s in clips)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from gaploop.core.files import parse_json
 from gaploop.datasets import layout, staging
-from gaploop.datasets.edit.actions import Plan, Rules, carry_out
-from gaploop.datasets.edit.pieces import Piece
-from gaploop.datasets.layout import Episode
+from gaploop.datasets.edit.actions import EditPlan, EditRules, carry_out
+from gaploop.datasets.edit.pieces import DatasetPiece
+from gaploop.datasets.layout import EpisodeRow
 
 
 def delete_takes(
     root: Path,
-    unwanted: Callable[[Episode], bool],
+    unwanted: Callable[[EpisodeRow], bool],
     *,
     hook: staging.Hook = staging.no_hook,
 ) -> tuple[str, ...]:
@@ -46,8 +46,8 @@ def delete_takes(
             os.rename(root, stage)  # a kill from here on: `recover` deletes it
             shutil.rmtree(stage)
         elif gone:
-            plan = Plan("edit delete", {"": (Piece(info, episodes, kept),)})
-            carry_out(plan, None, Rules(reencode=True, hook=hook))
+            plan = EditPlan("edit delete", {"": (DatasetPiece(info, episodes, kept),)})
+            carry_out(plan, None, EditRules(reencode=True, hook=hook))
     return gone
 
 

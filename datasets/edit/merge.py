@@ -8,16 +8,16 @@ from typing import Any, Final
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.datasets.columns import AUTOMATIC
 from gaploop.datasets.compatible import Shape, require_same
-from gaploop.datasets.edit.actions import Plan
-from gaploop.datasets.edit.pieces import Piece
+from gaploop.datasets.edit.actions import EditPlan
+from gaploop.datasets.edit.pieces import DatasetPiece
 
 DUPLICATES: Final = ("refuse", "first")
 HARMONISE: Final = "Make them alike first: gaploop harmonise {b} --to={a} --output_dir=OUT"
 
 
 def plan_merge(
-    pieces: Sequence[Piece], config: Mapping[str, Any], duplicates: str = "refuse"
-) -> Plan:
+    pieces: Sequence[DatasetPiece], config: Mapping[str, Any], duplicates: str = "refuse"
+) -> EditPlan:
     """Plan the dataset that holds all takes of several, in order.
 
     Args:
@@ -35,7 +35,7 @@ def plan_merge(
     for other in pieces[1:]:
         _check_alike(pieces[0], other)
     _check_units(pieces)
-    seen: dict[str, Piece] = {}
+    seen: dict[str, DatasetPiece] = {}
     chosen, twice = [], 0
     for piece in pieces:
         new = [e for e in piece.episodes if e.info.uid not in seen]
@@ -51,10 +51,10 @@ def plan_merge(
         seen |= {e.info.uid: piece for e in new}
         chosen.append(piece.only([e.index for e in new]))
     notes = (f"{twice} takes are in several; each is taken once.",) if twice else ()
-    return Plan("merge", {"": tuple(chosen)}, config, notes=notes)
+    return EditPlan("merge", {"": tuple(chosen)}, config, notes=notes)
 
 
-def _check_alike(a: Piece, b: Piece) -> None:
+def _check_alike(a: DatasetPiece, b: DatasetPiece) -> None:
     if a.tagged != b.tagged:
         bare = b if a.tagged else a
         raise UnusableInputError(
@@ -80,8 +80,8 @@ def _check_alike(a: Piece, b: Piece) -> None:
             )
 
 
-def _check_units(pieces: Sequence[Piece]) -> None:
-    units: dict[str, Piece] = {}
+def _check_units(pieces: Sequence[DatasetPiece]) -> None:
+    units: dict[str, DatasetPiece] = {}
     for piece in pieces:
         units |= {e.info.units: piece for e in piece.held if e.info.units}
     if len(units) > 1:

@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import layout
-from gaploop.datasets.layout import DatasetInfo, Episode
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
 LOOK: Final = "Find out more with: gaploop check {root}"
 
 
 @dataclass(frozen=True)
-class Piece:
+class DatasetPiece:
     """Some episodes of one dataset.
 
     Attributes:
@@ -27,11 +27,11 @@ class Piece:
     """
 
     info: DatasetInfo
-    held: tuple[Episode, ...]
+    held: tuple[EpisodeRow, ...]
     chosen: frozenset[int]
 
     @classmethod
-    def whole(cls, root: Path) -> Piece:
+    def whole(cls, root: Path) -> DatasetPiece:
         """Return all episodes of the dataset at `root`.
 
         Raises:
@@ -43,17 +43,17 @@ class Piece:
             raise UnusableInputError(f"{root} has no episodes. {LOOK.format(root=root)}")
         return cls(info, held, frozenset(e.index for e in held))
 
-    def only(self, chosen: Collection[int]) -> Piece:
+    def only(self, chosen: Collection[int]) -> DatasetPiece:
         """Return the piece with just these episodes."""
-        return Piece(self.info, self.held, frozenset(chosen))
+        return DatasetPiece(self.info, self.held, frozenset(chosen))
 
     @property
-    def episodes(self) -> tuple[Episode, ...]:
+    def episodes(self) -> tuple[EpisodeRow, ...]:
         """The chosen episodes, in order."""
         return tuple(e for e in self.held if e.index in self.chosen)
 
     @property
-    def rest(self) -> tuple[Episode, ...]:
+    def rest(self) -> tuple[EpisodeRow, ...]:
         """The others, in order."""
         return tuple(e for e in self.held if e.index not in self.chosen)
 
@@ -63,7 +63,7 @@ class Piece:
         return any(e.row.get("gap_uid") for e in self.held)
 
 
-def numbered(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece, Episode]]:
+def numbered(pieces: Sequence[DatasetPiece]) -> Iterator[tuple[int, DatasetPiece, EpisodeRow]]:
     """Yield every chosen episode with its index in the dataset that is made of them."""
     new = 0
     for piece in pieces:
@@ -72,7 +72,7 @@ def numbered(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece, Episode]]:
             new += 1
 
 
-def damaged(piece: Piece, what: str) -> UnusableInputError:
+def damaged(piece: DatasetPiece, what: str) -> UnusableInputError:
     """Return the error for a source that is not what it says."""
     root = piece.info.root
     return UnusableInputError(f"{root}: {what} {LOOK.format(root=root)}")

@@ -15,7 +15,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.labels import TAGS, LabelEvent
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns, episodes_table, layout
-from gaploop.datasets.layout import Episode
+from gaploop.datasets.layout import EpisodeRow
 
 SOURCE: Final = "engineer"
 _NOT_TAGS: Final = {
@@ -27,7 +27,7 @@ _NOT_TAGS: Final = {
 
 
 def tag_events(
-    episodes: Sequence[Episode], values: Mapping[str, Any], author: str, note: str = ""
+    episodes: Sequence[EpisodeRow], values: Mapping[str, Any], author: str, note: str = ""
 ) -> list[LabelEvent]:
     """Return the events that give episodes tags that they don't have yet.
 
@@ -63,7 +63,7 @@ def _check_name(name: str) -> None:
         raise unknown_choice("tag", name, TAGS, "--set")
 
 
-def _tags(episode: Episode) -> dict[str, Any]:
+def _tags(episode: EpisodeRow) -> dict[str, Any]:
     info = episode.info
     return {name: getattr(info, name) for name in TAGS} | {
         "conditions": dict(info.conditions),
@@ -81,7 +81,7 @@ def _with_conditions(old: Mapping[str, Any], value: Any) -> dict[str, Any]:
     return {k: v for k, v in {**old, **value}.items() if v is not None}
 
 
-def _check_domain(episode: Episode, event: LabelEvent) -> None:
+def _check_domain(episode: EpisodeRow, event: LabelEvent) -> None:
     """Refuse to make real evidence of a simulated take."""
     simulated = episode.info.domain in (Domain.SIM, Domain.SIM_TARGET)
     if event.field == "domain" and event.value == Domain.REAL and simulated:
@@ -91,7 +91,7 @@ def _check_domain(episode: Episode, event: LabelEvent) -> None:
         )
 
 
-def add_events(root: Path, episodes: Sequence[Episode], events: Sequence[LabelEvent]) -> None:
+def add_events(root: Path, episodes: Sequence[EpisodeRow], events: Sequence[LabelEvent]) -> None:
     """Add events to a dataset that nobody else sees yet, and show them in its columns."""
     path = root / layout.LABELS
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.datasets.layout import Episode
+from gaploop.datasets.layout import EpisodeRow
 
 type Parts = dict[str, list[int]]
 """Name of each part to the episodes in it."""
 
 ALLOW: Final = "allow it with --shared_sessions=true"
-_FIELDS: Final[dict[str, Callable[[Episode], object]]] = {
+_FIELDS: Final[dict[str, Callable[[EpisodeRow], object]]] = {
     "outcome": lambda e: e.outcome.value,
     "failure_mode": lambda e: e.failure_mode,
     "phase": lambda e: e.phase,
@@ -37,12 +37,12 @@ _FIELDS: Final[dict[str, Callable[[Episode], object]]] = {
 }
 
 
-def session_of(episode: Episode) -> str:
+def session_of(episode: EpisodeRow) -> str:
     """Return what tells a take's session from others; a take without one is its own."""
     return episode.info.session or f"take {episode.info.uid}"
 
 
-def shared_sessions(parts: Parts, episodes: Sequence[Episode]) -> list[str]:
+def shared_sessions(parts: Parts, episodes: Sequence[EpisodeRow]) -> list[str]:
     """Return the sessions that are in more than one part."""
     session = {e.index: session_of(e) for e in episodes}
     seen: dict[str, set[str]] = {}
@@ -53,7 +53,7 @@ def shared_sessions(parts: Parts, episodes: Sequence[Episode]) -> list[str]:
 
 
 def by_share(
-    episodes: Sequence[Episode], shares: Mapping[str, float], seed: int, whole_sessions: bool
+    episodes: Sequence[EpisodeRow], shares: Mapping[str, float], seed: int, whole_sessions: bool
 ) -> Parts:
     """Split at random by shares of the takes.
 
@@ -95,7 +95,7 @@ def _check_shares(shares: Mapping[str, float]) -> None:
 
 
 def _too_few(
-    episodes: Sequence[Episode],
+    episodes: Sequence[EpisodeRow],
     groups: Mapping[str, Sequence[int]],
     shares: Mapping[str, float],
     whole_sessions: bool,
@@ -110,7 +110,7 @@ def _too_few(
     )
 
 
-def by_field(episodes: Sequence[Episode], name: str) -> Parts:
+def by_field(episodes: Sequence[EpisodeRow], name: str) -> Parts:
     """Split by what is known about takes: one part for each value.
 
     Args:
@@ -123,7 +123,7 @@ def by_field(episodes: Sequence[Episode], name: str) -> Parts:
     conditions = {key for e in episodes for key in e.info.conditions}
     if name not in _FIELDS and name not in conditions:
         raise unknown_choice("field", name, [*_FIELDS, *conditions], "--by")
-    read: Callable[[Episode], object]
+    read: Callable[[EpisodeRow], object]
     read = _FIELDS.get(name, lambda e: e.info.conditions.get(name, ""))
     parts: Parts = {}
     values: dict[str, str] = {}
@@ -152,7 +152,7 @@ def _part_name(text: str) -> str:
     return re.sub(r"[^\w.+=-]+", "_", text).strip("_.") or "none"
 
 
-def check_whole_sessions(parts: Parts, episodes: Sequence[Episode], named: bool) -> list[str]:
+def check_whole_sessions(parts: Parts, episodes: Sequence[EpisodeRow], named: bool) -> list[str]:
     """Refuse parts that share a session.
 
     Args:

@@ -40,8 +40,8 @@ from gaploop.datasets.formats.hdf5 import (
 from gaploop.datasets.formats.model import (
     About,
     Advance,
+    ForeignRecording,
     ImportSettings,
-    Incoming,
     Outgoing,
     Recording,
     picture_feature,
@@ -146,7 +146,7 @@ def episode_paths(path: Path) -> list[Path]:
     return sorted((p for p in path.iterdir() if p.suffix in SUFFIXES), key=natural)
 
 
-def read_aloha(path: Path, settings: ImportSettings) -> Incoming:
+def read_aloha(path: Path, settings: ImportSettings) -> ForeignRecording:
     """Open a folder of ALOHA episodes, or one of them.
 
     Raises:
@@ -162,11 +162,11 @@ def read_aloha(path: Path, settings: ImportSettings) -> Incoming:
         sim = bool(file.attrs.get("sim", False))
     if carried is not None:
         lines = [line for f in files for line in _carried(f, about).labels]
-        return Incoming(
+        return ForeignRecording(
             about, len(files), lambda: _exact_episodes(files, about), tuple(lines), exact=True
         )
     notes = [] if settings.domain else [f"domain is {'sim' if sim else 'real'}: attribute sim."]
-    return Incoming(
+    return ForeignRecording(
         about, len(files), lambda: _foreign_episodes(files, about, settings), notes=tuple(notes)
     )
 

@@ -35,7 +35,7 @@ from gaploop.datasets.formats.mcap_topics import (
     streams_of,
     topics_of,
 )
-from gaploop.datasets.formats.model import About, ImportSettings, Incoming, Recording
+from gaploop.datasets.formats.model import About, ForeignRecording, ImportSettings, Recording
 from gaploop.datasets.formats.sink import (
     each_camera,
     foreign_recording,
@@ -52,7 +52,7 @@ ROS_UNITS: Final = "rad"
 """sensor_msgs/JointState defines positions as radians (metres where a joint slides)."""
 
 
-def read_mcap(path: Path, settings: ImportSettings) -> Incoming:
+def read_mcap(path: Path, settings: ImportSettings) -> ForeignRecording:
     """Open MCAP recordings.
 
     Raises:
@@ -82,7 +82,7 @@ def read_mcap(path: Path, settings: ImportSettings) -> Incoming:
         features[feature] = picture_spec(*first[1].shape[:2])
     about = About(fps, settings.robot_type or "ros2", with_gap_features(features), cameras)
     reader = _Reader(about, parts, topics, settings, units)
-    return Incoming(about, len(bags), lambda: reader.episodes(bags), notes=tuple(notes))
+    return ForeignRecording(about, len(bags), lambda: reader.episodes(bags), notes=tuple(notes))
 
 
 def bags_in(path: Path) -> list[list[Path]]:

@@ -119,7 +119,7 @@ class Outgoing:
 
 
 @dataclass(frozen=True)
-class Incoming:
+class ForeignRecording:
     """A foreign recording that is being imported.
 
     Attributes:

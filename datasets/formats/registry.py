@@ -20,7 +20,7 @@ from gaploop.datasets import staging
 from gaploop.datasets.formats.aloha import QPOS, SUFFIXES, episode_paths, read_aloha, write_aloha
 from gaploop.datasets.formats.hdf5 import open_hdf5
 from gaploop.datasets.formats.mcap_read import read_mcap
-from gaploop.datasets.formats.model import Advance, ImportSettings, Incoming, Outgoing
+from gaploop.datasets.formats.model import Advance, ForeignRecording, ImportSettings, Outgoing
 from gaploop.datasets.formats.replay_buffer import write_diffusion_policy, write_umi
 from gaploop.datasets.formats.replay_read import open_buffer, read_diffusion_policy, read_umi
 from gaploop.datasets.formats.robomimic import read_robomimic, write_robomimic
@@ -41,7 +41,7 @@ class Layout:
     """
 
     says: str
-    read: Callable[[Path, ImportSettings], Incoming]
+    read: Callable[[Path, ImportSettings], ForeignRecording]
     write: Write | None = None
     ending: str = ""
 

@@ -21,7 +21,7 @@ from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.formats import umi_pose
 from gaploop.datasets.formats.carried import NAME, Carried, read_carried
 from gaploop.datasets.formats.foreign import as_float32, chosen_key, named, taken
-from gaploop.datasets.formats.model import About, ImportSettings, Incoming, Recording
+from gaploop.datasets.formats.model import About, ForeignRecording, ImportSettings, Recording
 from gaploop.datasets.formats.replay_buffer import STATE_KEYS
 from gaploop.datasets.formats.sink import (
     each_camera,
@@ -113,12 +113,12 @@ def open_buffer(path: Path) -> Iterator[Any]:
         ) from None
 
 
-def read_diffusion_policy(path: Path, settings: ImportSettings) -> Incoming:
+def read_diffusion_policy(path: Path, settings: ImportSettings) -> ForeignRecording:
     """Open a Diffusion Policy replay buffer."""
     return _read(path, settings, _diffusion_policy_about)
 
 
-def read_umi(path: Path, settings: ImportSettings) -> Incoming:
+def read_umi(path: Path, settings: ImportSettings) -> ForeignRecording:
     """Open a UMI replay buffer. Its layout defines its units: metres and radians."""
     settings = settings if settings.units else replace(settings, units=umi_pose.UNITS)
     return _read(path, settings, _umi_about)
@@ -129,13 +129,13 @@ type _Describe = Callable[
 ]
 
 
-def _read(path: Path, settings: ImportSettings, describe: _Describe) -> Incoming:
+def _read(path: Path, settings: ImportSettings, describe: _Describe) -> ForeignRecording:
     with open_buffer(path) as root:
         ends = [int(n) for n in np.asarray(root["meta/episode_ends"][:])]
         _check(path, root, ends)
         if NAME in root.attrs:
             carried = read_carried(root.attrs[NAME], path)
-            return Incoming(
+            return ForeignRecording(
                 carried.about,
                 len(ends),
                 lambda: _exact_episodes(path, ends, carried),
@@ -143,7 +143,7 @@ def _read(path: Path, settings: ImportSettings, describe: _Describe) -> Incoming
                 exact=True,
             )
         about, parts, notes = describe(path, root, settings)
-    return Incoming(
+    return ForeignRecording(
         about,
         len(ends),
         lambda: _foreign_episodes(path, ends, about, parts, settings),

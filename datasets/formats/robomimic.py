@@ -42,8 +42,8 @@ from gaploop.datasets.formats.hdf5 import (
 from gaploop.datasets.formats.model import (
     About,
     Advance,
+    ForeignRecording,
     ImportSettings,
-    Incoming,
     Outgoing,
     Recording,
     picture_feature,
@@ -155,7 +155,7 @@ def _masks(out: Outgoing) -> dict[str, list[str]]:
     return masks
 
 
-def read_robomimic(path: Path, settings: ImportSettings) -> Incoming:
+def read_robomimic(path: Path, settings: ImportSettings) -> ForeignRecording:
     """Open a robomimic file.
 
     Raises:
@@ -165,7 +165,7 @@ def read_robomimic(path: Path, settings: ImportSettings) -> Incoming:
         demos = _demos(file, path)
         carried = carried_in(file, path)
         if carried is not None:
-            return Incoming(
+            return ForeignRecording(
                 carried.about,
                 len(demos),
                 lambda: _exact_episodes(path, demos, carried),
@@ -173,7 +173,7 @@ def read_robomimic(path: Path, settings: ImportSettings) -> Incoming:
                 exact=True,
             )
         about, parts, known, notes = _foreign_about(file, path, demos[0], settings)
-    return Incoming(
+    return ForeignRecording(
         about,
         len(demos),
         lambda: _foreign_episodes(path, demos, about, parts, settings, known),

@@ -29,8 +29,8 @@ from gaploop.datasets.formats.foreign import not_finite_row
 from gaploop.datasets.formats.model import (
     About,
     Advance,
+    ForeignRecording,
     ImportSettings,
-    Incoming,
     Recording,
     picture_feature,
 )
@@ -46,7 +46,7 @@ _X264: Final = {"preset": "veryfast", "tune": "zerolatency", "g": "10", "threads
 
 
 def write_dataset(
-    incoming: Incoming,
+    incoming: ForeignRecording,
     target: Path,
     video: str = "lossless",
     on_episode: Advance | None = None,
@@ -96,7 +96,7 @@ def _note_places(consents: Path | None, rows: Iterable[Mapping[str, Any]], targe
 
 
 def _write(
-    incoming: Incoming,
+    incoming: ForeignRecording,
     stage: Path,
     pictures: Path,
     name: str,

@@ -25,7 +25,7 @@ from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.formats.foreign import not_finite_row
 from gaploop.datasets.formats.model import PICTURES, About, Outgoing, Recording
 from gaploop.datasets.frames import to_numpy
-from gaploop.datasets.layout import DatasetInfo, Episode
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
 from gaploop.datasets.video import VideoRange, count_frames
@@ -116,7 +116,7 @@ def _about(info: DatasetInfo) -> tuple[About, tuple[str, ...]]:
     return About(info.fps, info.robot_type, features), tuple(notes)
 
 
-def _check_videos(info: DatasetInfo, about: About, episodes: Sequence[Episode]) -> None:
+def _check_videos(info: DatasetInfo, about: About, episodes: Sequence[EpisodeRow]) -> None:
     """Refuse before anything is written where a video is missing or holds too few pictures."""
     for key in (k for k in about.features if about.features[k]["dtype"] == "video"):
         needed: dict[Path, int] = {}
@@ -138,7 +138,7 @@ def _check_videos(info: DatasetInfo, about: About, episodes: Sequence[Episode]) 
                 )
 
 
-def gap_row(episode: Episode) -> dict[str, Any]:
+def gap_row(episode: EpisodeRow) -> dict[str, Any]:
     """Return an episode's gap columns, made up from what is known where it has none."""
     if episode.row.get("gap_uid"):
         return {name: episode.row[name] for name in columns.EPISODE_COLUMNS}
@@ -151,7 +151,7 @@ def _labels(root: Path, uids: set[str]) -> tuple[str, ...]:
 
 
 def _episodes(
-    info: DatasetInfo, about: About, episodes: Sequence[Episode], whole: bool
+    info: DatasetInfo, about: About, episodes: Sequence[EpisodeRow], whole: bool
 ) -> Iterator[Recording]:
     wanted = {e.index: e for e in episodes}
     for path in layout.data_files(info):
@@ -170,7 +170,7 @@ def _episodes(
 
 
 def _recording(
-    info: DatasetInfo, about: About, episode: Episode, rows: pa.Table, path: Path, whole: bool
+    info: DatasetInfo, about: About, episode: EpisodeRow, rows: pa.Table, path: Path, whole: bool
 ) -> Recording:
     if len(rows) != episode.length:
         raise UnusableInputError(
@@ -190,7 +190,11 @@ def _recording(
 
 
 def _vector(
-    info: DatasetInfo, episode: Episode, name: str, column: pa.ChunkedArray, spec: Mapping[str, Any]
+    info: DatasetInfo,
+    episode: EpisodeRow,
+    name: str,
+    column: pa.ChunkedArray,
+    spec: Mapping[str, Any],
 ) -> NDArray[Any]:
     """Return an episode's values of a feature; other projects train on whatever is there.
 
@@ -220,7 +224,7 @@ def _vector(
 
 
 def _pictures(
-    info: DatasetInfo, about: About, episode: Episode, data: Path
+    info: DatasetInfo, about: About, episode: EpisodeRow, data: Path
 ) -> dict[str, Callable[[], Iterator[Image]]]:
     found: dict[str, Images] = {}
     for key, spec in about.features.items():

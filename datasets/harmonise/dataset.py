@@ -16,7 +16,7 @@ from gaploop.datasets.harmonise.spec import CameraSpec, HarmoniseSpec, SpaceSpec
 from gaploop.datasets.harmonise.steps import (
     UNITS,
     VECTORS,
-    Joints,
+    JointMapping,
     Order,
     Step,
     Suffix,
@@ -28,7 +28,7 @@ from gaploop.datasets.harmonise.steps import (
     record,
 )
 from gaploop.datasets.harmonise.units import UnitsSpec
-from gaploop.datasets.layout import DatasetInfo, Episode
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
 FILLED: Final = (
     columns.TIME, columns.TAKE, columns.SENT, columns.INTERVENTION, columns.SAFETY,
@@ -167,7 +167,7 @@ def picture_shape(shape: tuple[int, ...], change: CameraSpec) -> tuple[int, ...]
     return (height, width, *rest)
 
 
-def resolve(spec: HarmoniseSpec, info: DatasetInfo, episodes: Sequence[Episode]) -> Conversion:
+def resolve(spec: HarmoniseSpec, info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> Conversion:
     """Work a conversion out for one dataset.
 
     Raises:
@@ -185,7 +185,7 @@ def resolve(spec: HarmoniseSpec, info: DatasetInfo, episodes: Sequence[Episode])
         steps.append(replace(step, before=before) if isinstance(step, Order) else step)
 
     if spec.joints:
-        add(Joints(spec.joints))
+        add(JointMapping(spec.joints))
     if spec.units is not None:
         step = _units_step(spec.units, units, vectors)
         units = step.target

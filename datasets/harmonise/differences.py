@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.layout import DatasetInfo, Episode
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
 PICTURES: Final = ("video", "image")
 LEARNED: Final = ("observation.", "action")
@@ -15,7 +15,7 @@ LEARNED: Final = ("observation.", "action")
 
 
 @dataclass(frozen=True)
-class Difference:
+class DatasetDifference:
     """One thing that two datasets don't share.
 
     Attributes:
@@ -58,7 +58,7 @@ class Profile:
     features: Mapping[str, tuple[str, tuple[int, ...], tuple[str, ...]]]
 
 
-def known_units(episodes: Sequence[Episode], info: DatasetInfo) -> str:
+def known_units(episodes: Sequence[EpisodeRow], info: DatasetInfo) -> str:
     """Return the units that a dataset's takes state, or "".
 
     Raises:
@@ -73,7 +73,7 @@ def known_units(episodes: Sequence[Episode], info: DatasetInfo) -> str:
     return "".join(found)
 
 
-def profile(info: DatasetInfo, episodes: Sequence[Episode]) -> Profile:
+def profile(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> Profile:
     """Return the profile of a dataset.
 
     Raises:
@@ -92,20 +92,20 @@ def _feature(info: DatasetInfo, name: str) -> tuple[str, tuple[int, ...], tuple[
     return "numbers", shape, info.names(name)
 
 
-def differences(a: Profile, b: Profile) -> Iterator[Difference]:
+def differences(a: Profile, b: Profile) -> Iterator[DatasetDifference]:
     """Yield what keeps data like `a` and data like `b` from one training, `a`'s value first."""
     if a.fps != b.fps:
-        yield Difference("fps", "fps", a.fps, b.fps)
+        yield DatasetDifference("fps", "fps", a.fps, b.fps)
     if a.units != b.units and a.units and b.units:
-        yield Difference("units", "units", a.units, b.units)
+        yield DatasetDifference("units", "units", a.units, b.units)
     for name in dict.fromkeys((*b.features, *a.features)):
         have, want = a.features.get(name), b.features.get(name)
         if have is None or want is None:
-            yield Difference(name, "presence", have is not None, want is not None)
+            yield DatasetDifference(name, "presence", have is not None, want is not None)
             continue
         for k, aspect in enumerate(("kind", "shape", "names")):
             if have[k] != want[k]:
-                yield Difference(name, aspect, have[k], want[k])
+                yield DatasetDifference(name, aspect, have[k], want[k])
                 break
 
 

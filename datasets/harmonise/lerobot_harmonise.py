@@ -23,7 +23,7 @@ from gaploop.core.files import read_json, write_json
 from gaploop.core.run_record import RUN
 from gaploop.datasets import columns, episodes_table, layout, lineage, staging
 from gaploop.datasets.consented import note_and_refuse_withdrawn
-from gaploop.datasets.edit.pieces import Piece
+from gaploop.datasets.edit.pieces import DatasetPiece
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.harmonise.dataset import Conversion
 from gaploop.datasets.harmonise.differences import PICTURES, known_units
@@ -31,7 +31,7 @@ from gaploop.datasets.harmonise.pictures import convert_video
 from gaploop.datasets.harmonise.rate import between, chosen_rows
 from gaploop.datasets.harmonise.steps import VECTORS, Vector
 from gaploop.datasets.harmonise.undo import RECORD, SCHEMA, history_of
-from gaploop.datasets.layout import Episode
+from gaploop.datasets.layout import EpisodeRow
 from gaploop.datasets.lerobot_read import video_of
 
 _REWRITTEN: Final = ("data", "videos", "images", "meta")
@@ -42,7 +42,7 @@ type Hook = Callable[[], None]
 
 
 def harmonise(
-    piece: Piece, conversion: Conversion, target: Path, on_episode: Hook | None = None
+    piece: DatasetPiece, conversion: Conversion, target: Path, on_episode: Hook | None = None
 ) -> int:
     """Write a dataset's takes, converted, to `target`; return how many.
 
@@ -76,7 +76,7 @@ def harmonise(
     return len(piece.episodes)
 
 
-def _check_convertible(piece: Piece, conversion: Conversion) -> None:
+def _check_convertible(piece: DatasetPiece, conversion: Conversion) -> None:
     info = piece.info
     for name, spec in info.features.items():
         if name in columns.AUTOMATIC or conversion.name_of(name) is None:
@@ -101,7 +101,11 @@ def _check_convertible(piece: Piece, conversion: Conversion) -> None:
 
 
 def _write(
-    piece: Piece, conversion: Conversion, stage: Path, pictures: Path, on_episode: Hook | None
+    piece: DatasetPiece,
+    conversion: Conversion,
+    stage: Path,
+    pictures: Path,
+    on_episode: Hook | None,
 ) -> None:
     from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
 
@@ -127,7 +131,9 @@ def _write(
         writer.finalize()
 
 
-def _values(table: FrameTable, episode: Episode, conversion: Conversion) -> dict[str, NDArray[Any]]:
+def _values(
+    table: FrameTable, episode: EpisodeRow, conversion: Conversion
+) -> dict[str, NDArray[Any]]:
     rows = table.rows_of(episode.index)
     count = rows.stop - rows.start
     if count != episode.length or not count:
@@ -156,7 +162,7 @@ def _values(table: FrameTable, episode: Episode, conversion: Conversion) -> dict
 
 
 def _filled(
-    name: str, episode: Episode, values: Mapping[str, NDArray[Any]], fps: float
+    name: str, episode: EpisodeRow, values: Mapping[str, NDArray[Any]], fps: float
 ) -> NDArray[Any]:
     action = values[columns.ACTION]
     n = len(action)
@@ -181,7 +187,7 @@ def _aged(
 
 
 def _videos(
-    piece: Piece, episode: Episode, conversion: Conversion, folder: Path
+    piece: DatasetPiece, episode: EpisodeRow, conversion: Conversion, folder: Path
 ) -> dict[str, Path]:
     """Write a take's pictures, converted, to one file per camera."""
     result = {}
@@ -218,7 +224,7 @@ def _copy_rest(root: Path, stage: Path) -> None:
             shutil.copy2(path, stage / own)
 
 
-def _write_rows(piece: Piece, conversion: Conversion, stage: Path) -> None:
+def _write_rows(piece: DatasetPiece, conversion: Conversion, stage: Path) -> None:
     """Give the new episodes the gap columns, and columns of others, that the old ones had."""
     ours = columns.EPISODE_COLUMNS
     rows = [e.row for e in piece.episodes]
@@ -238,7 +244,7 @@ def _write_rows(piece: Piece, conversion: Conversion, stage: Path) -> None:
         episodes_table.materialise(stage, new)
 
 
-def _write_record(piece: Piece, conversion: Conversion, stage: Path) -> None:
+def _write_record(piece: DatasetPiece, conversion: Conversion, stage: Path) -> None:
     source = lineage.source_of(piece)
     units = known_units(piece.episodes, piece.info)
     entry: dict[str, Any] = {

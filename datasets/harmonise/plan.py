@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from gaploop.core.kinematics import model_of
 from gaploop.datasets import columns
-from gaploop.datasets.edit.pieces import Piece
+from gaploop.datasets.edit.pieces import DatasetPiece
 from gaploop.datasets.harmonise.dataset import FILLED, empty_vectors
-from gaploop.datasets.harmonise.differences import PICTURES, Difference, differences, profile
+from gaploop.datasets.harmonise.differences import PICTURES, DatasetDifference, differences, profile
 from gaploop.datasets.harmonise.pose import EE, POSE
 from gaploop.datasets.harmonise.spec import UNDECIDED
 from gaploop.datasets.harmonise.steps import SUFFIX, UNITS, VECTORS, is_gripper, joint
@@ -20,7 +20,7 @@ _TIDY: Final = ("robot_type", "fps", "units", "joints", "action_space", "suffix"
 
 
 @dataclass
-class Draft:
+class SpecDraft:
     """A spec in the making.
 
     Attributes:
@@ -33,24 +33,26 @@ class Draft:
     spec: dict[str, Any] = field(default_factory=dict)
     undecided: list[str] = field(default_factory=list)
     impossible: list[str] = field(default_factory=list)
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[DatasetDifference] = field(default_factory=list)
 
 
-def derive(piece: Piece, reference: Piece) -> Draft:
+def derive(piece: DatasetPiece, reference: DatasetPiece) -> SpecDraft:
     """Return what would make `piece` like `reference`.
 
     Raises:
         UnusableInputError: one of them holds takes in several units.
     """
-    draft = Draft()
+    draft = SpecDraft()
     ours, theirs = profile(piece.info, piece.episodes), profile(reference.info, reference.episodes)
     draft.differences = list(differences(ours, theirs))
     a, b = piece.info, reference.info
     if bool(ours.units) != bool(theirs.units):
         said = (ours.units or "not stated", theirs.units or "not stated")
-        draft.differences.append(Difference("units", "units", *said))
+        draft.differences.append(DatasetDifference("units", "units", *said))
     if a.robot_type != b.robot_type:
-        draft.differences.append(Difference("robot_type", "robot_type", a.robot_type, b.robot_type))
+        draft.differences.append(
+            DatasetDifference("robot_type", "robot_type", a.robot_type, b.robot_type)
+        )
         draft.spec["robot_type"] = b.robot_type
     if a.fps != b.fps:
         draft.spec["fps"] = {"to": int(b.fps) if b.fps == int(b.fps) else b.fps, "rule": "hold"}
@@ -73,7 +75,7 @@ def _is_tool(info: DatasetInfo) -> bool:
     return set(POSE) <= set(info.names(columns.ACTION))
 
 
-def _space(draft: Draft, a: DatasetInfo, b: DatasetInfo, theirs: str) -> str:
+def _space(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo, theirs: str) -> str:
     """Note a change of space; return which, or ""."""
     if _is_tool(a) == _is_tool(b):
         return ""
@@ -93,7 +95,7 @@ def _space(draft: Draft, a: DatasetInfo, b: DatasetInfo, theirs: str) -> str:
     return "joint"
 
 
-def _units(draft: Draft, a: DatasetInfo, ours: str, theirs: str, space: str) -> None:
+def _units(draft: SpecDraft, a: DatasetInfo, ours: str, theirs: str, space: str) -> None:
     target = theirs
     if space == EE:
         target = ours if ours in ("deg", "rad") else "deg"
@@ -120,7 +122,7 @@ def _units(draft: Draft, a: DatasetInfo, ours: str, theirs: str, space: str) -> 
     draft.spec["units"] = units
 
 
-def _joints(draft: Draft, a: DatasetInfo, b: DatasetInfo) -> None:
+def _joints(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
     extra, missing = _strangers(a, b), _strangers(b, a)
     if extra:
         draft.spec["joints"] = dict.fromkeys(extra, UNDECIDED)
@@ -148,7 +150,7 @@ def _strangers(a: DatasetInfo, b: DatasetInfo) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _names_and_order(draft: Draft, a: DatasetInfo, b: DatasetInfo) -> None:
+def _names_and_order(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
     shared = [f for f in VECTORS if f in a.features and f in b.features]
     ends = {n.endswith(SUFFIX) for f in shared for n in b.names(f)}
     have = {n.endswith(SUFFIX) for f in shared for n in a.names(f)}
@@ -173,7 +175,7 @@ def _pictures(info: DatasetInfo) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _cameras(draft: Draft, a: DatasetInfo, b: DatasetInfo) -> None:
+def _cameras(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
     ours, theirs = _pictures(a), _pictures(b)
     extra = [n for n in ours if n not in theirs]
     missing = [n for n in theirs if n not in ours]
@@ -188,7 +190,7 @@ def _cameras(draft: Draft, a: DatasetInfo, b: DatasetInfo) -> None:
         changes |= dict.fromkeys(extra)
         for name in extra:
             size = ours[name]
-            draft.differences.append(Difference(f"camera {name}", "presence", size, None))
+            draft.differences.append(DatasetDifference(f"camera {name}", "presence", size, None))
     elif missing:
         draft.impossible.append(
             f"{a.root} has no camera {', '.join(missing)}. Leave it out of {b.root}: "
@@ -201,7 +203,9 @@ def _cameras(draft: Draft, a: DatasetInfo, b: DatasetInfo) -> None:
         draft.spec["cameras"] = changes
 
 
-def _fit(draft: Draft, name: str, have: tuple[int, ...], want: tuple[int, ...]) -> dict[str, Any]:
+def _fit(
+    draft: SpecDraft, name: str, have: tuple[int, ...], want: tuple[int, ...]
+) -> dict[str, Any]:
     """Return how a picture gets another size; a change of its sides' ratio is to be decided."""
     resize = [want[1], want[0]]
     if have[0] * want[1] == have[1] * want[0]:
@@ -216,7 +220,7 @@ def _fit(draft: Draft, name: str, have: tuple[int, ...], want: tuple[int, ...]) 
     return {"crop": UNDECIDED, "resize": resize}
 
 
-def _others(draft: Draft, a: DatasetInfo, b: DatasetInfo) -> None:
+def _others(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
     skip = (*columns.AUTOMATIC, *VECTORS)
 
     def plain(info: DatasetInfo) -> Mapping[str, Any]:

@@ -90,7 +90,7 @@ class JointChange:
 
 
 @dataclass(frozen=True)
-class Joints:
+class JointMapping:
     """Joints renamed, turned round, shifted or left out.
 
     Attributes:
@@ -117,7 +117,7 @@ class Joints:
             raise UnusableInputError(f"joints: two entries of {feature} get one name: {names}.")
         return Vector(tuple(names), _columns(parts, len(vector.values)))
 
-    def inverse(self) -> Joints | None:
+    def inverse(self) -> JointMapping | None:
         """Return the change back; None where a joint was left out."""
         if any(not c.name for c in self.changes.values()):
             return None
@@ -125,7 +125,7 @@ class Joints:
             joint(c.name): JointChange(old, c.sign, -c.sign * c.offset)
             for old, c in self.changes.items()
         }
-        return Joints(back)
+        return JointMapping(back)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from gaploop.core.files import read_json
 from gaploop.datasets.harmonise.dataset import Conversion
 from gaploop.datasets.harmonise.pose import ToJoints, ToTool
 from gaploop.datasets.harmonise.spec import CameraSpec
-from gaploop.datasets.harmonise.steps import JointChange, Joints, Order, Step, Suffix, Units
+from gaploop.datasets.harmonise.steps import JointChange, JointMapping, Order, Step, Suffix, Units
 from gaploop.datasets.layout import DatasetInfo
 
 RECORD: Final = "meta/gap/harmonise.json"
@@ -61,7 +61,7 @@ def _step_of(value: Mapping[str, Any]) -> Step:
     given = {k: v for k, v in value.items() if k != "kind"}
     kind = value["kind"]
     if kind == "joints":
-        return Joints({k: JointChange(**v) for k, v in given["changes"].items()})
+        return JointMapping({k: JointChange(**v) for k, v in given["changes"].items()})
     if kind == "units":
         ranges = {k: (v[0], v[1]) for k, v in given["ranges_deg"].items()}
         angles = given["gripper_rad"] and (given["gripper_rad"][0], given["gripper_rad"][1])

@@ -69,7 +69,7 @@ class Look:
     """
 
     info: layout.DatasetInfo
-    episodes: tuple[layout.Episode, ...]
+    episodes: tuple[layout.EpisodeRow, ...]
     stamp: Stamp
     warnings: tuple[str, ...]
 
@@ -240,7 +240,7 @@ def _version_tag(root: Path) -> str:
 
 
 def _warnings(
-    info: layout.DatasetInfo, episodes: Sequence[layout.Episode], left_out: list[str]
+    info: layout.DatasetInfo, episodes: Sequence[layout.EpisodeRow], left_out: list[str]
 ) -> list[str]:
     found = []
     bare = hub_facts.unlabelled(episodes)

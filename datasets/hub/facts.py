@@ -15,7 +15,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.frames import data_file
-from gaploop.datasets.layout import LABELS, TELEMETRY, DatasetInfo, Episode
+from gaploop.datasets.layout import LABELS, TELEMETRY, DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.video import VideoRange
 
@@ -31,7 +31,7 @@ MOST_ROWS: Final = 40
 type Table = list[tuple[str, int]]
 
 
-def facts(info: DatasetInfo, episodes: Sequence[Episode]) -> dict[str, Any]:
+def facts(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> dict[str, Any]:
     """Return what the dataset's card is filled with, but for picture, licence and name."""
     return {
         "takes": len(episodes),
@@ -55,7 +55,7 @@ def facts(info: DatasetInfo, episodes: Sequence[Episode]) -> dict[str, Any]:
     }
 
 
-def _tables(episodes: Sequence[Episode]) -> list[tuple[str, Table]]:
+def _tables(episodes: Sequence[EpisodeRow]) -> list[tuple[str, Table]]:
     failed = [e for e in episodes if e.outcome is Outcome.FAILURE]
     conditions = Counter(
         f"{name}: {value}" for e in episodes for name, value in e.info.conditions.items()
@@ -73,19 +73,19 @@ def _tables(episodes: Sequence[Episode]) -> list[tuple[str, Table]]:
     ]
 
 
-def _is_ours(episode: Episode) -> bool:
+def _is_ours(episode: EpisodeRow) -> bool:
     """Say whether an episode has gap columns; without, domain and people are unknown."""
     return bool(episode.row.get("gap_uid"))
 
 
-def _domain(episode: Episode) -> str:
+def _domain(episode: EpisodeRow) -> str:
     domain = episode.info.domain
     if not _is_ours(episode):
         return "not stated"
     return f"{domain.value} (sim-to-sim)" if domain is Domain.SIM_TARGET else domain.value
 
 
-def _dimensions(episodes: Iterable[Episode]) -> list[tuple[str, int, int]]:
+def _dimensions(episodes: Iterable[EpisodeRow]) -> list[tuple[str, int, int]]:
     """Return dimension, takes whose failure it caused, demonstrations against it."""
     cause, purpose = Counter[str](), Counter[str]()
     for episode in episodes:
@@ -96,7 +96,7 @@ def _dimensions(episodes: Iterable[Episode]) -> list[tuple[str, int, int]]:
     return [(n, cause[n], purpose[n]) for n in sorted(cause | purpose)]
 
 
-def _simulated(episodes: Sequence[Episode]) -> str:
+def _simulated(episodes: Sequence[EpisodeRow]) -> str:
     count = Counter(e.info.domain for e in episodes)
     target = count[Domain.SIM_TARGET]
     if not target:
@@ -108,7 +108,7 @@ def _simulated(episodes: Sequence[Episode]) -> str:
     )
 
 
-def _consent(episodes: Sequence[Episode]) -> str:
+def _consent(episodes: Sequence[EpisodeRow]) -> str:
     """Say in one paragraph whether people take part, and that they agree."""
     people = sum(has_people(e) for e in episodes)
     if people:
@@ -129,19 +129,19 @@ def _consent(episodes: Sequence[Episode]) -> str:
     )
 
 
-def has_people(episode: Episode) -> bool:
+def has_people(episode: EpisodeRow) -> bool:
     """Say whether somebody takes part in a take."""
     info = episode.info
     part = takes_part(info.conditions, info.dimensions, info.domain, info.kind)
     return bool(info.consent or part)
 
 
-def unlabelled(episodes: Iterable[Episode]) -> list[int]:
+def unlabelled(episodes: Iterable[EpisodeRow]) -> list[int]:
     """Return the episodes of which nobody has said how they went."""
     return [e.index for e in episodes if e.outcome is Outcome.UNLABELLED]
 
 
-def picture(info: DatasetInfo, episodes: Sequence[Episode]) -> bytes:
+def picture(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> bytes:
     """Return the first picture of a take by every camera, side by side, as JPEG; b"" without.
 
     A success and a take without people are preferred.
@@ -170,12 +170,12 @@ def picture(info: DatasetInfo, episodes: Sequence[Episode]) -> bytes:
     return bytes(jpeg) if done else b""
 
 
-def _video_picture(info: DatasetInfo, episode: Episode, key: str) -> Image | None:
+def _video_picture(info: DatasetInfo, episode: EpisodeRow, key: str) -> Image | None:
     path, start_s = video_of(info, episode.row, key)
     return None if path is None else next(VideoRange(path, start_s, 1, info.fps)(), None)
 
 
-def _stored_picture(info: DatasetInfo, episode: Episode, key: str) -> Image | None:
+def _stored_picture(info: DatasetInfo, episode: EpisodeRow, key: str) -> Image | None:
     """Read a picture that LeRobot keeps in the data file itself, as {bytes, path}."""
     path = data_file(info, episode)
     with pq.ParquetFile(path) as file:

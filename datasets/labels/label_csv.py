@@ -12,8 +12,8 @@ from typing import Any, Final
 from gaploop.core import labels
 from gaploop.core.files import write_atomically
 from gaploop.core.labels import FIELDS, LabelEvent
-from gaploop.datasets.labels.labelled import Labelled
-from gaploop.datasets.layout import Episode
+from gaploop.datasets.labels.labelled import FolderLabels
+from gaploop.datasets.layout import EpisodeRow
 
 NONE: Final = "none"
 """A cell that says that there is nothing, where an empty one says nothing."""
@@ -26,7 +26,7 @@ ABOUT: Final = ("session", "operator", "task")
 """Columns that say which take it is; they are not read back."""
 
 
-def export_takes(folder: Labelled, episodes: Sequence[Episode], path: Path) -> int:
+def export_takes(folder: FolderLabels, episodes: Sequence[EpisodeRow], path: Path) -> int:
     """Write what stands about takes, one row each; return how many rows.
 
     Raises:
@@ -52,7 +52,7 @@ def export_events(events: Iterable[LabelEvent], path: Path) -> int:
     return len(rows)
 
 
-def value_of(episode: Episode, name: str, said: Mapping[labels.Key, LabelEvent]) -> Any:
+def value_of(episode: EpisodeRow, name: str, said: Mapping[labels.Key, LabelEvent]) -> Any:
     """Return what stands about one field of a take."""
     if name == "dimensions":
         return dict(episode.info.dimensions)

@@ -16,14 +16,14 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json, read_content
 from gaploop.core.labels import FIELDS, NOTHING_SAID, LabelEvent
 from gaploop.datasets.labels.label_csv import ABOUT, EVENT_COLUMNS, NONE, SEEN, by_uid, value_of
-from gaploop.datasets.labels.labelled import Labelled
+from gaploop.datasets.labels.labelled import FolderLabels
 
 _ROW_COLUMNS: Final = ("author", "source", "confidence", "note")
 _SHOWN: Final = 3  # how many problems a message names
 
 
 @dataclass(frozen=True)
-class Incoming:
+class IncomingLabels:
     """What a CSV file says that isn't known yet.
 
     Attributes:
@@ -39,7 +39,7 @@ class Incoming:
     ignored: tuple[str, ...] = ()
 
 
-def read_labels(folder: Labelled, path: Path, template: LabelEvent) -> Incoming:
+def read_labels(folder: FolderLabels, path: Path, template: LabelEvent) -> IncomingLabels:
     """Read a CSV file of takes or of events, and check all of it before anything is written.
 
     Args:
@@ -101,12 +101,12 @@ def _refuse(path: Path, problems: Sequence[str], rows: int) -> UnusableInputErro
 class _Takes:
     """Reads a file with one row per take."""
 
-    folder: Labelled
+    folder: FolderLabels
     path: Path
     columns: Sequence[str]
     template: LabelEvent
 
-    def read(self, rows: Sequence[tuple[int, dict[str, str]]]) -> Incoming:
+    def read(self, rows: Sequence[tuple[int, dict[str, str]]]) -> IncomingLabels:
         problems: list[str] = []
         stated: dict[labels.Key, tuple[int, LabelEvent]] = {}
         seen: dict[labels.Key, int] = {}
@@ -128,7 +128,7 @@ class _Takes:
         new = [e for e in events if not self._known(e, e.key in seen)]
         meant = {"uid", "episode", "take", SEEN, *FIELDS, *ABOUT, *_ROW_COLUMNS}
         ignored = tuple(name for name in self.columns if name not in meant)
-        return Incoming(tuple(new), False, len(events) - len(new), ignored)
+        return IncomingLabels(tuple(new), False, len(events) - len(new), ignored)
 
     @cached_property
     def _uids(self) -> dict[str, str]:
@@ -237,11 +237,11 @@ def _texts(row: Mapping[str, str], *names: str) -> dict[str, Any]:
 
 
 def _read_events(
-    folder: Labelled,
+    folder: FolderLabels,
     path: Path,
     rows: Sequence[tuple[int, dict[str, str]]],
     template: LabelEvent,
-) -> Incoming:
+) -> IncomingLabels:
     uids = {e.info.uid for e in folder.episodes}
     events, problems = [], []
     for line, row in rows:
@@ -258,4 +258,4 @@ def _read_events(
     have = {event.to_line() for event in folder.events}
     new = tuple(event for event in events if event.to_line() not in have)
     ignored = tuple(n for n in (rows[0][1] if rows else {}) if n not in EVENT_COLUMNS)
-    return Incoming(new, True, len(events) - len(new), ignored)
+    return IncomingLabels(new, True, len(events) - len(new), ignored)

@@ -15,11 +15,11 @@ from gaploop.core.labels import LabelEvent
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, episodes_table, layout, staging
-from gaploop.datasets.layout import Episode, is_dataset
+from gaploop.datasets.layout import EpisodeRow, is_dataset
 
 
 @dataclass(frozen=True)
-class Labelled:
+class FolderLabels:
     """What is in a folder, as read once.
 
     Attributes:
@@ -33,9 +33,9 @@ class Labelled:
 
     root: Path
     journal: bool
-    episodes: tuple[Episode, ...]
+    episodes: tuple[EpisodeRow, ...]
     events: tuple[LabelEvent, ...]
-    recorded: tuple[Episode, ...]
+    recorded: tuple[EpisodeRow, ...]
 
     @property
     def file(self) -> Path:
@@ -48,7 +48,7 @@ class Labelled:
         return "take" if self.journal else "episode"
 
 
-def open_labelled(root: Path) -> Labelled:
+def open_labelled(root: Path) -> FolderLabels:
     """Read what a dataset or journal holds and what was said about it.
 
     Raises:
@@ -74,22 +74,22 @@ def open_labelled(root: Path) -> Labelled:
 def _labelled(
     root: Path,
     journal: bool,
-    recorded: tuple[Episode, ...],
+    recorded: tuple[EpisodeRow, ...],
     events: tuple[LabelEvent, ...],
     said: Mapping[str, Mapping[str, Any]],
-) -> Labelled:
+) -> FolderLabels:
     episodes = tuple(_with(e, said.get(e.info.uid, {})) for e in recorded)
-    return Labelled(root, journal, episodes, events, recorded)
+    return FolderLabels(root, journal, episodes, events, recorded)
 
 
-def _take(index: int, folder: Path) -> Episode:
+def _take(index: int, folder: Path) -> EpisodeRow:
     info, end = read_header(folder).info, read_end(folder)
     if end is None:
-        return Episode(index, 0, info, Outcome.INTERRUPTED, "", "", row={})
-    return Episode(index, end.frames, info, end.outcome, "", "", row={})
+        return EpisodeRow(index, 0, info, Outcome.INTERRUPTED, "", "", row={})
+    return EpisodeRow(index, end.frames, info, end.outcome, "", "", row={})
 
 
-def _with(episode: Episode, said: Mapping[str, Any]) -> Episode:
+def _with(episode: EpisodeRow, said: Mapping[str, Any]) -> EpisodeRow:
     """Return an episode with labels put over what it says itself."""
     if not said:
         return episode
@@ -105,7 +105,7 @@ def _with(episode: Episode, said: Mapping[str, Any]) -> Episode:
     )
 
 
-def say(folder: Labelled, new: Sequence[LabelEvent], *, merged: bool = False) -> bool:
+def say(folder: FolderLabels, new: Sequence[LabelEvent], *, merged: bool = False) -> bool:
     """Write events down, durably and all of them or none; then show them in a dataset's columns.
 
     They are written at once, also while the dataset is being published to or edited: whoever
@@ -130,7 +130,7 @@ def say(folder: Labelled, new: Sequence[LabelEvent], *, merged: bool = False) ->
     return folder.journal or show(folder, {event.uid for event in new} | _stale(folder))
 
 
-def write_down(folder: Labelled, new: Sequence[LabelEvent], *, merged: bool = False) -> None:
+def write_down(folder: FolderLabels, new: Sequence[LabelEvent], *, merged: bool = False) -> None:
     """Write events down, durably and all of them or none, as the first half of `say`.
 
     Raises:
@@ -148,7 +148,7 @@ def write_down(folder: Labelled, new: Sequence[LabelEvent], *, merged: bool = Fa
     _write(folder, [*episodes_table.bases(rows, new, folder.events), *new], write)
 
 
-def show(folder: Labelled, uids: Set[str]) -> bool:
+def show(folder: FolderLabels, uids: Set[str]) -> bool:
     """Show in a dataset's columns what was written down about some takes; the rest of `say`.
 
     Returns:
@@ -163,7 +163,7 @@ def show(folder: Labelled, uids: Set[str]) -> bool:
     return True
 
 
-def _stale(folder: Labelled) -> set[str]:
+def _stale(folder: FolderLabels) -> set[str]:
     """Return the takes whose columns don't show their labels: the dataset was busy at the time."""
     said = episodes_table.said_about(folder.events)
     return {
@@ -173,7 +173,7 @@ def _stale(folder: Labelled) -> set[str]:
     }
 
 
-def _write(folder: Labelled, events: Sequence[LabelEvent], write: Callable[..., None]) -> None:
+def _write(folder: FolderLabels, events: Sequence[LabelEvent], write: Callable[..., None]) -> None:
     path = folder.file
     try:
         write(path, *events, create=False)
@@ -184,7 +184,7 @@ def _write(folder: Labelled, events: Sequence[LabelEvent], write: Callable[..., 
             write(path, *events)
 
 
-def add_columns(folder: Labelled) -> Labelled:
+def add_columns(folder: FolderLabels) -> FolderLabels:
     """Give a dataset that was recorded elsewhere gap columns, and return it as it is then.
 
     Without them its episodes have no uid of their own that a label could name. Killed at any
@@ -202,14 +202,14 @@ def add_columns(folder: Labelled) -> Labelled:
     return open_labelled(root)
 
 
-def lacks_columns(folder: Labelled) -> bool:
+def lacks_columns(folder: FolderLabels) -> bool:
     """Say whether a dataset has no gap columns yet."""
     return not folder.journal and not all(e.row.get("gap_uid") for e in folder.episodes)
 
 
 def chosen(
-    folder: Labelled, indices: Iterable[int], uids: Iterable[str], option: str = "--uid"
-) -> list[Episode]:
+    folder: FolderLabels, indices: Iterable[int], uids: Iterable[str], option: str = "--uid"
+) -> list[EpisodeRow]:
     """Return the episodes that are named by index or by uid, in order of index.
 
     Args:

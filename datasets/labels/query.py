@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.labels.query_fields import Facts, Kind
-from gaploop.datasets.labels.query_operands import GRAMMAR, Field, Literal, Operand, Reader
-from gaploop.datasets.layout import Episode
+from gaploop.datasets.labels.query_operands import GRAMMAR, FieldOperand, Literal, Operand, Reader
+from gaploop.datasets.layout import EpisodeRow
 
 _ORDER: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
     ast.Lt: operator.lt,
@@ -27,7 +27,7 @@ _ORDER: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
 }
 
 
-def where(text: str, episodes: Sequence[Episode], option: str = "--where") -> list[int]:
+def where(text: str, episodes: Sequence[EpisodeRow], option: str = "--where") -> list[int]:
     """Return the indices of the episodes that a query chooses, in the order given.
 
     Args:
@@ -55,7 +55,7 @@ def matching(text: str, facts: Facts, option: str = "--where") -> list[bool]:
         raise UnusableInputError(f"{option} is nested too deeply. {GRAMMAR}") from None
 
 
-def asked(text: str, episodes: Sequence[Episode]) -> dict[str, Sequence[Any]]:
+def asked(text: str, episodes: Sequence[EpisodeRow]) -> dict[str, Sequence[Any]]:
     """Return the fields that a query asks about, with their values, to say why none matches."""
     reader = Reader(" ".join(text.split("\n")).strip(), Facts.of_episodes(episodes), "--where")
     found = (reader.field(n) for n in ast.walk(reader.parse()) if isinstance(n, ast.expr))
@@ -112,7 +112,7 @@ class _Query:
 
     def _check_equal(self, *sides: tuple[Operand, ast.expr]) -> None:
         """Refuse what could never be equal."""
-        kinds = {operand.spec.kind for operand, _ in sides if isinstance(operand, Field)}
+        kinds = {operand.spec.kind for operand, _ in sides if isinstance(operand, FieldOperand)}
         for operand, node in sides:
             if Kind.NAMES in kinds:
                 raise self.reader.error(node, "Ask with in, as in sensor_noise in dimensions.")
@@ -124,7 +124,7 @@ class _Query:
         self, op: ast.cmpop, left: tuple[Operand, ast.expr], right: tuple[Operand, ast.expr]
     ) -> list[bool]:
         for operand, node in (left, right):
-            if isinstance(operand, Field) and operand.spec.kind in (Kind.WORD, Kind.NAMES):
+            if isinstance(operand, FieldOperand) and operand.spec.kind in (Kind.WORD, Kind.NAMES):
                 raise self.reader.error(node, f"{operand.name} has no order: use ==, != or in.")
         compare = _ORDER[type(op)]
         held = []
@@ -141,13 +141,13 @@ class _Query:
             raise self.reader.error(
                 node, "After in comes a list, as in failure_mode in [slip, drift]."
             )
-        if isinstance(b, Field) and b.spec.kind in (Kind.WORD, Kind.NUMBER):
+        if isinstance(b, FieldOperand) and b.spec.kind in (Kind.WORD, Kind.NUMBER):
             raise self.reader.error(node, f"{b.name} holds one value: compare it with ==.")
         pairs = zip(self._values(a), self._values(b), strict=True)
         return [isinstance(y, list | str) and _inside(x, y) for x, y in pairs]
 
     def _values(self, operand: Operand) -> Sequence[Any]:
-        if isinstance(operand, Field):
+        if isinstance(operand, FieldOperand):
             return operand.values
         return [operand.value] * self.reader.facts.count
 

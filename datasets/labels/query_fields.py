@@ -22,7 +22,7 @@ from gaploop.core.vocabulary import (
     Phase,
     TakeKind,
 )
-from gaploop.datasets.layout import Episode
+from gaploop.datasets.layout import EpisodeRow
 
 
 class Kind(StrEnum):
@@ -115,7 +115,7 @@ class Facts:
         return set(CONDITIONS).union(*(set(c) for c in self.conditions()))
 
     @classmethod
-    def of_episodes(cls, episodes: Sequence[Episode]) -> Facts:
+    def of_episodes(cls, episodes: Sequence[EpisodeRow]) -> Facts:
         """Return the facts of episodes in memory."""
 
         def column(name: str) -> Sequence[Any]:
@@ -171,11 +171,11 @@ def _day(t0_ns: int) -> str:
     return datetime.fromtimestamp(t0_ns / 1e9, UTC).date().isoformat() if t0_ns > 0 else ""
 
 
-def _info(name: str) -> Callable[[Episode], str]:
+def _info(name: str) -> Callable[[EpisodeRow], str]:
     return lambda episode: str(getattr(episode.info, name))
 
 
-_OF_EPISODE: Final[dict[str, Callable[[Episode], Any]]] = {
+_OF_EPISODE: Final[dict[str, Callable[[EpisodeRow], Any]]] = {
     "outcome": lambda e: e.outcome.value,
     "failure_mode": lambda e: e.failure_mode,
     "phase": lambda e: e.phase,

@@ -37,7 +37,7 @@ GRAMMAR: Final = (
 
 
 @dataclass(frozen=True)
-class Field:
+class FieldOperand:
     """A side that names a field: one value for each episode."""
 
     name: str
@@ -52,7 +52,7 @@ class Literal:
     value: Any
 
 
-type Operand = Field | Literal
+type Operand = FieldOperand | Literal
 
 
 @dataclass
@@ -100,7 +100,7 @@ class Reader:
             return a, self._beside(a, right) if b.spec.kind is not Kind.NUMBER else b
         return self._literal(left, None), self._literal(right, None)
 
-    def _beside(self, known: Field, node: ast.expr) -> Literal:
+    def _beside(self, known: FieldOperand, node: ast.expr) -> Literal:
         """Return the literal that `known` is compared with, checked against its kind."""
         literal = self._literal(node, known)
         many = literal.value if isinstance(literal.value, list) else [literal.value]
@@ -121,14 +121,14 @@ class Reader:
             return Literal(plain if isinstance(literal.value, list) else plain[0])
         return literal
 
-    def _check_word(self, known: Field, value: str, node: ast.expr) -> None:
+    def _check_word(self, known: FieldOperand, value: str, node: ast.expr) -> None:
         words = known.spec.words if known.spec.kind is Kind.WORD else frozenset(GapDimension)
         empty = {"", NONE} if known.spec.optional else set()
         if value not in words | empty:
             what = known.name.replace("_", " ").removesuffix("s")
             raise unknown_choice(what, value, words, self._place(node))
 
-    def _literal(self, node: ast.expr, beside: Field | None) -> Literal:
+    def _literal(self, node: ast.expr, beside: FieldOperand | None) -> Literal:
         if isinstance(node, ast.Constant) and type(node.value) in (str, int, float, bool):
             return Literal(node.value)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -143,16 +143,16 @@ class Reader:
             return Literal(node.id)
         raise self.not_understood(node)
 
-    def field(self, node: ast.expr) -> Field | None:
+    def field(self, node: ast.expr) -> FieldOperand | None:
         """Return the field that `node` names; None where it names none."""
         if isinstance(node, ast.Name) and node.id in FIELDS:
-            return Field(node.id, FIELDS[node.id], self._column(node.id))
+            return FieldOperand(node.id, FIELDS[node.id], self._column(node.id))
         name = _condition_key(node)
         if name is None and isinstance(node, ast.Name):
             name = node.id if node.id in self._condition_names else None
         if name is None:
             return None
-        return Field(name, CONDITION, [c.get(name) for c in self.facts.conditions()])
+        return FieldOperand(name, CONDITION, [c.get(name) for c in self.facts.conditions()])
 
     @cached_property
     def _condition_names(self) -> set[str]:

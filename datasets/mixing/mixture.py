@@ -50,7 +50,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Stage:
+class MixtureStage:
     """A stretch of training with fixed shares.
 
     Attributes:
@@ -99,7 +99,7 @@ class Mixture:
     def __init__(
         self,
         pools: Sequence[Pool],
-        stages: Sequence[Stage],
+        stages: Sequence[MixtureStage],
         *,
         batch_size: int,
         world_size: int = 1,
@@ -116,7 +116,7 @@ class Mixture:
         self._shares = [_normalised(stage.shares, self.names) for stage in stages]
         self._plan(stages)
 
-    def _plan(self, stages: Sequence[Stage]) -> None:
+    def _plan(self, stages: Sequence[MixtureStage]) -> None:
         """Find the first sample of each stage, and what every source has given before it."""
         if not stages:
             raise UnusableInputError("A mixture needs at least one stage. Give it shares.")

@@ -17,7 +17,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns
 from gaploop.datasets.frames import load_frames
-from gaploop.datasets.layout import DatasetInfo, Episode
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
 SELECTIONS: Final = {
     "demonstrations": "successful demonstrations whole, rollouts where a person had taken over",
@@ -37,7 +37,7 @@ def check_selection(select: str, option: str = "--select") -> None:
         raise unknown_choice("selection", select, SELECTIONS, option)
 
 
-def is_wanted(episode: Episode, select: str) -> bool:
+def is_wanted(episode: EpisodeRow, select: str) -> bool:
     """Say whether any frame of an episode may be learned from."""
     if episode.outcome in _GONE:
         return False
@@ -48,7 +48,7 @@ def is_wanted(episode: Episode, select: str) -> bool:
     return episode.info.kind is TakeKind.ROLLOUT or episode.outcome is Outcome.SUCCESS
 
 
-def wanted_episodes(root: Path, episodes: Sequence[Episode], select: str) -> list[Episode]:
+def wanted_episodes(root: Path, episodes: Sequence[EpisodeRow], select: str) -> list[EpisodeRow]:
     """Return the episodes that may be learned from.
 
     Raises:
@@ -68,7 +68,9 @@ def wanted_episodes(root: Path, episodes: Sequence[Episode], select: str) -> lis
     return [e for e in episodes if is_wanted(e, select)]
 
 
-def interventions(info: DatasetInfo, episodes: Sequence[Episode]) -> dict[int, NDArray[np.bool_]]:
+def interventions(
+    info: DatasetInfo, episodes: Sequence[EpisodeRow]
+) -> dict[int, NDArray[np.bool_]]:
     """Return, for each rollout among `episodes`, the frames in which a person drove.
 
     Returns:
@@ -83,7 +85,7 @@ def interventions(info: DatasetInfo, episodes: Sequence[Episode]) -> dict[int, N
 
 
 def usable_frames(
-    episode: Episode, select: str, driven: NDArray[np.bool_] | None
+    episode: EpisodeRow, select: str, driven: NDArray[np.bool_] | None
 ) -> NDArray[np.bool_]:
     """Return which frames of a wanted episode are learned from, bool, shape (n_frames,).
 
@@ -105,7 +107,7 @@ def span_ends(usable: NDArray[np.bool_]) -> NDArray[np.int64]:
     return breaks[np.searchsorted(breaks, np.arange(n), side="left")]
 
 
-def nothing_left(root: Path, episodes: Sequence[Episode], select: str) -> str:
+def nothing_left(root: Path, episodes: Sequence[EpisodeRow], select: str) -> str:
     """Return the message for a selection that leaves no take."""
     if not episodes:
         return f"{root} has no takes. Record some with gaploop record."

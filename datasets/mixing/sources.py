@@ -16,9 +16,9 @@ from gaploop.datasets import layout
 from gaploop.datasets.harmonise.differences import profile, require_trainable_together
 from gaploop.datasets.labels import query
 from gaploop.datasets.labels.query_fields import Facts
-from gaploop.datasets.layout import DatasetInfo, Episode
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.mixing import selection
-from gaploop.datasets.mixing.mixture import Mixture, Pool, Stage
+from gaploop.datasets.mixing.mixture import Mixture, MixtureStage, Pool
 from gaploop.datasets.mixing.spec import (
     DIMENSION,
     VALUE,
@@ -48,7 +48,7 @@ class MixedTake:
 
     source: int
     dataset: int
-    episode: Episode
+    episode: EpisodeRow
     frames: Ints
     ends: Ints
     weight: float
@@ -105,17 +105,17 @@ class OpenMixture:
             np.repeat([t.weight for t in mine], sizes).astype(np.float64),
         )
 
-    def stages(self, sizes: Sequence[float]) -> list[Stage]:
+    def stages(self, sizes: Sequence[float]) -> list[MixtureStage]:
         """Return the stages, shares in the order of the sources.
 
         Args:
             sizes: weights of each source's frames in all, which are its share where none is given.
         """
         if not self.spec.stages:
-            return [Stage(tuple(by_size(sizes)))]
+            return [MixtureStage(tuple(by_size(sizes)))]
         names = [s.name for s in self.spec.sources]
         return [
-            Stage(tuple(stage.shares.get(n, 0.0) for n in names), stage.steps)
+            MixtureStage(tuple(stage.shares.get(n, 0.0) for n in names), stage.steps)
             for stage in self.spec.stages
         ]
 
@@ -180,7 +180,7 @@ def open_mixture(spec: MixtureSpec) -> OpenMixture:
     return OpenMixture(spec, tuple(datasets), tuple(weighted))
 
 
-def _asked(known: list[Episode], source: SourceSpec) -> list[Episode]:
+def _asked(known: list[EpisodeRow], source: SourceSpec) -> list[EpisodeRow]:
     if not source.where:
         return known
     chosen = query.matching(source.where, Facts.of_episodes(known), f"{source.name}: where")
@@ -193,7 +193,7 @@ def _asked(known: list[Episode], source: SourceSpec) -> list[Episode]:
 
 
 def _takes(
-    info: DatasetInfo, chosen: Sequence[Episode], select: str, source: int, dataset: int
+    info: DatasetInfo, chosen: Sequence[EpisodeRow], select: str, source: int, dataset: int
 ) -> Iterator[MixedTake]:
     driven = selection.interventions(info, chosen) if select == "demonstrations" else {}
     for episode in chosen:
@@ -209,7 +209,7 @@ def _weighted(take: MixedTake, weight: float) -> MixedTake:
     return MixedTake(take.source, take.dataset, take.episode, take.frames, take.ends, weight)
 
 
-def take_weights(episodes: Sequence[Episode], tables: Mapping[str, WeightTable]) -> Floats:
+def take_weights(episodes: Sequence[EpisodeRow], tables: Mapping[str, WeightTable]) -> Floats:
     """Return the weight of each take: the product of what the tables give it, shape (n,).
 
     Raises:
@@ -233,7 +233,7 @@ def take_weights(episodes: Sequence[Episode], tables: Mapping[str, WeightTable])
     return result
 
 
-def take_fields(episode: Episode) -> dict[str, Any]:
+def take_fields(episode: EpisodeRow) -> dict[str, Any]:
     """Return what a take says of itself: what weights may go by, besides its dimensions.
 
     That is outcome, kind, domain and the like, every condition that was set, and every number
@@ -251,7 +251,7 @@ def take_fields(episode: Episode) -> dict[str, Any]:
     return {**other, **dict(info.conditions), **texts, **own}
 
 
-def _dimension_weight(episode: Episode, table: WeightTable) -> float:
+def _dimension_weight(episode: EpisodeRow, table: WeightTable) -> float:
     """Return the mean of the weights of a take's dimensions; what no dimension claims counts 1."""
     weights = dict(table) if isinstance(table, Mapping) else {}
     parts = episode.info.dimensions

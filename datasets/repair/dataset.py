@@ -45,8 +45,8 @@ from gaploop.datasets.repair.frames import data_paths, rewrite_files, salvage_fi
 from gaploop.datasets.repair.info import load, mend_counts, mend_info
 from gaploop.datasets.repair.keys import mend_keys
 from gaploop.datasets.repair.labels import mend_labels
-from gaploop.datasets.repair.names import Action as Action
-from gaploop.datasets.repair.names import Draft, mend_files
+from gaploop.datasets.repair.names import RepairAction as Action
+from gaploop.datasets.repair.names import RepairDraft, mend_files
 from gaploop.datasets.repair.rows import (
     Rows,
     Whole,
@@ -113,7 +113,7 @@ def plan(root: Path, options: RepairOptions) -> RepairReport:
     with tempfile.TemporaryDirectory(prefix="gaploop-repair-") as scratch:
         stage = Path(scratch, root.name)
         clone(root, stage, link=os.symlink)
-        draft = Draft(stage)
+        draft = RepairDraft(stage)
         with _named(stage, root):
             mend(draft, options)
         return RepairReport(tuple(draft.actions), _left(stage, root, options))
@@ -147,7 +147,7 @@ def repair(
         stage = staging.beside(target, "staging")
         clone(root, stage)
         hook("cloned")
-        draft = Draft(stage)
+        draft = RepairDraft(stage)
         try:
             with _named(stage, root):
                 mend(draft, options)
@@ -200,7 +200,7 @@ def _told(text: str, stage: Path, root: Path) -> str:
     return text.replace(str(stage), str(root)).replace(stage.name, root.name)
 
 
-def mend(draft: Draft, options: RepairOptions) -> None:
+def mend(draft: RepairDraft, options: RepairOptions) -> None:
     """Make the dataset in the draft's folder as sound as what is left of it allows.
 
     Raises:
@@ -244,7 +244,7 @@ def mend(draft: Draft, options: RepairOptions) -> None:
     mend_labels(draft, episodes, options.labels_from, info.fps)
 
 
-def _require_v3(draft: Draft) -> None:
+def _require_v3(draft: RepairDraft) -> None:
     """Refuse datasets of an older format: their files are laid out otherwise."""
     version = str(load(draft).get("codebase_version") or "")
     if older_version(version):
@@ -315,7 +315,7 @@ def _with_pictures(
     return found
 
 
-def _tell_lost(draft: Draft, lost: Mapping[int, str], old: OldTable, rows: Rows) -> None:
+def _tell_lost(draft: RepairDraft, lost: Mapping[int, str], old: OldTable, rows: Rows) -> None:
     gone = dict(lost)
     present = set(rows.episode.tolist())
     if old.table is not None and "episode_index" in old.table.column_names:

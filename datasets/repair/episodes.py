@@ -18,7 +18,7 @@ from gaploop.datasets.check.frames import scan_frames
 from gaploop.datasets.check.scan import matrix, numeric_features
 from gaploop.datasets.check.stats import differing_episodes
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.datasets.repair.names import Draft
+from gaploop.datasets.repair.names import RepairDraft
 from gaploop.datasets.repair.rows import Whole
 from gaploop.datasets.repair.stats import written
 from gaploop.datasets.repair.videos import Camera, Place, numbers_of
@@ -110,7 +110,7 @@ def known_places(old: OldTable, key: str) -> dict[int, Place]:
 
 
 def mend_episodes(
-    draft: Draft,
+    draft: RepairDraft,
     info: DatasetInfo,
     old: OldTable,
     episodes: Sequence[Whole],

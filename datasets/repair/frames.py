@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.check.scan import BATCH_ROWS
 from gaploop.datasets.repair import parquet_salvage
-from gaploop.datasets.repair.names import Draft
+from gaploop.datasets.repair.names import RepairDraft
 from gaploop.datasets.repair.rows import Ints, Rows, Whole
 
 _INDEX_TYPES: Final = {
@@ -31,7 +31,7 @@ def data_paths(root: Path) -> list[Path]:
     return sorted(p for p in (root / "data").glob("*/*.parquet") if p.is_file())
 
 
-def salvage_files(draft: Draft, info: Mapping[str, Any]) -> None:
+def salvage_files(draft: RepairDraft, info: Mapping[str, Any]) -> None:
     """Replace damaged data files by what can still be read of them, or take them out."""
     for path in data_paths(draft.root):
         name = path.relative_to(draft.root)
@@ -103,7 +103,7 @@ def _arrow_type(spec: Mapping[str, Any]) -> pa.DataType:
 
 
 def rewrite_files(
-    draft: Draft,
+    draft: RepairDraft,
     paths: Sequence[Path],
     rows: Rows,
     episodes: Sequence[Whole],

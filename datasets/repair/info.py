@@ -16,7 +16,7 @@ from gaploop.core.paths import is_plain_name
 from gaploop.datasets import layout
 from gaploop.datasets.check.episodes import feature_fault
 from gaploop.datasets.check.findings import DAMAGE
-from gaploop.datasets.repair.names import Draft
+from gaploop.datasets.repair.names import RepairDraft
 from gaploop.datasets.video_index import video_index
 
 VERSION: Final = "v3.0"
@@ -32,7 +32,7 @@ DEFAULTS: Final[dict[str, Any]] = {
 _RATES_AGREE: Final = 0.01
 
 
-def load(draft: Draft) -> dict[str, Any]:
+def load(draft: RepairDraft) -> dict[str, Any]:
     """Return the description, as far as it can be read; {} where it can't."""
     try:
         value = read_json(draft.root / layout.INFO)
@@ -41,7 +41,7 @@ def load(draft: Draft) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def mend_info(draft: Draft) -> dict[str, Any]:
+def mend_info(draft: RepairDraft) -> dict[str, Any]:
     """Return a description in which every key is usable, and write it.
 
     Counts are left for later, when it is known what stays.
@@ -74,7 +74,7 @@ def mend_info(draft: Draft) -> dict[str, Any]:
     return info
 
 
-def save(draft: Draft, info: Mapping[str, Any]) -> None:
+def save(draft: RepairDraft, info: Mapping[str, Any]) -> None:
     """Write the description."""
     path = draft.root / layout.INFO
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ def _videos_agree(root: Path, rate: int) -> bool:
 
 
 def mend_counts(
-    draft: Draft, info: dict[str, Any], episodes: int, frames: int, tasks: Sequence[str]
+    draft: RepairDraft, info: dict[str, Any], episodes: int, frames: int, tasks: Sequence[str]
 ) -> None:
     """Write the counts of what is there now; splits stay while the number of episodes does."""
     counts = {"total_episodes": episodes, "total_frames": frames, "total_tasks": len(tasks)}

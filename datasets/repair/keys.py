@@ -15,10 +15,10 @@ from gaploop.core.paths import plain_name
 from gaploop.datasets import layout
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.repair.info import first_schema, save
-from gaploop.datasets.repair.names import Draft, misnamed, pair_keys, right_name
+from gaploop.datasets.repair.names import RepairDraft, misnamed, pair_keys, right_name
 
 
-def mend_keys(draft: Draft, info: dict[str, Any]) -> dict[str, str]:
+def mend_keys(draft: RepairDraft, info: dict[str, Any]) -> dict[str, str]:
     """Rename keys so that description, data, videos and statistics agree.
 
     Returns:
@@ -63,7 +63,7 @@ def _unknown(info: dict[str, Any], stored: list[str], columns: dict[str, str]) -
     return [c for c in stored if columns.get(c, c) not in features]
 
 
-def _rename_features(draft: Draft, info: dict[str, Any], renamed: dict[str, str]) -> None:
+def _rename_features(draft: RepairDraft, info: dict[str, Any], renamed: dict[str, str]) -> None:
     if not renamed:
         return
     info["features"] = {renamed.get(k, k): f for k, f in info["features"].items()}
@@ -79,7 +79,7 @@ def _rename_features(draft: Draft, info: dict[str, Any], renamed: dict[str, str]
         _rename_episode_columns(path, renamed)
 
 
-def _rename_stats(draft: Draft, renamed: dict[str, str]) -> None:
+def _rename_stats(draft: RepairDraft, renamed: dict[str, str]) -> None:
     path = draft.root / layout.STATS
     try:
         stats = read_json(path)

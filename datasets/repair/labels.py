@@ -21,7 +21,7 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check.findings import DAMAGE
-from gaploop.datasets.repair.names import Draft
+from gaploop.datasets.repair.names import RepairDraft
 from gaploop.datasets.repair.rows import Whole
 from gaploop.datasets.telemetry_zarr import telemetry_path
 
@@ -69,7 +69,7 @@ def label_events(source: Path) -> list[LabelEvent]:
 
 
 def mend_labels(
-    draft: Draft, episodes: Sequence[Whole], labels_from: Path | None, fps: float
+    draft: RepairDraft, episodes: Sequence[Whole], labels_from: Path | None, fps: float
 ) -> None:
     """Give every episode the gap columns of its take, where the dataset has any.
 
@@ -130,12 +130,12 @@ def _require_known(
         )
 
 
-def _table(draft: Draft) -> Any:
+def _table(draft: RepairDraft) -> Any:
     files = layout.episode_files(draft.root)
     return pa.concat_tables([pq.read_table(p, partitioning=None) for p in files]) if files else None
 
 
-def _uid(draft: Draft, episode: Whole, row: Mapping[str, Any], at: int) -> str:
+def _uid(draft: RepairDraft, episode: Whole, row: Mapping[str, Any], at: int) -> str:
     """Return the uid whose hash the rows carry, if anything names it; else one of its own."""
     known = {p.name.removesuffix(".zarr.zip") for p in _telemetry(draft.root)}
     with contextlib.suppress(*DAMAGE):
@@ -190,7 +190,7 @@ def _dimensions(row: Mapping[str, Any]) -> Row:
     return columns.dimension_columns(fine)
 
 
-def _write(draft: Draft, rows: list[Row]) -> None:
+def _write(draft: RepairDraft, rows: list[Row]) -> None:
     """Write the columns, with the labels that stand now."""
     fixed = [_sound(row) for row in rows]
     files = layout.episode_files(draft.root)
@@ -208,7 +208,7 @@ def _sound(row: Row) -> Row:
     return {name: result[name] for name in columns.EPISODE_COLUMNS}
 
 
-def _bring_events(draft: Draft, source: Path, takes: set[int]) -> None:
+def _bring_events(draft: RepairDraft, source: Path, takes: set[int]) -> None:
     """Put the source's label events among the dataset's own, by time.
 
     Raises:
@@ -227,7 +227,7 @@ def _bring_events(draft: Draft, source: Path, takes: set[int]) -> None:
         draft.did("brought_labels", f"{layout.LABELS}: {len(new)} events from {source}")
 
 
-def _bring_telemetry(draft: Draft, source: Path, rows: Sequence[Row]) -> None:
+def _bring_telemetry(draft: RepairDraft, source: Path, rows: Sequence[Row]) -> None:
     brought = 0
     for row in rows:
         old = telemetry_path(source, str(row["gap_uid"]))

@@ -32,7 +32,7 @@ _CHUNK: Final = re.compile(r"chunk-\d{3,}")
 
 
 @dataclass(frozen=True)
-class Action:
+class RepairAction:
     """One thing that repair does.
 
     Attributes:
@@ -45,7 +45,7 @@ class Action:
 
 
 @dataclass
-class Draft:
+class RepairDraft:
     """A dataset being repaired, in a folder of its own whose files are links or copies.
 
     Files are only ever replaced there, never written in place.
@@ -56,14 +56,14 @@ class Draft:
     """
 
     root: Path
-    actions: list[Action] = field(default_factory=list)
+    actions: list[RepairAction] = field(default_factory=list)
 
     def did(self, code: str, what: str) -> None:
         """Note what was done."""
-        self.actions.append(Action(code, what))
+        self.actions.append(RepairAction(code, what))
 
 
-def mend_files(draft: Draft) -> None:
+def mend_files(draft: RepairDraft) -> None:
     """Rename folders and files."""
     _rename_near(draft, draft.root, FOLDERS, folders_only=True)
     meta = draft.root / "meta"
@@ -77,7 +77,7 @@ def mend_files(draft: Draft) -> None:
 
 
 def _rename_near(
-    draft: Draft, parent: Path, wanted: Sequence[str], *, folders_only: bool = False
+    draft: RepairDraft, parent: Path, wanted: Sequence[str], *, folders_only: bool = False
 ) -> None:
     present = {p.name for p in parent.iterdir() if p.is_dir() or not folders_only}
     missing = [name for name in wanted if name not in present]
@@ -99,7 +99,7 @@ def best_match(name: str, among: Sequence[str]) -> str:
     return scores[0][1]
 
 
-def _mend_chunks(draft: Draft, parent: Path, suffix: str) -> None:
+def _mend_chunks(draft: RepairDraft, parent: Path, suffix: str) -> None:
     if not parent.is_dir():
         return
     for folder in [p for p in sorted(parent.iterdir()) if p.is_dir()]:
@@ -121,7 +121,7 @@ def _mend_chunks(draft: Draft, parent: Path, suffix: str) -> None:
                 _rename(draft, file, named)
 
 
-def _rename(draft: Draft, old: Path, new: Path) -> None:
+def _rename(draft: RepairDraft, old: Path, new: Path) -> None:
     old.rename(new)
     draft.did("renamed", f"{old.relative_to(draft.root)} → {new.relative_to(draft.root)}")
 

@@ -26,7 +26,7 @@ from gaploop.datasets.repair.thrift_compact import (
     I64,
     LIST,
     STRUCT,
-    Field,
+    ThriftField,
     decode,
     encode,
 )
@@ -113,7 +113,7 @@ def salvage(path: Path, schema: pa.Schema) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _template(schema: pa.Schema) -> tuple[list[Field], list[_Leaf]]:
+def _template(schema: pa.Schema) -> tuple[list[ThriftField], list[_Leaf]]:
     """Return the footer that an empty file of the schema has, and the schema's leaves."""
     sink = io.BytesIO()
     pq.write_table(schema.empty_table(), sink)
@@ -227,7 +227,11 @@ def _until_enough(pages: Iterator[_Page], leaves: list[_Leaf]) -> Iterator[_Page
 
 
 def _read(
-    data: bytes, footer: list[Field], leaves: list[_Leaf], group: list[list[_Page]], codec: int
+    data: bytes,
+    footer: list[ThriftField],
+    leaves: list[_Leaf],
+    group: list[list[_Page]],
+    codec: int,
 ) -> pa.Table:
     """Return a row group's rows by way of a file of its own."""
     start, end = group[0][0].start, group[-1][-1].end
@@ -235,14 +239,14 @@ def _read(
     rows = sum(p.values for p in group[0] if p.kind in DATA_PAGES) // leaves[0].width
     chunks = [_chunk(leaf, pages, shift, codec) for leaf, pages in zip(leaves, group, strict=True)]
     row_group = [
-        Field(1, LIST, (STRUCT, chunks)),
-        Field(2, I64, sum(p.raw for pages in group for p in pages)),
-        Field(3, I64, rows),
+        ThriftField(1, LIST, (STRUCT, chunks)),
+        ThriftField(2, I64, sum(p.raw for pages in group for p in pages)),
+        ThriftField(3, I64, rows),
     ]
     changed = [
-        Field(3, I64, rows)
+        ThriftField(3, I64, rows)
         if f.id == 3
-        else Field(4, LIST, (STRUCT, [row_group]))
+        else ThriftField(4, LIST, (STRUCT, [row_group]))
         if f.id == 4
         else f
         for f in footer
@@ -254,19 +258,19 @@ def _read(
     return table
 
 
-def _chunk(leaf: _Leaf, pages: list[_Page], shift: int, codec: int) -> list[Field]:
+def _chunk(leaf: _Leaf, pages: list[_Page], shift: int, codec: int) -> list[ThriftField]:
     """Return a ColumnChunk."""
     first = next(p for p in pages if p.kind in DATA_PAGES)
     dictionary = [p for p in pages if p.kind == DICTIONARY_PAGE]
     meta = [
-        Field(1, I32, leaf.kind),
-        Field(2, LIST, (I32, list(_ENCODINGS))),
-        Field(3, LIST, (BINARY, [name.encode() for name in leaf.path])),
-        Field(4, I32, codec),
-        Field(5, I64, sum(p.values for p in pages if p.kind in DATA_PAGES)),
-        Field(6, I64, sum(p.raw for p in pages)),
-        Field(7, I64, pages[-1].end - pages[0].start),
-        Field(9, I64, first.start + shift),
+        ThriftField(1, I32, leaf.kind),
+        ThriftField(2, LIST, (I32, list(_ENCODINGS))),
+        ThriftField(3, LIST, (BINARY, [name.encode() for name in leaf.path])),
+        ThriftField(4, I32, codec),
+        ThriftField(5, I64, sum(p.values for p in pages if p.kind in DATA_PAGES)),
+        ThriftField(6, I64, sum(p.raw for p in pages)),
+        ThriftField(7, I64, pages[-1].end - pages[0].start),
+        ThriftField(9, I64, first.start + shift),
     ]
-    meta += [Field(11, I64, p.start + shift) for p in dictionary]
-    return [Field(2, I64, 0), Field(3, STRUCT, meta)]
+    meta += [ThriftField(11, I64, p.start + shift) for p in dictionary]
+    return [ThriftField(2, I64, 0), ThriftField(3, STRUCT, meta)]

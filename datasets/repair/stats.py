@@ -17,7 +17,7 @@ from gaploop.datasets.check.findings import DAMAGE, Findings
 from gaploop.datasets.check.frames import scan_frames
 from gaploop.datasets.check.stats import check_stats
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.datasets.repair.names import Draft
+from gaploop.datasets.repair.names import RepairDraft
 
 _NAMES: Final = ("min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99")
 
@@ -40,7 +40,7 @@ def written(root: Path) -> Mapping[str, Any]:
     return stats if isinstance(stats, dict) else {}
 
 
-def mend_stats(draft: Draft, info: DatasetInfo) -> None:
+def mend_stats(draft: RepairDraft, info: DatasetInfo) -> None:
     """Write `stats.json` anew from the episodes' statistics where it isn't theirs."""
     findings = Findings()
     scan = scan_frames(info, (), Findings())

@@ -11,7 +11,7 @@ import numpy as np
 from gaploop.datasets import layout
 from gaploop.datasets.check.episodes import read_tasks
 from gaploop.datasets.check.findings import DAMAGE
-from gaploop.datasets.repair.names import Draft
+from gaploop.datasets.repair.names import RepairDraft
 from gaploop.datasets.repair.rows import Rows, Whole
 
 UNKNOWN = "unknown task"
@@ -34,7 +34,7 @@ class Tasks:
 
 
 def mend_tasks(
-    draft: Draft,
+    draft: RepairDraft,
     rows: Rows,
     episodes: Sequence[Whole],
     said: Mapping[int, Sequence[str]],
@@ -82,7 +82,7 @@ def mend_tasks(
     return Tasks(table, of_episode, changed)
 
 
-def _known(draft: Draft) -> list[str] | None:
+def _known(draft: RepairDraft) -> list[str] | None:
     try:
         return read_tasks(draft.root / layout.TASKS)
     except DAMAGE:
@@ -103,7 +103,7 @@ def _unknown(task: str, taken: Mapping[Any, str]) -> str:
     return name
 
 
-def _write(draft: Draft, names: Sequence[str]) -> None:
+def _write(draft: RepairDraft, names: Sequence[str]) -> None:
     import pandas as pd  # here: LeRobot wants pandas' own index in the file
 
     path = draft.root / layout.TASKS

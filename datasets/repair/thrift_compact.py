@@ -24,7 +24,7 @@ _DEEP: Final = 20
 
 
 @dataclass(frozen=True)
-class Field:
+class ThriftField:
     """One field of a struct.
 
     Attributes:
@@ -38,7 +38,7 @@ class Field:
     value: Any
 
 
-def decode(data: bytes, at: int) -> tuple[list[Field], int]:
+def decode(data: bytes, at: int) -> tuple[list[ThriftField], int]:
     """Return the struct at `at` and where it ends.
 
     Raises:
@@ -47,10 +47,10 @@ def decode(data: bytes, at: int) -> tuple[list[Field], int]:
     return _struct(data, at, 0)
 
 
-def _struct(data: bytes, at: int, depth: int) -> tuple[list[Field], int]:
+def _struct(data: bytes, at: int, depth: int) -> tuple[list[ThriftField], int]:
     if depth > _DEEP:
         raise ValueError("nested too deep")
-    fields: list[Field] = []
+    fields: list[ThriftField] = []
     number = 0
     while True:
         head = data[at]
@@ -64,7 +64,7 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[list[Field], int]:
             value, at = _varint(data, at)
             number = _unzigzag(value)
         content, at = _value(data, at, kind, depth, in_field=True)
-        fields.append(Field(number, kind, content))
+        fields.append(ThriftField(number, kind, content))
 
 
 def _value(data: bytes, at: int, kind: int, depth: int, *, in_field: bool) -> tuple[Any, int]:
@@ -121,7 +121,7 @@ def _unzigzag(value: int) -> int:
     return (value >> 1) ^ -(value & 1)
 
 
-def encode(fields: list[Field]) -> bytes:
+def encode(fields: list[ThriftField]) -> bytes:
     """Return a struct's bytes."""
     out = bytearray()
     last = 0

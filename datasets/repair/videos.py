@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.check.pictures import PictureRun, decodes
-from gaploop.datasets.repair.names import Draft
+from gaploop.datasets.repair.names import RepairDraft
 from gaploop.datasets.video import VideoWriter, open_video
 from gaploop.datasets.video_index import VideoIndex, video_index
 
@@ -52,7 +52,7 @@ def numbers_of(path: Path) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def read_cameras(draft: Draft, info: Mapping[str, Any]) -> list[Camera]:
+def read_cameras(draft: RepairDraft, info: Mapping[str, Any]) -> list[Camera]:
     """Read every camera's files; cut-off ones are written anew with the pictures they hold."""
     cameras = []
     for key, spec in info["features"].items():
@@ -71,7 +71,7 @@ def read_cameras(draft: Draft, info: Mapping[str, Any]) -> list[Camera]:
     return cameras
 
 
-def _whole(draft: Draft, path: Path, fps: float) -> VideoIndex:
+def _whole(draft: RepairDraft, path: Path, fps: float) -> VideoIndex:
     """Return what a file holds, after cutting off what its header promises but isn't there."""
     index = video_index(path)
     claimed = video_index_header(path)

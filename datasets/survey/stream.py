@@ -37,7 +37,7 @@ _LEROBOT: Final = (INDEX, "tasks", "length")
 
 
 @dataclass(frozen=True)
-class Found:
+class QueryMatch:
     """What a query found in one dataset.
 
     Attributes:
@@ -171,7 +171,7 @@ def blocks(
 
 def find(
     text: str, sources: Sequence[Metadata], option: str = "--where", rows: int = BLOCK_ROWS
-) -> Iterator[Found]:
+) -> Iterator[QueryMatch]:
     """Yield what a query finds in each dataset, in order.
 
     A dataset that can't be searched is said to be skipped; the others are searched all the same.
@@ -183,7 +183,7 @@ def find(
     yield from in_order(lambda source: _search(query, source, rows), sources)
 
 
-def _search(query: Query, source: Metadata, rows: int) -> Found:
+def _search(query: Query, source: Metadata, rows: int) -> QueryMatch:
     scanned = frames = 0
     parts: list[NDArray[np.int64]] = []
     reason = ""
@@ -197,7 +197,7 @@ def _search(query: Query, source: Metadata, rows: int) -> Found:
     except DAMAGE as error:
         reason = " ".join(str(error).split())
     indices = np.concatenate(parts) if parts and not reason else np.empty(0, np.int64)
-    return Found(source.name, scanned, 0 if reason else frames, indices, reason)
+    return QueryMatch(source.name, scanned, 0 if reason else frames, indices, reason)
 
 
 def in_order[T](work: Callable[[Metadata], T], sources: Sequence[Metadata]) -> Iterator[T]:

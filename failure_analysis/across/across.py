@@ -20,7 +20,7 @@ from gaploop.failure_analysis.across.trials import (
     without,
 )
 from gaploop.failure_analysis.across.unexplained import Group, Unexplained, group_unexplained
-from gaploop.failure_analysis.reference import Nominal
+from gaploop.failure_analysis.reference import UsualValue
 
 SCHEMA: Final = "gaploop.across.v1"
 BESIDES: Final = ("domain", "station", "operator")
@@ -72,7 +72,7 @@ class Across:
 def across_takes(
     attempts: Sequence[Attempt],
     unexplained: Sequence[Unexplained] = (),
-    usual: Mapping[str, Nominal] | None = None,
+    usual: Mapping[str, UsualValue] | None = None,
     references: Mapping[str, str] | None = None,
 ) -> Across:
     """Return what takes say together.

@@ -21,7 +21,7 @@ TRIALS_PER_LEVEL: Final = 3
 
 
 @dataclass(frozen=True)
-class Design:
+class DesignMatrix:
     """Rows of equal circumstances, and the coefficients that tell them apart.
 
     Attributes:
@@ -57,7 +57,9 @@ class Design:
         return changed
 
 
-def make_design(rows: Sequence[Trials], references: Mapping[str, str] | None = None) -> Design:
+def make_design(
+    rows: Sequence[Trials], references: Mapping[str, str] | None = None
+) -> DesignMatrix:
     """Return the design of some trials; their order doesn't matter.
 
     Args:
@@ -81,7 +83,7 @@ def make_design(rows: Sequence[Trials], references: Mapping[str, str] | None = N
     for factor in kept:
         for level in sorted(set(counts[factor]) - {usual[factor]}):
             columns[factor, level] = 1 + len(columns)
-    return Design(
+    return DesignMatrix(
         tuple(r.levels for r in merged),
         tuple(r.cluster for r in merged),
         np.column_stack([np.ones(len(merged)), *(blocks[f] for f in kept)]),

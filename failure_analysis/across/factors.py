@@ -28,7 +28,7 @@ from scipy import stats
 
 from gaploop.core.statistics import CONFIDENCE, Estimate, holm, rate
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.across.design import Design, make_design
+from gaploop.failure_analysis.across.design import DesignMatrix, make_design
 from gaploop.failure_analysis.across.model import Fit, difference_of_rates, fit_logistic
 from gaploop.failure_analysis.across.trials import Trials, gathered
 
@@ -146,7 +146,7 @@ def factor_table(
 
 
 def _effect(
-    design: Design,
+    design: DesignMatrix,
     fit: Fit,
     left_out: Sequence[tuple[str, FloatArray | None]],
     pair: tuple[str, str],
@@ -199,7 +199,7 @@ def _whole(betas: Sequence[FloatArray]) -> list[FloatArray]:
     return [np.nan_to_num(b) for b in betas]
 
 
-def _left_out(design: Design, fit: Fit) -> list[tuple[str, FloatArray | None]]:
+def _left_out(design: DesignMatrix, fit: Fit) -> list[tuple[str, FloatArray | None]]:
     """Return each cluster with the coefficients without it; NaN where only it had a level."""
     names = sorted(set(design.clusters))
     if "" in names or len(names) < LEAST_CLUSTERS:
@@ -208,7 +208,7 @@ def _left_out(design: Design, fit: Fit) -> list[tuple[str, FloatArray | None]]:
     return [(name, _without(design, of != name, fit)) for name in names]
 
 
-def _without(design: Design, keep: FloatArray, fit: Fit) -> FloatArray | None:
+def _without(design: DesignMatrix, keep: FloatArray, fit: Fit) -> FloatArray | None:
     matrix = design.matrix[keep]
     alive = matrix.any(axis=0)
     if np.linalg.matrix_rank(matrix[:, alive]) < alive.sum():
@@ -226,11 +226,11 @@ def _jackknife(values: Sequence[float]) -> float:
     return math.sqrt((n - 1) / n * float(np.sum((np.array(values) - np.mean(values)) ** 2)))
 
 
-def _clusters_with(design: Design, factor: str, level: str) -> int:
+def _clusters_with(design: DesignMatrix, factor: str, level: str) -> int:
     pairs = zip(design.levels, design.clusters, strict=True)
     return len({cluster for levels, cluster in pairs if levels[factor] == level})
 
 
-def _count(design: Design, factor: str, level: str) -> tuple[int, int]:
+def _count(design: DesignMatrix, factor: str, level: str) -> tuple[int, int]:
     mine = design.is_at(factor, level)
     return int(design.successes[mine].sum()), int(design.trials[mine].sum())

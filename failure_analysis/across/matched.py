@@ -12,8 +12,8 @@ from typing import Final
 
 from gaploop.core.statistics import (
     CONFIDENCE,
-    Cell,
     Estimate,
+    TrialCounts,
     paired_difference,
     rate,
     weighted_sum,
@@ -109,7 +109,7 @@ def _by_strata(
     weights = {s: one[s][1] * two[s][1] / (one[s][1] + two[s][1]) for s in shared}
     total = sum(weights.values())
 
-    def cells(counts: Mapping[Stratum, tuple[int, int]]) -> list[Cell]:
-        return [Cell(*counts[s], weights[s] / total) for s in shared]
+    def cells(counts: Mapping[Stratum, tuple[int, int]]) -> list[TrialCounts]:
+        return [TrialCounts(*counts[s], weights[s] / total) for s in shared]
 
     return weighted_sum([(1.0, cells(one)), (-1.0, cells(two))], confidence)

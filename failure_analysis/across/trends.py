@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.statistics import CONFIDENCE, Cell, Estimate, rate, weighted_sum
+from gaploop.core.statistics import CONFIDENCE, Estimate, TrialCounts, rate, weighted_sum
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.across.matched import Matched, matched
 from gaploop.failure_analysis.across.trials import Trials
@@ -145,7 +145,7 @@ def _highest(sums: FloatArray, sizes: FloatArray) -> tuple[FloatArray, NDArray[n
 
 def _before_after(rows: Sequence[Trials], cut: int) -> tuple[Estimate, Estimate, Estimate]:
     counts = [(sum(r.successes for r in part), len(part)) for part in (rows[:cut], rows[cut:])]
-    cells = [[Cell(*count)] for count in counts]
+    cells = [[TrialCounts(*count)] for count in counts]
     return rate(*counts[0]), rate(*counts[1]), weighted_sum([(-1.0, cells[0]), (1.0, cells[1])])
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.reference import Nominal
-from gaploop.failure_analysis.signals.registry import Measured, registry
+from gaploop.failure_analysis.reference import UsualValue
+from gaploop.failure_analysis.signals.registry import TakeSignals, registry
 
 LEAST_TAKES: Final = 6
 """Fewer unexplained failures than this are one group."""
@@ -69,11 +69,11 @@ class Unexplained:
 
     uid: str
     mode: str
-    measured: Measured
+    measured: TakeSignals
 
 
 def group_unexplained(
-    takes: Sequence[Unexplained], usual: Mapping[str, Nominal]
+    takes: Sequence[Unexplained], usual: Mapping[str, UsualValue]
 ) -> tuple[Group, ...]:
     """Return groups of failures without a clear cause; the order of takes doesn't matter.
 
@@ -99,7 +99,7 @@ def _first(label: Labels, k: int) -> int:
 
 
 def _standardised(
-    takes: Sequence[Unexplained], usual: Mapping[str, Nominal]
+    takes: Sequence[Unexplained], usual: Mapping[str, UsualValue]
 ) -> tuple[list[str], FloatArray]:
     """Return signal names and values in spreads from usual, shape (n_takes, n_signals)."""
     specs = registry()

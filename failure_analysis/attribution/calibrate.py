@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.attribution.labelled import Labelled
+from gaploop.failure_analysis.attribution.labelled import LabelledFailures
 from gaploop.failure_analysis.attribution.model import (
     CAUSES,
     FIRST,
@@ -44,7 +44,7 @@ SHARPEST: Final = 0.5
 """Least temperature: doubt could explain every error, and evidence then be taken for certain."""
 
 
-def calibration(logits: FloatArray, data: Labelled) -> tuple[float, tuple[float, ...]]:
+def calibration(logits: FloatArray, data: LabelledFailures) -> tuple[float, tuple[float, ...]]:
     """Return temperature and doubts by which shares are as likely as they say.
 
     Takes with one cause or none count, as often as they occur.
@@ -72,7 +72,7 @@ def calibration(logits: FloatArray, data: Labelled) -> tuple[float, tuple[float,
 
 
 def fit_pairs(
-    logits: FloatArray, placed: FloatArray, doubt: Sequence[float], data: Labelled
+    logits: FloatArray, placed: FloatArray, doubt: Sequence[float], data: LabelledFailures
 ) -> Pairs:
     """Return what two causes at once are worth, likeliest on left-out predictions.
 
@@ -113,7 +113,7 @@ def true_sets(of: FloatArray) -> NDArray[np.int64]:
 
 
 def conformal_cuts(
-    shares: FloatArray, data: Labelled, coverage: float = COVERAGE
+    shares: FloatArray, data: LabelledFailures, coverage: float = COVERAGE
 ) -> tuple[float, ...]:
     """Return the cut of each cause by which sets hold it with `coverage`.
 
@@ -148,7 +148,7 @@ NAMES: Final = tuple(np.round(np.arange(0.30, 0.991, 0.02), 2).tolist())
 BOTH: Final = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
-def thresholds(sets: FloatArray, cuts: tuple[float, ...], data: Labelled) -> Thresholds:
+def thresholds(sets: FloatArray, cuts: tuple[float, ...], data: LabelledFailures) -> Thresholds:
     """Return the limits by which naming is worth most, within the limit on false causes.
 
     Naming exactly what was injected is worth 1, abstaining nothing, anything else costs
@@ -163,7 +163,7 @@ def thresholds(sets: FloatArray, cuts: tuple[float, ...], data: Labelled) -> Thr
     return max(tried, key=lambda limits: _worth(sets, data, limits))
 
 
-def _worth(sets: FloatArray, data: Labelled, limits: Thresholds) -> float:
+def _worth(sets: FloatArray, data: LabelledFailures, limits: Thresholds) -> float:
     worth, none, false = 0.0, 0.0, 0.0
     for share, target, count in zip(sets, data.targets, data.counts, strict=True):
         said = {d.value for d in named(share, limits)}
@@ -187,7 +187,7 @@ class Calibrated:
     thresholds: Thresholds
 
 
-def calibrate(logits: FloatArray, placed: FloatArray, data: Labelled) -> Calibrated:
+def calibrate(logits: FloatArray, placed: FloatArray, data: LabelledFailures) -> Calibrated:
     """Calibrate on left-out predictions.
 
     Args:

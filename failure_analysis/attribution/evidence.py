@@ -17,8 +17,8 @@ from typing import Final
 from gaploop.core.vocabulary import FailureMode, GapDimension
 from gaploop.failure_analysis.attribution.rules import DIRECT, INDIRECT, Rule
 from gaploop.failure_analysis.reference import Reference
-from gaploop.failure_analysis.seen import Seen
-from gaploop.failure_analysis.signals.registry import Measured, registry
+from gaploop.failure_analysis.seen import Evidence
+from gaploop.failure_analysis.signals.registry import TakeSignals, registry
 
 QUIET_Z: Final = 3.0
 """Spreads from usual that mean nothing: one in 400 by chance if the spread is right."""
@@ -34,7 +34,7 @@ type Strengths = dict[GapDimension, float]
 
 
 @dataclass(frozen=True)
-class Rules:
+class RuleEvidence:
     """What the rules say about one failed take; strengths are 0 or more.
 
     Attributes:
@@ -46,17 +46,19 @@ class Rules:
 
     left: Mapping[GapDimension, float]
     placed: float
-    seen: tuple[tuple[GapDimension, Seen], ...]
+    seen: tuple[tuple[GapDimension, Evidence], ...]
 
 
 @dataclass(frozen=True)
 class _Hit:
     rule: Rule
     strength: float
-    seen: Seen
+    seen: Evidence
 
 
-def rules_say(measured: Measured, reference: Reference, mode: FailureMode | None) -> Rules:
+def rules_say(
+    measured: TakeSignals, reference: Reference, mode: FailureMode | None
+) -> RuleEvidence:
     """Return what every rule says about one failed take.
 
     Args:
@@ -80,7 +82,7 @@ def rules_say(measured: Measured, reference: Reference, mode: FailureMode | None
             left = [*left, task]
     hits = sorted(left, key=lambda h: -h.strength)
     seen = tuple((h.rule.dimension, h.seen) for h in hits)
-    return Rules(scores, placed, seen)
+    return RuleEvidence(scores, placed, seen)
 
 
 def _unexplained(
@@ -118,7 +120,7 @@ def _left(hit: _Hit, explained: float) -> _Hit | None:
 
 
 def _hit(
-    rule: Rule, measured: Measured, reference: Reference, mode: FailureMode | None
+    rule: Rule, measured: TakeSignals, reference: Reference, mode: FailureMode | None
 ) -> _Hit | None:
     if rule.modes and mode not in rule.modes:
         return None
@@ -135,7 +137,7 @@ def _hit(
         f"{spec.says.format(value=spec.show(value))} "
         f"(nominal {spec.show(reference.signals[rule.signal].mean)})"
     )
-    return _Hit(rule, strength, Seen(rule.signal, value, spec.unit, says))
+    return _Hit(rule, strength, Evidence(rule.signal, value, spec.unit, says))
 
 
 def _scores(hits: Sequence[_Hit]) -> Strengths:
@@ -166,7 +168,7 @@ TASK_LOUDEST: Final = 2.2
 """and so does any evidence above this: after a take judged failed, much may still happen."""
 
 
-def _let_go(measured: Measured, reference: Reference, mode: FailureMode | None) -> bool:
+def _let_go(measured: TakeSignals, reference: Reference, mode: FailureMode | None) -> bool:
     """Whether the gripper held the object all along and opened over the target, to no avail."""
     let_go = measured["release_target_m"]
     aimed = (let_go < RELEASED_M or math.isnan(let_go)) and measured["held_share"] > 0.9
@@ -174,7 +176,7 @@ def _let_go(measured: Measured, reference: Reference, mode: FailureMode | None) 
     return mode is FailureMode.MISPLACEMENT and aimed
 
 
-def _moved_evidence(measured: Measured) -> _Hit | None:
+def _moved_evidence(measured: TakeSignals) -> _Hit | None:
     """Held and opened over the target, yet it rests beside: it clung, or slid, when let go."""
     away = measured["end_distance_m"]
     if not AIMED_M < away < MOVED_M:
@@ -182,10 +184,10 @@ def _moved_evidence(measured: Measured) -> _Hit | None:
     says = f"let go over the target, the object rests {away * 1000:.0f} mm from it"
     rule = Rule(GapDimension.CONTACT_DYNAMICS, "end_distance_m")
     strength = math.log1p((away - AIMED_M) / MOVED_STEP_M)
-    return _Hit(rule, strength, Seen("end_distance_m", away, "m", says))
+    return _Hit(rule, strength, Evidence("end_distance_m", away, "m", says))
 
 
-def _task_evidence(measured: Measured) -> _Hit | None:
+def _task_evidence(measured: TakeSignals) -> _Hit | None:
     """The object was put where it was meant to be, and the take was judged a failure."""
     rests, let_go = measured["end_distance_m"], measured["release_target_m"]
     unseen = math.isnan(rests)
@@ -199,4 +201,4 @@ def _task_evidence(measured: Measured) -> _Hit | None:
     beside = 0.0 if unseen else max(away - AIMED_M, 0.0) / (RESTS_M[name] - AIMED_M)
     strength = TASK_STRENGTH * (UNSEEN_SHARE if unseen else 1.0 - beside)
     rule = Rule(GapDimension.TASK_SPECIFICATION, name)
-    return _Hit(rule, strength, Seen(name, away, "m", says))
+    return _Hit(rule, strength, Evidence(name, away, "m", says))

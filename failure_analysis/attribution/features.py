@@ -16,9 +16,9 @@ import numpy as np
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode, GapDimension
-from gaploop.failure_analysis.attribution.evidence import Rules, rules_say
+from gaploop.failure_analysis.attribution.evidence import RuleEvidence, rules_say
 from gaploop.failure_analysis.reference import Reference
-from gaploop.failure_analysis.signals.registry import Measured, registry
+from gaploop.failure_analysis.signals.registry import TakeSignals, registry
 
 LOUD_Z: Final = 2.0
 """Spreads from which on a signal of its own counts, without a rule."""
@@ -43,7 +43,7 @@ class Features:
     """
 
     values: FloatArray
-    rules: Rules
+    rules: RuleEvidence
 
 
 @cache
@@ -64,7 +64,7 @@ def _signals() -> tuple[str, ...]:
     return tuple(sorted(n for n, s in registry().items() if s.source not in LEFT_OUT))
 
 
-def features(measured: Measured, reference: Reference, mode: FailureMode | None) -> Features:
+def features(measured: TakeSignals, reference: Reference, mode: FailureMode | None) -> Features:
     """Return the row of one failed take.
 
     Args:
@@ -96,7 +96,7 @@ def _sides(z: float) -> tuple[float, float]:
     return (loud, 0.0) if z > 0 else (0.0, loud)
 
 
-def _is_blind(source: str, measured: Measured, reference: Reference) -> bool:
+def _is_blind(source: str, measured: TakeSignals, reference: Reference) -> bool:
     """Whether nothing of a source could be seen, or nothing usual is known of it."""
     if source in measured.unseen:
         return True

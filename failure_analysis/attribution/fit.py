@@ -16,7 +16,7 @@ import numpy as np
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.attribution.calibrate import COVERAGE, calibrate
 from gaploop.failure_analysis.attribution.features import PLACED
-from gaploop.failure_analysis.attribution.labelled import Labelled, joined
+from gaploop.failure_analysis.attribution.labelled import LabelledFailures, joined
 from gaploop.failure_analysis.attribution.model import CAUSES, EvidenceModel, softmax
 
 STRENGTH: Final = "left"
@@ -44,7 +44,7 @@ class Stiffness:
     signals: float = 3000.0
 
 
-def fit_weights(names: Sequence[str], data: Labelled, stiffness: Stiffness) -> FloatArray:
+def fit_weights(names: Sequence[str], data: LabelledFailures, stiffness: Stiffness) -> FloatArray:
     """Return the most likely weights, shape (10, n).
 
     First what the rules' strengths are worth in any dimension, from all dimensions together: that
@@ -67,7 +67,7 @@ def fit_weights(names: Sequence[str], data: Labelled, stiffness: Stiffness) -> F
     return _maximise(data, mean, precision, lowest)
 
 
-def _shared(names: Sequence[str], data: Labelled) -> FloatArray:
+def _shared(names: Sequence[str], data: LabelledFailures) -> FloatArray:
     """Return weights that are the same for every dimension: two numbers fitted, shape (10, n)."""
     from scipy.optimize import minimize
 
@@ -89,7 +89,7 @@ def _shared(names: Sequence[str], data: Labelled) -> FloatArray:
 
 
 def _maximise(
-    data: Labelled, mean: FloatArray, precision: FloatArray, lowest: FloatArray
+    data: LabelledFailures, mean: FloatArray, precision: FloatArray, lowest: FloatArray
 ) -> FloatArray:
     """Return the likeliest weights, shape (10, n); where `precision` is infinite, the mean."""
     from scipy.optimize import minimize
@@ -118,11 +118,11 @@ def _maximise(
     return found
 
 
-type Fit = Callable[[Labelled], Callable[[FloatArray], FloatArray]]
+type Fit = Callable[[LabelledFailures], Callable[[FloatArray], FloatArray]]
 """Fits something that turns rows into logits."""
 
 
-def left_out(data: Labelled, fit: Fit) -> FloatArray:
+def left_out(data: LabelledFailures, fit: Fit) -> FloatArray:
     """Return logits, shape (m, 10), of each take by a fit without its mechanisms and its task."""
     logits = np.zeros_like(data.targets)
     tasks = np.array(data.tasks)
@@ -139,7 +139,7 @@ def left_out(data: Labelled, fit: Fit) -> FloatArray:
 def log_linear(names: Sequence[str], stiffness: Stiffness) -> Fit:
     """Return how the model itself is fitted."""
 
-    def fit(data: Labelled) -> Callable[[FloatArray], FloatArray]:
+    def fit(data: LabelledFailures) -> Callable[[FloatArray], FloatArray]:
         weights = fit_weights(names, data, stiffness)
         return lambda rows: np.asarray(rows @ weights.T)
 
@@ -148,8 +148,8 @@ def log_linear(names: Sequence[str], stiffness: Stiffness) -> Fit:
 
 def fit_model(
     names: Sequence[str],
-    data: Labelled,
-    extra: Labelled,
+    data: LabelledFailures,
+    extra: LabelledFailures,
     about: Mapping[str, Any],
     stiffness: Stiffness | None = None,
 ) -> EvidenceModel:
@@ -201,7 +201,7 @@ def recalibrated(
     precision[:, model.names.index("one")] = 0.1 * stiffness  # here, how often each occurs counts
     precision[:, model.names.index(PLACED)] = np.inf
     lowest = np.full_like(mean, -np.inf)
-    data = Labelled(rows, of, np.ones(len(rows)), np.ones(len(rows)), (), ())
+    data = LabelledFailures(rows, of, np.ones(len(rows)), np.ones(len(rows)), (), ())
     weights = _maximise(data, mean, precision, lowest)
     about = {**model.about, "labels": len(rows)}
     return replace(model, weights=weights, temperature=1.0, about=about)

@@ -13,7 +13,7 @@ from gaploop.failure_analysis.attribution.model import CAUSES, NONE
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledFailures:
     """Failures with known causes.
 
     Attributes:
@@ -32,10 +32,10 @@ class Labelled:
     groups: tuple[frozenset[str], ...]
     tasks: tuple[str, ...]
 
-    def only(self, keep: NDArray[np.bool_]) -> Labelled:
+    def only(self, keep: NDArray[np.bool_]) -> LabelledFailures:
         """Return those where `keep`, shape (m,), is true."""
         chosen = np.flatnonzero(keep)
-        return Labelled(
+        return LabelledFailures(
             self.rows[keep], self.targets[keep], self.weights[keep], self.counts[keep],
             tuple(self.groups[n] for n in chosen), tuple(self.tasks[n] for n in chosen),
         )  # fmt: skip
@@ -64,9 +64,9 @@ def balanced(of: FloatArray) -> FloatArray:
     return np.asarray(weights * len(of) / weights.sum())
 
 
-def joined(first: Labelled, second: Labelled) -> Labelled:
+def joined(first: LabelledFailures, second: LabelledFailures) -> LabelledFailures:
     """Return both, one after the other."""
-    return Labelled(
+    return LabelledFailures(
         np.concatenate([first.rows, second.rows]),
         np.concatenate([first.targets, second.targets]),
         np.concatenate([first.weights, second.weights]),

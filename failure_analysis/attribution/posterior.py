@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from gaploop.core.vocabulary import FailureMode, GapDimension
-from gaploop.failure_analysis.attribution.evidence import SHOWN, Rules, rules_say
+from gaploop.failure_analysis.attribution.evidence import SHOWN, RuleEvidence, rules_say
 from gaploop.failure_analysis.attribution.features import features
 from gaploop.failure_analysis.attribution.model import EvidenceModel, Judgement
 from gaploop.failure_analysis.reference import Reference
-from gaploop.failure_analysis.seen import Seen
-from gaploop.failure_analysis.signals.registry import Measured
+from gaploop.failure_analysis.seen import Evidence
+from gaploop.failure_analysis.signals.registry import TakeSignals
 
 NONE_SCORE: Final = 1.2
 """What unexplained failures score: as much as a signal some 5 spreads from usual."""
@@ -46,7 +46,7 @@ class Attribution:
     none: float
     named: tuple[GapDimension, ...]
     candidates: tuple[str, ...]
-    seen: tuple[Seen, ...]
+    seen: tuple[Evidence, ...]
     by: str
 
     @property
@@ -56,7 +56,7 @@ class Attribution:
 
 
 def attribute(
-    measured: Measured,
+    measured: TakeSignals,
     reference: Reference,
     mode: FailureMode | None,
     model: EvidenceModel | None = None,
@@ -77,7 +77,7 @@ def attribute(
     return _by_model(judged, row.rules)
 
 
-def _why_rules(measured: Measured, reference: Reference, model: EvidenceModel | None) -> str:
+def _why_rules(measured: TakeSignals, reference: Reference, model: EvidenceModel | None) -> str:
     """Return why the model can't judge; "" where it can."""
     if model is None:
         return "no model"
@@ -87,7 +87,7 @@ def _why_rules(measured: Measured, reference: Reference, model: EvidenceModel | 
     return ", ".join(lacking) if len(lacking) > 1 or "motion" in measured.unseen else ""
 
 
-def _by_model(judged: Judgement, rules: Rules) -> Attribution:
+def _by_model(judged: Judgement, rules: RuleEvidence) -> Attribution:
     order = {d: n for n, d in enumerate(sorted(GapDimension, key=lambda d: -judged.shares[d]))}
     seen = sorted(rules.seen, key=lambda pair: order[pair[0]])
     firsts = dict(reversed(seen))  # the strongest of each dimension
@@ -98,7 +98,7 @@ def _by_model(judged: Judgement, rules: Rules) -> Attribution:
     )
 
 
-def by_rules(rules: Rules, why: str = "") -> Attribution:
+def by_rules(rules: RuleEvidence, why: str = "") -> Attribution:
     """Return the posterior by the rules alone; `why` says why no model judged."""
     scores = rules.left
     weights = {name: math.exp(score) - 1.0 for name, score in scores.items()}

@@ -11,9 +11,9 @@ import numpy as np
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafeCommand, Tick
 from gaploop.core.vocabulary import Outcome
-from gaploop.failure_analysis.live.score import FailureScore, Track, fit_score
-from gaploop.failure_analysis.live.watch import Tracker
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.live.score import FailureScore, SignalTrack, fit_score
+from gaploop.failure_analysis.live.watch import SignalTracker
+from gaploop.failure_analysis.views.view import TakeView
 
 SHIPPED: Final = Path(__file__).with_name("so101_cell.json")
 """The score of the embedded cell with the shipped policy.
@@ -41,12 +41,12 @@ def score_of(takes: Iterable[Take], name: str) -> FailureScore:
     return fit_score([t for t in tracks if len(t.t_s)], shipped_score().weights, name)
 
 
-def track_of(take: Take) -> Track:
+def track_of(take: Take) -> SignalTrack:
     """Return the live signals along a recorded take."""
-    motion = View(take, images=False).motion
+    motion = TakeView(take, images=False).motion
     if motion is None:
-        return Track(np.empty(0), np.empty((0, 0)), failed=True)
-    tracker = Tracker(motion.joints, motion.rate_hz, take.info.fps)
+        return SignalTrack(np.empty(0), np.empty((0, 0)), failed=True)
+    tracker = SignalTracker(motion.joints, motion.rate_hz, take.info.fps)
     for tick in turns(take):
         tracker.tick(tick)
     return tracker.track(take.outcome is not Outcome.SUCCESS)
@@ -54,7 +54,7 @@ def track_of(take: Take) -> Track:
 
 def turns(take: Take) -> Iterator[Tick]:
     """Yield a take's turns: commands, readings, currents, loads, and the scene at its frames."""
-    view = View(take, images=False)
+    view = TakeView(take, images=False)
     motion = view.motion
     if motion is None:
         return

@@ -41,7 +41,7 @@ LANDMARKS: Final = 10
 
 
 @dataclass(frozen=True)
-class Track:
+class SignalTrack:
     """The live signals along one take.
 
     Attributes:
@@ -72,7 +72,7 @@ class Usual:
     spread: FloatArray
 
     @classmethod
-    def fit(cls, tracks: Sequence[Track]) -> Usual:
+    def fit(cls, tracks: Sequence[SignalTrack]) -> Usual:
         """Fit to successful takes.
 
         Raises:
@@ -124,7 +124,7 @@ class FailureScore:
     peaks: FloatArray
     policy: str = ""
 
-    def along(self, track: Track) -> FloatArray:
+    def along(self, track: SignalTrack) -> FloatArray:
         """Return the score along a take, shape (m,)."""
         return self.standardised(track.t_s, self.usual.deviations(track.t_s, track.values))
 
@@ -184,7 +184,7 @@ class FailureScore:
             raise UnusableInputError(f"{path} is damaged ({error}). Fit it again.") from None
 
 
-def fit_score(tracks: Iterable[Track], weights: FloatArray, name: str) -> FailureScore:
+def fit_score(tracks: Iterable[SignalTrack], weights: FloatArray, name: str) -> FailureScore:
     """Fit a score to the successful takes among `tracks`.
 
     Each take's highest score is computed with what is usual in the other folds, so that the
@@ -208,7 +208,7 @@ def fit_score(tracks: Iterable[Track], weights: FloatArray, name: str) -> Failur
     return replace(_levelled(good, weights, name), peaks=np.sort(peaks))
 
 
-def _require(tracks: Sequence[Track], least: int) -> None:
+def _require(tracks: Sequence[SignalTrack], least: int) -> None:
     if len(tracks) < least:
         raise UnusableInputError(
             f"{len(tracks)} successful takes are too few to say what is usual by elapsed time: "
@@ -216,7 +216,7 @@ def _require(tracks: Sequence[Track], least: int) -> None:
         )
 
 
-def _levelled(tracks: Sequence[Track], weights: FloatArray, name: str) -> FailureScore:
+def _levelled(tracks: Sequence[SignalTrack], weights: FloatArray, name: str) -> FailureScore:
     usual = Usual.fit(tracks)
     bins = len(usual.mean)
     raw = FailureScore(name, usual, weights, np.zeros(bins), np.ones(bins), np.empty(0))
@@ -230,7 +230,9 @@ def _levelled(tracks: Sequence[Track], weights: FloatArray, name: str) -> Failur
     return replace(raw, level=level, spread=spread)
 
 
-def learn_weights(groups: Iterable[tuple[Usual, Sequence[Track]]], seed: int = 0) -> FloatArray:
+def learn_weights(
+    groups: Iterable[tuple[Usual, Sequence[SignalTrack]]], seed: int = 0
+) -> FloatArray:
     """Return weights that tell failed from successful takes at equal elapsed times.
 
     L2-regularised logistic regression on deviations at times drawn from the lengths of the
@@ -261,7 +263,7 @@ def learn_weights(groups: Iterable[tuple[Usual, Sequence[Track]]], seed: int = 0
     return np.asarray(model.coef_[0], dtype=np.float64)
 
 
-def _bins(tracks: Sequence[Track]) -> int:
+def _bins(tracks: Sequence[SignalTrack]) -> int:
     ends = np.sort([float(t.t_s[-1]) for t in tracks])
     last_s = float(ends[-min(LEAST_RUNNING, len(ends))])  # as many still run then
     return max(1, int(last_s / BIN_S))

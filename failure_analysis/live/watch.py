@@ -10,7 +10,13 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.types import FloatArray, Tick
-from gaploop.failure_analysis.live.score import EVERY_S, FEATURES, FailureScore, Track, explain
+from gaploop.failure_analysis.live.score import (
+    EVERY_S,
+    FEATURES,
+    FailureScore,
+    SignalTrack,
+    explain,
+)
 from gaploop.failure_analysis.live.stream import LiveSignals
 from gaploop.failure_analysis.views.asked import overlap_rms
 
@@ -73,7 +79,7 @@ class PlanChange:
         return float(np.median(self._differences)) if self._differences else NAN
 
 
-class Tracker:
+class SignalTracker:
     """A sink that keeps the live signals along a take, every 0.1 s.
 
     Args:
@@ -113,12 +119,14 @@ class Tracker:
     def sampled(self, t_s: float) -> None:
         """Called after every sample; for whoever scores them."""
 
-    def track(self, failed: bool) -> Track:
+    def track(self, failed: bool) -> SignalTrack:
         """Return what was kept."""
-        return Track(np.array(self.t_s), np.array(self._rows).reshape(-1, len(FEATURES)), failed)
+        return SignalTrack(
+            np.array(self.t_s), np.array(self._rows).reshape(-1, len(FEATURES)), failed
+        )
 
 
-class FailureWatch(Tracker):
+class FailureWatch(SignalTracker):
     """Scores a running take and alarms once where the score is too high.
 
     Args:

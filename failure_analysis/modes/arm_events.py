@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode
-from gaploop.failure_analysis.seen import Seen
-from gaploop.failure_analysis.views.view import Motion
+from gaploop.failure_analysis.seen import Evidence
+from gaploop.failure_analysis.views.view import ArmMotion
 
 PRESSING_SHARE: Final = 0.88
 """Of the stall load, meant over `LOAD_S`. Free motion of the SO-101 cell, whose servos are stiff
@@ -59,7 +59,7 @@ class Event:
     mode: FailureMode
     at_s: float
     end_s: float
-    seen: Seen
+    seen: Evidence
 
 
 def spans(
@@ -83,7 +83,7 @@ def _smooth(values: FloatArray, width: int) -> FloatArray:
     return np.asarray(uniform_filter1d(values, max(width, 1), axis=0, mode="nearest"))
 
 
-def pushed_rad(motion: Motion) -> FloatArray:
+def pushed_rad(motion: ArmMotion) -> FloatArray:
     """Return how far each arm joint stands off its delayed command beyond what is usual [rad].
 
     Usual is a low percentile of the take: play and weak drives are there all the time.
@@ -93,7 +93,7 @@ def pushed_rad(motion: Motion) -> FloatArray:
     return np.asarray(np.maximum(off - np.percentile(off, USUAL_PERCENTILE, axis=0), 0.0))
 
 
-def contacts(motion: Motion, load_share: FloatArray | None) -> list[Event]:
+def contacts(motion: ArmMotion, load_share: FloatArray | None) -> list[Event]:
     """Return where something pressed on the arm: collisions and obstructions, oldest first.
 
     Args:
@@ -120,11 +120,11 @@ def contacts(motion: Motion, load_share: FloatArray | None) -> list[Event]:
             f"{math.degrees(most):.1f}° off its command"
         )
         begin_s = start_s - (0.5 * LOAD_S if load_share is not None else 0.0)
-        found.append(Event(mode, begin_s, end_s, Seen("pressed_s", lasted_s, "s", says)))
+        found.append(Event(mode, begin_s, end_s, Evidence("pressed_s", lasted_s, "s", says)))
     return found
 
 
-def shaking(motion: Motion) -> Event | None:
+def shaking(motion: ArmMotion) -> Event | None:
     """Return the first stretch in which a joint turned round and round, commanded or not."""
     from scipy.signal import find_peaks
 
@@ -148,10 +148,10 @@ def shaking(motion: Motion) -> Event | None:
     for other in sorted(found):
         end_s = max(end_s, other[1]) if other[0] <= end_s else end_s
     says = f"a joint swings to and fro by {math.degrees(swing):.1f}°, {rate_hz:.1f} times a second"
-    return Event(FailureMode.OSCILLATION, start_s, end_s, Seen("swing_rad", swing, "rad", says))
+    return Event(FailureMode.OSCILLATION, start_s, end_s, Evidence("swing_rad", swing, "rad", says))
 
 
-def drifting(motion: Motion, touched: list[Event]) -> Event | None:
+def drifting(motion: ArmMotion, touched: list[Event]) -> Event | None:
     """Return when a joint that nothing touches first stood far off its command, or None."""
     off = motion.residual_rad[:, motion.arm_joints]
     nearing = -np.sign(off) * motion.velocity_rad_s[:, motion.arm_joints]
@@ -169,11 +169,11 @@ def drifting(motion: Motion, touched: list[Event]) -> Event | None:
             f"a joint stands up to {math.degrees(most):.0f}° off its command for "
             f"{end_s - start_s:.1f} s, and nothing presses on it"
         )
-        return Event(FailureMode.DRIFT, start_s, end_s, Seen("adrift_rad", most, "rad", says))
+        return Event(FailureMode.DRIFT, start_s, end_s, Evidence("adrift_rad", most, "rad", says))
     return None
 
 
-def standing(motions: tuple[Motion, ...]) -> Event | None:
+def standing(motions: tuple[ArmMotion, ...]) -> Event | None:
     """Return since when every arm has stood still until the end, or None."""
     since_s, end_s = 0.0, 0.0
     for motion in motions:
@@ -189,10 +189,10 @@ def standing(motions: tuple[Motion, ...]) -> Event | None:
         return None
     says = f"the arm stands still for the last {end_s - since_s:.1f} s"
     return Event(
-        FailureMode.FROZEN, since_s, end_s, Seen("standstill_s", end_s - since_s, "s", says)
+        FailureMode.FROZEN, since_s, end_s, Evidence("standstill_s", end_s - since_s, "s", says)
     )
 
 
-def moves(motion: Motion) -> bool:
+def moves(motion: ArmMotion) -> bool:
     """Say whether the arm was told to move at all."""
     return bool(len(motion.t_s) > 1 and np.ptp(motion.sent_rad, axis=0).max() > MOVED_RAD)

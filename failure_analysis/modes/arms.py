@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.views.view import Motion, View
+from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 
 
-def arms(view: View) -> tuple[Motion, ...]:
+def arms(view: TakeView) -> tuple[ArmMotion, ...]:
     """Return the commands and readings of each arm, the one that other signals look at first.
 
     Two arms are told apart by what their joints' names begin with (`left_elbow_flex`).
@@ -28,7 +28,7 @@ def arms(view: View) -> tuple[Motion, ...]:
     return tuple(_part(main, own) for own in columns.values())
 
 
-def load_share(view: View, motion: Motion) -> FloatArray | None:
+def load_share(view: TakeView, motion: ArmMotion) -> FloatArray | None:
     """Return the signed loads of an arm's motors, 1 at stall, or None where they aren't known.
 
     Shape (n, n_joints), in the order of `motion.joints`.
@@ -44,7 +44,7 @@ def load_share(view: View, motion: Motion) -> FloatArray | None:
     return None
 
 
-def _part(motion: Motion, columns: list[int]) -> Motion:
+def _part(motion: ArmMotion, columns: list[int]) -> ArmMotion:
     names = tuple(motion.joints[i] for i in columns)
     return replace(
         motion,

@@ -10,9 +10,9 @@ from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode
 from gaploop.failure_analysis.modes.foreign_sets import CurrentSet, Drives, ForceSet, drives
 from gaploop.failure_analysis.reference import Reference
-from gaploop.failure_analysis.seen import Seen
+from gaploop.failure_analysis.seen import Evidence
 from gaploop.failure_analysis.signals.force import quiet_stretch
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.views.view import TakeView
 
 CONTACT_FORCE: Final = 10.0
 """Times the sensor's quiet noise: free motion shakes a wrist sensor by less."""
@@ -29,7 +29,9 @@ RARE_REST: Final = 0.20
 UNLOADED_SPREADS: Final = 1.0
 
 
-def force_mode(view: View, reference: Reference) -> tuple[FailureMode | None, tuple[Seen, ...]]:
+def force_mode(
+    view: TakeView, reference: Reference
+) -> tuple[FailureMode | None, tuple[Evidence, ...]]:
     """Tell obstruction, collision and nothing apart in a window of force and torque.
 
     An obstruction presses with a good part of what the arm can; a contact stands out of the
@@ -49,7 +51,7 @@ def force_mode(view: View, reference: Reference) -> tuple[FailureMode | None, tu
         f"force leaves rest by {force_n:.0f} N ({by_force:.0f} times its quiet noise), "
         f"torque by {torque_nm:.0f} N m ({by_torque:.0f} times)"
     )
-    seen = (Seen("force_peak_n", force_n, "N", says),)
+    seen = (Evidence("force_peak_n", force_n, "N", says),)
     if force_n > pressing_n:
         return FailureMode.OBSTRUCTION, seen
     if by_force > CONTACT_FORCE or by_torque > CONTACT_TORQUE:
@@ -66,7 +68,9 @@ def _own(wrench: FloatArray) -> ForceSet:
     )
 
 
-def current_mode(view: View, reference: Reference) -> tuple[FailureMode | None, tuple[Seen, ...]]:
+def current_mode(
+    view: TakeView, reference: Reference
+) -> tuple[FailureMode | None, tuple[Evidence, ...]]:
     """Tell a stopped arm, a lost grip and nothing apart from motor currents and speeds.
 
     An arm that was stopped by something stands, at the end, with currents it seldom rests with:
@@ -84,13 +88,13 @@ def current_mode(view: View, reference: Reference) -> tuple[FailureMode | None, 
         f"the lifting motors draw {load:.1f} A at most "
         f"(usual in this set {usual.load_a:.1f} ± {usual.load_spread_a:.1f} A)"
     )
-    seen = Seen("load_current_a", load, "A", says)
+    seen = Evidence("load_current_a", load, "A", says)
     if load < usual.load_a - UNLOADED_SPREADS * usual.load_spread_a:
         return FailureMode.SLIP, (seen,)
     return None, (seen,)
 
 
-def _stopped(arm: Drives, usual: CurrentSet, uid: str) -> Seen | None:
+def _stopped(arm: Drives, usual: CurrentSet, uid: str) -> Evidence | None:
     tail = arm.still[-4:]
     if tail.sum() < STOPPED_SAMPLES:
         return None
@@ -105,4 +109,4 @@ def _stopped(arm: Drives, usual: CurrentSet, uid: str) -> Seen | None:
         f"the arm stands still at the end with motor currents like only {share:.0%} of the set's "
         "rests: something stopped it on its way"
     )
-    return Seen("rest_like_share", share, "share", says)
+    return Evidence("rest_like_share", share, "share", says)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.signals.force import quiet_stretch
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.views.view import TakeView
 
 LEAST_TAKES: Final = 5
 STILL_RAD_S: Final = 0.03
@@ -44,7 +44,7 @@ class ForceSet:
 
 def force_set(takes: Iterable[Take]) -> ForceSet | None:
     """Describe the sensor of a set of force windows; None without at least five."""
-    windows = [w for w in (View(t, images=False).wrench for t in takes) if w is not None]
+    windows = [w for w in (TakeView(t, images=False).wrench for t in takes) if w is not None]
     windows = [w for w in windows if len(w) >= 3 and np.isfinite(w).all()]
     if len(windows) < LEAST_TAKES:
         return None

@@ -11,8 +11,8 @@ import numpy as np
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode
 from gaploop.failure_analysis.modes.arm_events import Event, spans
-from gaploop.failure_analysis.seen import Seen
-from gaploop.failure_analysis.signals.registry import Measured
+from gaploop.failure_analysis.seen import Evidence
+from gaploop.failure_analysis.signals.registry import TakeSignals
 from gaploop.failure_analysis.views.phases import (
     GRASP_S,
     HELD_RAD,
@@ -22,7 +22,7 @@ from gaploop.failure_analysis.views.phases import (
     handling,
     lift,
 )
-from gaploop.failure_analysis.views.view import Motion, View
+from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 
 HELD_S: Final = 0.7
 """Where the jaws aren't read, what is carried has left its place so long after the closing."""
@@ -42,7 +42,7 @@ NEAR_RELEASE_M: Final = 0.050
 
 
 @dataclass(frozen=True)
-class Handling:
+class GraspEvents:
     """What a take shows of how the object was handled.
 
     Attributes:
@@ -61,8 +61,8 @@ class Handling:
 
 
 def handled(
-    view: View, motion: Motion, measured: Measured, load_share: FloatArray | None
-) -> Handling:
+    view: TakeView, motion: ArmMotion, measured: TakeSignals, load_share: FloatArray | None
+) -> GraspEvents:
     """Say what the jaws, or else the tracked object, tell.
 
     Args:
@@ -73,7 +73,7 @@ def handled(
     """
     closings = grasps(motion)
     if not closings:
-        return Handling()
+        return GraspEvents()
     if not reads_jaws(motion):
         return _by_tracker(view, closings, measured)
     if load_share is not None and motion.gripper is not None:
@@ -89,14 +89,14 @@ def handled(
             events.append(_released(grasp, measured))
     held = [grasp for grasp in closings if grasp.held]
     if not held:
-        return Handling(tuple(events), closings=closings)
+        return GraspEvents(tuple(events), closings=closings)
     lifted_s = lift(held[-1], view.tool if motion is view.motion else None)[0]
     gripped_s = held[-1].close_s
     lifted_s = lifted_s if lifted_s < held[-1].open_s else gripped_s
-    return Handling(tuple(events), gripped_s, lifted_s, closings)
+    return GraspEvents(tuple(events), gripped_s, lifted_s, closings)
 
 
-def _by_effort(grasp: Grasp, motion: Motion, effort: FloatArray) -> Grasp:
+def _by_effort(grasp: Grasp, motion: ArmMotion, effort: FloatArray) -> Grasp:
     """Return the grasp as the gripper's motor tells it: soft and small things hardly stop jaws.
 
     A motor that holds something works; one whose jaws have met, or stand where they were told to,
@@ -130,7 +130,7 @@ def _by_effort(grasp: Grasp, motion: Motion, effort: FloatArray) -> Grasp:
     return replace(grasp, short_rad=1.01 * HELD_RAD, lost_s=lost_s)
 
 
-def reads_jaws(motion: Motion) -> bool:
+def reads_jaws(motion: ArmMotion) -> bool:
     """Say whether the gripper's opening was read at all, apart from its command."""
     if motion.gripper is None:
         return False
@@ -142,7 +142,7 @@ def _missed(grasp: Grasp, count: int) -> Event:
     times = "once" if count == 1 else f"{count} times"
     short = abs(math.degrees(grasp.short_rad))
     says = f"the gripper closed {times} and its jaws met (they stop {short:.1f}° from the command)"
-    seen = Seen("grip_short_rad", grasp.short_rad, "rad", says)
+    seen = Evidence("grip_short_rad", grasp.short_rad, "rad", says)
     met_s = min(grasp.close_s + CLOSED_S, grasp.open_s)
     return Event(FailureMode.MISSED_GRASP, met_s, grasp.open_s, seen)
 
@@ -150,49 +150,53 @@ def _missed(grasp: Grasp, count: int) -> Event:
 def _lost(grasp: Grasp) -> Event:
     held_s = grasp.lost_s - grasp.close_s
     says = f"the jaws closed on nothing {held_s:.1f} s after the grasp"
-    seen = Seen("held_s", held_s, "s", says)
+    seen = Evidence("held_s", held_s, "s", says)
     return Event(FailureMode.SLIP, grasp.lost_s, grasp.lost_s, seen)
 
 
-def _released(grasp: Grasp, measured: Measured) -> Event:
+def _released(grasp: Grasp, measured: TakeSignals) -> Event:
     away = end_distance_m(measured)
     if math.isnan(away):
         says = "the object was carried and released; where it lies can't be seen"
     else:
         says = f"the object was released and lies {away * 1000:.0f} mm from the target"
-    seen = Seen("end_distance_m", away, "m", says)
+    seen = Evidence("end_distance_m", away, "m", says)
     return Event(FailureMode.MISPLACEMENT, grasp.open_s, grasp.open_s, seen)
 
 
-def end_distance_m(measured: Measured) -> float:
+def end_distance_m(measured: TakeSignals) -> float:
     """Distance of object and target at the end, or of tool and target at release if unseen [m]."""
     away = measured["end_distance_m"]
     return measured["release_target_m"] if math.isnan(away) else away
 
 
-def _by_tracker(view: View, closings: tuple[Grasp, ...], measured: Measured) -> Handling:
+def _by_tracker(view: TakeView, closings: tuple[Grasp, ...], measured: TakeSignals) -> GraspEvents:
     """Tell by where the tracked object was before the first closing and is at the end."""
     seen, last = handling(view), closings[-1]
     if seen is None or not seen.visible.any():
-        return Handling(unseen="whether the jaws held anything: they aren't read, nothing tracks")
+        return GraspEvents(
+            unseen="whether the jaws held anything: they aren't read, nothing tracks"
+        )
     before = seen.visible & (seen.t_s < closings[0].close_s)
     after = seen.visible & (seen.t_s > last.close_s + HELD_S)
     if not before.any() or not after.any():
-        return Handling(unseen="whether the jaws held anything: the object is hidden")
+        return GraspEvents(unseen="whether the jaws held anything: the object is hidden")
     start_m, end_m = seen.object_m[before][0], seen.object_m[after][-1]
     moved_m = float(np.linalg.norm(end_m - start_m))
     if moved_m < MOVED_M:
         says = f"the gripper closed, and the object lies where it lay ({moved_m * 1000:.0f} mm off)"
-        seen_here = Seen("transported_m", moved_m, "m", says)
+        seen_here = Evidence("transported_m", moved_m, "m", says)
         missed = Event(FailureMode.MISSED_GRASP, last.close_s, last.open_s, seen_here)
-        return Handling((missed,))
+        return GraspEvents((missed,))
     if not last.released:
-        return Handling((), last.close_s, last.close_s + GRASP_S)
+        return GraspEvents((), last.close_s, last.close_s + GRASP_S)
     opened_m = seen.tool_m[int(np.searchsorted(seen.t_s, last.open_s).clip(0, len(seen.t_s) - 1))]
     beside_m = float(np.linalg.norm(end_m - opened_m[:2]))
     if beside_m < NEAR_RELEASE_M:
-        return Handling((_released(last, measured),), last.close_s, last.close_s + GRASP_S)
+        return GraspEvents((_released(last, measured),), last.close_s, last.close_s + GRASP_S)
     says = f"the object lies {beside_m * 1000:.0f} mm from where the gripper opened"
     lost_s = 0.5 * (last.close_s + last.open_s)
-    lost = Event(FailureMode.SLIP, lost_s, lost_s, Seen("release_offset_m", beside_m, "m", says))
-    return Handling((lost,), last.close_s, last.close_s + GRASP_S)
+    lost = Event(
+        FailureMode.SLIP, lost_s, lost_s, Evidence("release_offset_m", beside_m, "m", says)
+    )
+    return GraspEvents((lost,), last.close_s, last.close_s + GRASP_S)

@@ -28,10 +28,10 @@ from gaploop.failure_analysis.modes.arms import arms, load_share
 from gaploop.failure_analysis.modes.foreign import current_mode, force_mode
 from gaploop.failure_analysis.modes.handling import handled
 from gaploop.failure_analysis.reference import Reference
-from gaploop.failure_analysis.seen import Seen
-from gaploop.failure_analysis.signals.registry import Measured
+from gaploop.failure_analysis.seen import Evidence
+from gaploop.failure_analysis.signals.registry import TakeSignals
 from gaploop.failure_analysis.views.phases import phase_at
-from gaploop.failure_analysis.views.view import Motion, View
+from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 
 M = FailureMode
 PRECEDENCE: Final = (
@@ -60,10 +60,10 @@ class ModeCall:
 
     mode: FailureMode | None
     phase: Phase | None
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[Evidence, ...] = ()
 
 
-def failure_mode(view: View, measured: Measured, reference: Reference) -> ModeCall:
+def failure_mode(view: TakeView, measured: TakeSignals, reference: Reference) -> ModeCall:
     """Return the failure mode of a take that failed, or may have.
 
     Args:
@@ -81,18 +81,21 @@ def failure_mode(view: View, measured: Measured, reference: Reference) -> ModeCa
     return ModeCall(None, None)
 
 
-def _foreign(found: tuple[FailureMode | None, tuple[Seen, ...]]) -> ModeCall:
+def _foreign(found: tuple[FailureMode | None, tuple[Evidence, ...]]) -> ModeCall:
     return ModeCall(found[0], None, found[1])
 
 
-def _first_of(view: View, motions: tuple[Motion, ...], measured: Measured) -> ModeCall:
+def _first_of(view: TakeView, motions: tuple[ArmMotion, ...], measured: TakeSignals) -> ModeCall:
     """Return the first event of any arm that the attempt didn't recover from."""
     arms_seen = [_Arm(m, load_share(view, m), view, measured) for m in motions]
     candidates = [(event, arm) for arm in arms_seen for event in arm.events()]
     candidates += [(event, arms_seen[0]) for event in _ends(view, arms_seen)]
     unseen = [arm.held.unseen for arm in arms_seen if arm.held.unseen]
     event, arm = _first(candidates)
-    seen = [event.seen, *(Seen("grip", math.nan, "", f"can't be seen: {why}") for why in unseen)]
+    seen = [
+        event.seen,
+        *(Evidence("grip", math.nan, "", f"can't be seen: {why}") for why in unseen),
+    ]
     if event.mode is M.TIMEOUT and unseen:
         return ModeCall(None, None, tuple(seen))
     return ModeCall(event.mode, arm.phase(event), tuple(seen))
@@ -102,7 +105,11 @@ class _Arm:
     """One arm of a take: what happened to it, and to what it handled."""
 
     def __init__(
-        self, motion: Motion, load_share: FloatArray | None, view: View, measured: Measured
+        self,
+        motion: ArmMotion,
+        load_share: FloatArray | None,
+        view: TakeView,
+        measured: TakeSignals,
     ) -> None:
         self.motion = motion
         self.held = handled(view, motion, measured, load_share)
@@ -140,17 +147,17 @@ class _Arm:
         return fixed.get(event.mode) or phase_at(self.motion, event.at_s, self._tool, closings)
 
 
-def _ends(view: View, arms_seen: list[_Arm]) -> list[Event]:
+def _ends(view: TakeView, arms_seen: list[_Arm]) -> list[Event]:
     """Return how the take ended: stopped from outside, at a standstill, or out of time."""
     end_s = max(float(arm.motion.t_s[-1]) for arm in arms_seen)
     says = f"after {view.take.duration_s:.1f} s the arm was still at it"
-    late = Seen("duration_s", view.take.duration_s, "s", says)
+    late = Evidence("duration_s", view.take.duration_s, "s", says)
     found = [Event(M.TIMEOUT, end_s, end_s, late), *_stops(view, arms_seen)]
     stood = standing(tuple(arm.motion for arm in arms_seen))
     return [*found, stood] if stood is not None else found
 
 
-def _stops(view: View, arms_seen: list[_Arm]) -> list[Event]:
+def _stops(view: TakeView, arms_seen: list[_Arm]) -> list[Event]:
     stops = SafetyReason.ESTOP | SafetyReason.TRIPPED
     flags = view.take.frames.safety
     hit = np.flatnonzero(flags & int(stops)) if len(flags) else np.empty(0, dtype=np.int64)
@@ -161,7 +168,7 @@ def _stops(view: View, arms_seen: list[_Arm]) -> list[Event]:
     names = (cause & ~SafetyReason.TRIPPED).name or cause.name or ""
     tripped = f"the safety filter tripped ({names.lower().replace('|', ', ')})"
     why = f"{tripped} at {when:.1f} s" if len(hit) else "the take was cut off"
-    seen = Seen("stopped_at_s", when, "s", why)
+    seen = Evidence("stopped_at_s", when, "s", why)
     if cause & SafetyReason.STALL:
         pressed = [c.at_s for arm in arms_seen for c in arm.touched
                    if c.at_s <= when <= c.end_s + STALLED_S]  # fmt: skip

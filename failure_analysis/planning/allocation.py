@@ -87,7 +87,7 @@ class Decision(StrEnum):
 
 
 @dataclass(frozen=True)
-class Quota:
+class DimensionQuota:
     """Takes of one dimension.
 
     Attributes:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gaploop.core.plan import Estimate, Plan, PlanItem
+from gaploop.core.plan import ExpectedValue, Plan, PlanItem
 from gaploop.failure_analysis.planning.outlook import Prospect
 from gaploop.failure_analysis.planning.plan import Planned
 from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, STYLE, words
 
 
-def figures(value: Estimate | None, unit: str = "", digits: int = 0) -> str:
+def figures(value: ExpectedValue | None, unit: str = "", digits: int = 0) -> str:
     """Return an estimate as people read it: mean and 95 % interval."""
     if value is None:
         return ""
@@ -19,18 +19,18 @@ def figures(value: Estimate | None, unit: str = "", digits: int = 0) -> str:
     return f"{mean} [{low}, {high}]{unit}"
 
 
-def percent(value: Estimate) -> str:
+def percent(value: ExpectedValue) -> str:
     """Return a share as people read it."""
     return f"{value.mean:.0%} [{value.low:.0%}, {value.high:.0%}]"
 
 
-def time_words(hours: Estimate | None) -> str:
+def time_words(hours: ExpectedValue | None) -> str:
     """Return hours as people read them: minutes where they are few."""
     if hours is None:
         return ""
     if hours.high >= 2.0:
         return figures(hours, " h", digits=1)
-    return figures(Estimate(60 * hours.mean, 60 * hours.low, 60 * hours.high), " min")
+    return figures(ExpectedValue(60 * hours.mean, 60 * hours.low, 60 * hours.high), " min")
 
 
 def takes_words(item: PlanItem) -> str:

@@ -19,7 +19,7 @@ from gaploop.collect.campaign_log import (
     intervals,
 )
 from gaploop.core.costs import Costs
-from gaploop.core.plan import Estimate
+from gaploop.core.plan import ExpectedValue
 from gaploop.core.take import TakeInfo
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
@@ -69,7 +69,7 @@ class Duration:
 
 
 @dataclass(frozen=True)
-class Effort:
+class RecordingEffort:
     """What recording takes at a station.
 
     Attributes:
@@ -123,7 +123,7 @@ class Effort:
         return np.asarray(total_s / 3600.0)
 
 
-def effort_from(takes: Iterable[SeenTake] = (), *stated: Costs) -> Effort:
+def effort_from(takes: Iterable[SeenTake] = (), *stated: Costs) -> RecordingEffort:
     """Return what recording takes.
 
     Args:
@@ -142,7 +142,7 @@ def effort_from(takes: Iterable[SeenTake] = (), *stated: Costs) -> Effort:
     done = sum(t.outcome is Outcome.SUCCESS for t in shown)
     failed = sum(t.outcome is Outcome.FAILURE for t in shown)
     currency = stated[-1].currency if stated else Costs.currency
-    return Effort(
+    return RecordingEffort(
         _duration(lengths, _last(stated, "take_s"), TAKE_S),
         reset,
         _duration(extra, _last(stated, "setup_s"), SETUP_S),
@@ -184,7 +184,7 @@ def setup_changes(takes: int, setups: Sequence[Mapping[str, object]]) -> float:
     return min(takes, blocks * len(setups)) * each
 
 
-def estimate(draws: FloatArray, digits: int = 2) -> Estimate:
+def estimate(draws: FloatArray, digits: int = 2) -> ExpectedValue:
     """Return the mean and central 95 % interval of draws."""
     low, high = np.quantile(draws, (0.025, 0.975))
-    return Estimate(*(round(float(v), digits) for v in (draws.mean(), low, high)))
+    return ExpectedValue(*(round(float(v), digits) for v in (draws.mean(), low, high)))

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.files import uuid7
-from gaploop.core.plan import Estimate, Plan, PlanItem
+from gaploop.core.plan import ExpectedValue, Plan, PlanItem
 from gaploop.core.station import Station
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension
@@ -27,7 +27,7 @@ from gaploop.failure_analysis.planning.allocation import (
     PILOT_TAKES,
     Budget,
     Decision,
-    Quota,
+    DimensionQuota,
     affordable,
     best_order,
     next_gains,
@@ -35,7 +35,12 @@ from gaploop.failure_analysis.planning.allocation import (
     worth_a_pilot,
 )
 from gaploop.failure_analysis.planning.curves import Curve, learn
-from gaploop.failure_analysis.planning.effort import Effort, effort_from, estimate, setup_changes
+from gaploop.failure_analysis.planning.effort import (
+    RecordingEffort,
+    effort_from,
+    estimate,
+    setup_changes,
+)
 from gaploop.failure_analysis.planning.failures import CAUSES, Failures
 from gaploop.failure_analysis.planning.outlook import DRAWS, Outlook, Prospect
 from gaploop.failure_analysis.planning.remedies import REMEDIES
@@ -69,7 +74,7 @@ class Ask:
 
     budget: Budget
     curves: Mapping[GapDimension, Curve] = field(default_factory=learn)
-    effort: Effort = field(default_factory=effort_from)
+    effort: RecordingEffort = field(default_factory=effort_from)
     station: Station = field(default_factory=lambda: Station("any"))
     conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     image_policy: bool = False
@@ -154,7 +159,7 @@ def _shares(failures: Failures) -> dict[GapDimension, float]:
 
 def _quotas(
     failures: Failures, wanted: Sequence[GapDimension], ask: Ask
-) -> dict[GapDimension, Quota]:
+) -> dict[GapDimension, DimensionQuota]:
     """Return what becomes of every wanted dimension.
 
     A diagnosis names a cause in one take only if that take alone leaves little doubt. Where hardly
@@ -167,7 +172,7 @@ def _quotas(
     return unclear | {d: _tried_first(q) for d, q in _by_gain(failures, likely, ask).items()}
 
 
-def _tried_first(quota: Quota) -> Quota:
+def _tried_first(quota: DimensionQuota) -> DimensionQuota:
     """Return a quota of which only a few takes are recorded before looking."""
     if quota.decision not in (Decision.RECORD, Decision.PILOT):
         return quota
@@ -176,7 +181,7 @@ def _tried_first(quota: Quota) -> Quota:
 
 def _by_gain(
     failures: Failures, wanted: Sequence[GapDimension], ask: Ask
-) -> dict[GapDimension, Quota]:
+) -> dict[GapDimension, DimensionQuota]:
     """Return what becomes of dimensions where each take goes to where it is expected to help."""
     points = {
         d: 100.0 * failures.rate * float(failures.shares[CAUSES.index(d)])
@@ -194,9 +199,9 @@ def _by_gain(
     return {d: _quota(d, takes.get(d, 0), gains, points, ask) for d in wanted}
 
 
-def _without_takes(dimension: GapDimension, ask: Ask, decision: Decision) -> Quota:
+def _without_takes(dimension: GapDimension, ask: Ask, decision: Decision) -> DimensionQuota:
     mends = ask.curves[dimension].responds >= LEAST_RESPONSE
-    return Quota(decision if mends else Decision.NOT_MENDED)
+    return DimensionQuota(decision if mends else Decision.NOT_MENDED)
 
 
 def _quota(
@@ -205,19 +210,19 @@ def _quota(
     gains: Mapping[GapDimension, FloatArray],
     points: Mapping[GapDimension, float],
     ask: Ask,
-) -> Quota:
+) -> DimensionQuota:
     """Return what becomes of a dimension that was allotted so many takes."""
     if dimension not in gains:
-        return Quota(Decision.NOT_MENDED)
+        return DimensionQuota(Decision.NOT_MENDED)
     line = gains[dimension]
     left = float(line[takes]) if takes < len(line) else 0.0
     if not takes:
         worth = left >= ask.least_gain and left > 0
-        return Quota(Decision.NO_BUDGET if worth else Decision.NOT_WORTH, next_gain=left)
+        return DimensionQuota(Decision.NO_BUDGET if worth else Decision.NOT_WORTH, next_gain=left)
     most = max(takes, min(ask.budget.takes or PILOT_HORIZON, PILOT_HORIZON))
     curve, worth_points = ask.curves[dimension], points[dimension]
     first = worth_a_pilot(curve, worth_points, takes, most, ask.least_gain)
-    return Quota(Decision.PILOT if first else Decision.RECORD, takes, first or takes, left)
+    return DimensionQuota(Decision.PILOT if first else Decision.RECORD, takes, first or takes, left)
 
 
 def _changes(dimension: GapDimension, takes: int, failures: Failures, ask: Ask) -> float:
@@ -232,13 +237,15 @@ def _expected_hours(takes: Mapping[GapDimension, int], *, failures: Failures, as
     )
 
 
-def _hours(quotas: Mapping[GapDimension, Quota], failures: Failures, ask: Ask) -> FloatArray:
+def _hours(
+    quotas: Mapping[GapDimension, DimensionQuota], failures: Failures, ask: Ask
+) -> FloatArray:
     takes = {d: quota.takes for d, quota in quotas.items()}
     changes = sum(_changes(d, n, failures, ask) for d, n in takes.items())
     return ask.effort.draw_hours(takes, changes, np.random.default_rng(3), DRAWS)
 
 
-def _points(draws: FloatArray) -> Estimate:
+def _points(draws: FloatArray) -> ExpectedValue:
     return estimate(draws, 1)
 
 
@@ -246,7 +253,7 @@ def _items(
     plan: str,
     dimension: GapDimension,
     share: float,
-    quota: Quota,
+    quota: DimensionQuota,
     failures: Failures,
     outlook: Outlook,
     ask: Ask,
@@ -274,7 +281,7 @@ def _items(
 
 
 def _split(
-    base: PlanItem, quota: Quota, setups: Setups, outlook: Outlook, ask: Ask
+    base: PlanItem, quota: DimensionQuota, setups: Setups, outlook: Outlook, ask: Ask
 ) -> list[PlanItem]:
     """Return an item for each part of the set-ups, with its takes, gain and hours."""
     curve = ask.curves[base.dimension]

@@ -19,7 +19,7 @@ SHOWN_TAKES: Final = (5, 10, 20, 50, 100)
 
 
 @dataclass(frozen=True)
-class Counts:
+class RolloutCounts:
     """Rollouts of one policy.
 
     Attributes:
@@ -32,7 +32,10 @@ class Counts:
 
 
 def campaign_trial(
-    plan: Plan, before: Counts, after: Counts, recorded: Mapping[str, int] | None = None
+    plan: Plan,
+    before: RolloutCounts,
+    after: RolloutCounts,
+    recorded: Mapping[str, int] | None = None,
 ) -> Trial:
     """Return what a campaign's result says about the curves.
 

@@ -22,7 +22,7 @@ NOBODY: Final = "none"
 
 
 @dataclass(frozen=True)
-class Part:
+class SetupTakes:
     """Takes that share their conditions.
 
     Attributes:
@@ -47,7 +47,7 @@ class Part:
 class Setups:
     """How a dimension's takes are shared out; masses sum to 1."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[SetupTakes, ...]
 
     def every(self) -> list[dict[str, Any]]:
         """Return all set-ups of all parts."""
@@ -79,11 +79,12 @@ def setups_for(
         names = [n for n in names if n != remedy.split_by]
     vary = {n: _values(n, station) for n in names if n not in shared and _values(n, station)}
     if len(masses) < 2:
-        return Setups((Part(shared, vary),))
+        return Setups((SetupTakes(shared, vary),))
     name = remedy.split_by
     return Setups(
         tuple(
-            Part({**shared, name: value}, vary, mass, f":{name}={value}") for value, mass in masses
+            SetupTakes({**shared, name: value}, vary, mass, f":{name}={value}")
+            for value, mass in masses
         )
     )
 

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from gaploop.core.plan import Estimate
+from gaploop.core.plan import ExpectedValue
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.diagnosis import TakeDiagnosis
-from gaploop.failure_analysis.planning.allocation import PILOT_ROLLOUTS, Decision, Quota
+from gaploop.failure_analysis.planning.allocation import PILOT_ROLLOUTS, Decision, DimensionQuota
 from gaploop.failure_analysis.planning.curves import Curve, why_no_response
-from gaploop.failure_analysis.planning.effort import Effort
+from gaploop.failure_analysis.planning.effort import RecordingEffort
 from gaploop.failure_analysis.planning.failures import Failures
 
 
@@ -30,7 +30,11 @@ def why_words(dimension: GapDimension, share: float, failures: Failures) -> str:
 
 
 def verdict_words(
-    dimension: GapDimension, quota: Quota, curve: Curve, mended: Estimate, image_policy: bool
+    dimension: GapDimension,
+    quota: DimensionQuota,
+    curve: Curve,
+    mended: ExpectedValue,
+    image_policy: bool,
 ) -> str:
     """Return what follows from the evidence.
 
@@ -66,7 +70,7 @@ def verdict_words(
             )
 
 
-def stop_words(quotas: Mapping[GapDimension, Quota], least_gain: float) -> str:
+def stop_words(quotas: Mapping[GapDimension, DimensionQuota], least_gain: float) -> str:
     """Return why the plan ends where it does."""
     open_ones = {d: q for d, q in quotas.items() if q.decision in _COULD_GO_ON}
     if not open_ones:
@@ -84,7 +88,7 @@ _COULD_GO_ON: Final = (Decision.RECORD, Decision.PILOT, Decision.TRY, Decision.N
 
 
 def notes(
-    failures: Failures, summary: Mapping[str, Any], effort: Effort, least_takes: int
+    failures: Failures, summary: Mapping[str, Any], effort: RecordingEffort, least_takes: int
 ) -> tuple[str, ...]:
     """Return what else to know, or to find out first."""
     found = [

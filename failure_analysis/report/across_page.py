@@ -22,7 +22,7 @@ from gaploop.failure_analysis.across.words import (
 )
 from gaploop.failure_analysis.report.figures import effect_figure
 from gaploop.failure_analysis.report.page import (
-    Bar,
+    BarRow,
     Section,
     bars,
     command,
@@ -136,14 +136,14 @@ def _shown(result: FactorTable, most: int = SHOWN) -> list[Effect]:
 
 
 def _difference_bars(effects: Sequence[Effect], result: FactorTable) -> Markup:
-    def row(effect: Effect) -> Bar:
+    def row(effect: Effect) -> BarRow:
         name = f"{plain(effect.factor)}: {effect.level}"
         said = (
             f"{points(effect.difference)} · {effect.rate.value:.0%} of {effect.trials} trials, not "
             f"{_else(effect):.0%} as at {result.references[effect.factor][0]}"
         )
         d = effect.difference
-        return Bar(name, d.value, d.low, d.high, said, KIND[effect.verdict])
+        return BarRow(name, d.value, d.low, d.high, said, KIND[effect.verdict])
 
     ends = [v for e in effects for v in (e.difference.low, e.difference.high)]
     reach = min(max(0.1, *(abs(v) for v in ends)) * 1.05, 1.0)

@@ -151,7 +151,7 @@ def table(
 
 
 @dataclass(frozen=True)
-class Bar:
+class BarRow:
     """One row of `bars`.
 
     Attributes:
@@ -172,7 +172,7 @@ class Bar:
 
 
 def bars(
-    rows: Sequence[Bar], span: tuple[float, float], *, zero: float = 0.0, filled: bool = True
+    rows: Sequence[BarRow], span: tuple[float, float], *, zero: float = 0.0, filled: bool = True
 ) -> Markup:
     """Return rows of bars with their intervals, which stay readable on a phone.
 
@@ -187,7 +187,7 @@ def bars(
     def place(value: float) -> float:
         return 100 * (min(max(value, left), right) - left) / (right - left)
 
-    def row(bar: Bar) -> Markup:
+    def row(bar: BarRow) -> Markup:
         begin, end = sorted((place(zero), place(bar.value)))
         body = Markup('<i class="bar" style="left:{:.2f}%;width:{:.2f}%"></i>').format(
             begin, end - begin

@@ -7,7 +7,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from gaploop.core.plan import Estimate, Plan, PlanItem
+from gaploop.core.plan import ExpectedValue, Plan, PlanItem
 from gaploop.failure_analysis.report.figures import words
 from gaploop.failure_analysis.report.page import Section, more, notice, section, table, text
 
@@ -48,11 +48,11 @@ def _costs(plan: Plan) -> Iterator[str]:
         yield f"expected gain {_span(plan.gain_points)} points{of}"
 
 
-def _span(value: Estimate) -> str:
+def _span(value: ExpectedValue) -> str:
     return f"{value.mean:.3g} [{value.low:.3g}, {value.high:.3g}]"
 
 
-def _time(hours: Estimate) -> str:
+def _time(hours: ExpectedValue) -> str:
     """Return hours, or minutes where they are few."""
     if hours.mean >= 1:
         return f"{_span(hours)} hours"

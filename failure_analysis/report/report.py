@@ -26,7 +26,7 @@ from gaploop.failure_analysis.report.across_page import (
 )
 from gaploop.failure_analysis.report.figures import count_grid, share_bars, words
 from gaploop.failure_analysis.report.page import (
-    Bar,
+    BarRow,
     Section,
     answers,
     bars,
@@ -196,7 +196,7 @@ def dimension_section(diagnosis: Diagnosis) -> Section:
     order = sorted(shares, key=lambda name: -shares[name])
     top = max(shares, key=lambda name: shares[name])
     rows = [
-        Bar(words(n), spans[n].value, spans[n].low, spans[n].high, percent(spans[n]),
+        BarRow(words(n), spans[n].value, spans[n].low, spans[n].high, percent(spans[n]),
             "quiet" if n == NONE_SEEN else "" if n == top or shares[n] >= LEAST_SHARE else "quiet")
         for n in order
     ]  # fmt: skip

@@ -18,8 +18,8 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.labels.labelled import Labelled
-from gaploop.datasets.layout import Episode
+from gaploop.datasets.labels.labelled import FolderLabels
+from gaploop.datasets.layout import EpisodeRow
 
 FIELDS: Final = ("outcome", "failure_mode", "phase", "dimensions")
 COMPARED: Final = ("outcome", "failure_mode", "dimensions")
@@ -30,7 +30,7 @@ type Said = Mapping[str, LabelEvent]
 """Label field to the event that stands."""
 
 
-class Book:
+class LabelStore:
     """The labels of a dataset or journal, for one labeller.
 
     Args:
@@ -39,7 +39,7 @@ class Book:
         show_others: show what others say before the labeller has said something.
     """
 
-    def __init__(self, folder: Labelled, author: str, show_others: bool = False) -> None:
+    def __init__(self, folder: FolderLabels, author: str, show_others: bool = False) -> None:
         self.author = author
         self.show_others = show_others
         self._folder = folder
@@ -133,7 +133,7 @@ class Book:
         words = {n: {_word(said[n].value) for said in people if n in said} for n in COMPARED}
         return tuple(name for name, found in words.items() if len(found) > 1)
 
-    def episode(self, uid: str) -> Episode:
+    def episode(self, uid: str) -> EpisodeRow:
         """Return a take with the labels that the labeller sees: the own word before any other."""
         recorded = self._recorded[uid]
         if not self.about(uid):

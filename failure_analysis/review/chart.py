@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.review.curves import Curves, Line, Span, Strip
+from gaploop.failure_analysis.review.curves import CurveLine, Curves, MarkedSpan, Strip
 
 COLOURS: Final = ("#2563eb", "#ea7317", "#16924e", "#a33ea1", "#8a6d3b", "#0e8fa8")
 PHASE_COLOURS: Final = {
@@ -83,7 +83,7 @@ def _y_axis(n: int, strip: Strip) -> dict[str, Any]:
     }
 
 
-def _band(spans: Sequence[Span]) -> dict[str, Any]:
+def _band(spans: Sequence[MarkedSpan]) -> dict[str, Any]:
     """Return the band of phases at the top, as marked areas of a line without points."""
     areas = [
         [
@@ -108,7 +108,9 @@ def _band(spans: Sequence[Span]) -> dict[str, Any]:
     }
 
 
-def _series(n: int, k: int, line: Line, unit: str, marks: Sequence[Span]) -> dict[str, Any]:
+def _series(
+    n: int, k: int, line: CurveLine, unit: str, marks: Sequence[MarkedSpan]
+) -> dict[str, Any]:
     found: dict[str, Any] = {
         "type": "line",
         "name": f"{line.name} [{unit}]",
@@ -125,7 +127,7 @@ def _series(n: int, k: int, line: Line, unit: str, marks: Sequence[Span]) -> dic
     return found
 
 
-def _area(mark: Span) -> list[dict[str, Any]]:
+def _area(mark: MarkedSpan) -> list[dict[str, Any]]:
     start = {
         "xAxis": round(mark.start_s, 3),
         "name": mark.says,

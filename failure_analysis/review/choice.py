@@ -11,9 +11,9 @@ from typing import Any, Final
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.labels.query import matching
 from gaploop.datasets.labels.query_fields import Facts
-from gaploop.datasets.layout import Episode
+from gaploop.datasets.layout import EpisodeRow
 from gaploop.failure_analysis.diagnosis import NO_MODE, TakeDiagnosis
-from gaploop.failure_analysis.review.book import Book
+from gaploop.failure_analysis.review.book import LabelStore
 
 ANY: Final = ""
 SETTLED: Final = (Outcome.SUCCESS, Outcome.DISCARDED)
@@ -67,7 +67,7 @@ class Listed:
         found: what the diagnosis says, if it has.
     """
 
-    episode: Episode
+    episode: EpisodeRow
     done: bool
     differ: bool
     found: TakeDiagnosis | None
@@ -97,7 +97,7 @@ class Listed:
         return self.found.top if self.found else ""
 
 
-def listed(book: Book, uid: str, found: Mapping[str, TakeDiagnosis]) -> Listed:
+def listed(book: LabelStore, uid: str, found: Mapping[str, TakeDiagnosis]) -> Listed:
     """Return a take as the list shows it."""
     return Listed(book.episode(uid), book.done(uid), bool(book.differ(uid)), found.get(uid))
 
@@ -163,7 +163,7 @@ def _text_matches(takes: Sequence[Listed], text: str) -> list[bool]:
     return [all(word in _haystack(take.episode) for word in words) for take in takes]
 
 
-def _haystack(episode: Episode) -> str:
+def _haystack(episode: EpisodeRow) -> str:
     info = episode.info
     known = (info.uid, info.task, info.operator, info.session, info.policy, info.plan)
     return " ".join((*known, *_conditions(info.conditions), f"#{episode.index}")).casefold()

@@ -14,7 +14,7 @@ from gaploop.core.take import Take
 from gaploop.core.types import FloatArray, SafetyReason
 from gaploop.core.vocabulary import Phase
 from gaploop.failure_analysis.views.phases import phase_at
-from gaploop.failure_analysis.views.view import Motion, View
+from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 
 MOST_POINTS: Final = 400
 """Of one line: as many as a chart is pixels wide; highest and lowest of each column are kept."""
@@ -23,7 +23,7 @@ _PHASE_EXACT_S: Final = 0.02
 
 
 @dataclass(frozen=True)
-class Line:
+class CurveLine:
     """One curve.
 
     Attributes:
@@ -49,11 +49,11 @@ class Strip:
 
     title: str
     unit: str
-    lines: tuple[Line, ...]
+    lines: tuple[CurveLine, ...]
 
 
 @dataclass(frozen=True)
-class Span:
+class MarkedSpan:
     """A stretch of time that is marked.
 
     Attributes:
@@ -83,12 +83,12 @@ class Curves:
     frame_t_s: FloatArray
     end_s: float
     strips: tuple[Strip, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[MarkedSpan, ...]
 
 
 def curves(take: Take) -> Curves:
     """Return what is drawn under a take's video; what it has no channel for is left out."""
-    motion = View(take, images=False).motion
+    motion = TakeView(take, images=False).motion
     found = [make(motion) for make in _OF_MOTION] if motion is not None else []
     found += [_forces(take), _currents(take), _lateness(take)]
     spans = [*_phases(motion), *_interventions(take), *_safety(take)]
@@ -96,7 +96,7 @@ def curves(take: Take) -> Curves:
     return Curves(take.frames.t_s, take.duration_s, strips, tuple(spans))
 
 
-def _error(motion: Motion) -> Strip:
+def _error(motion: ArmMotion) -> Strip:
     off_deg = np.degrees(np.abs(motion.position_rad - motion.sent_rad))
     lines = [_line(motion.joints[j], motion.t_s, off_deg[:, j]) for j in motion.arm_joints]
     lag_s = motion.lag_samples / motion.rate_hz
@@ -104,7 +104,7 @@ def _error(motion: Motion) -> Strip:
     return Strip(f"off command{lag}", "°", tuple(lines))
 
 
-def _gripper(motion: Motion) -> Strip | None:
+def _gripper(motion: ArmMotion) -> Strip | None:
     if motion.gripper is None:
         return None
     sent, read = (v[:, motion.gripper] for v in (motion.sent_rad, motion.position_rad))
@@ -112,7 +112,7 @@ def _gripper(motion: Motion) -> Strip | None:
     return Strip("gripper", "°", tuple(_line(n, motion.t_s, np.degrees(v)) for n, v in lines))
 
 
-def _speed(motion: Motion) -> Strip:
+def _speed(motion: ArmMotion) -> Strip:
     arm = motion.arm_joints
     fastest = [
         np.degrees(np.abs(v[:, arm]).max(axis=1, initial=0.0))
@@ -123,7 +123,7 @@ def _speed(motion: Motion) -> Strip:
     return Strip("fastest joint", "°/s", lines)
 
 
-_OF_MOTION: Final[tuple[Callable[[Motion], Strip | None], ...]] = (_error, _gripper, _speed)
+_OF_MOTION: Final[tuple[Callable[[ArmMotion], Strip | None], ...]] = (_error, _gripper, _speed)
 
 
 def _currents(take: Take) -> Strip | None:
@@ -143,7 +143,7 @@ def _currents(take: Take) -> Strip | None:
 
 
 def _forces(take: Take) -> Strip | None:
-    wrench = View(take, images=False).wrench
+    wrench = TakeView(take, images=False).wrench
     if wrench is None:
         return None
     force_n = wrench[:, :3] - np.nanmedian(wrench[:5, :3], axis=0)
@@ -161,11 +161,11 @@ def _lateness(take: Take) -> Strip:
     return Strip("late", "ms", tuple(lines))
 
 
-def _line(name: str, t_s: FloatArray, values: FloatArray) -> Line:
+def _line(name: str, t_s: FloatArray, values: FloatArray) -> CurveLine:
     """Return a curve thinned to `MOST_POINTS`, with the extremes of every column of pixels."""
     count = len(t_s)
     if count <= MOST_POINTS:
-        return Line(name.replace("_", " "), t_s, values)
+        return CurveLine(name.replace("_", " "), t_s, values)
     edges = np.linspace(0, count, MOST_POINTS // 2 + 1).astype(int)
     kept = {0, count - 1}
     for first, last in itertools.pairwise(edges):
@@ -175,10 +175,10 @@ def _line(name: str, t_s: FloatArray, values: FloatArray) -> Line:
         else:
             kept.add(int(first))
     places = np.array(sorted(kept))
-    return Line(name.replace("_", " "), t_s[places], values[places])
+    return CurveLine(name.replace("_", " "), t_s[places], values[places])
 
 
-def _phases(motion: Motion | None) -> Iterator[Span]:
+def _phases(motion: ArmMotion | None) -> Iterator[MarkedSpan]:
     """Yield the phases one after the other, each edge as exact as `_PHASE_EXACT_S`."""
     if motion is None or motion.gripper is None:
         return
@@ -188,12 +188,12 @@ def _phases(motion: Motion | None) -> Iterator[Span]:
         later = phase_at(motion, float(after))
         if later != now:
             edge = _edge(motion, float(before), float(after), now)
-            yield Span("phase", start, edge, now.value)
+            yield MarkedSpan("phase", start, edge, now.value)
             start, now = edge, later
-    yield Span("phase", start, float(times[-1]), now.value)
+    yield MarkedSpan("phase", start, float(times[-1]), now.value)
 
 
-def _edge(motion: Motion, before: float, after: float, now: Phase) -> float:
+def _edge(motion: ArmMotion, before: float, after: float, now: Phase) -> float:
     while after - before > _PHASE_EXACT_S:
         middle = 0.5 * (before + after)
         if phase_at(motion, middle) == now:
@@ -203,18 +203,18 @@ def _edge(motion: Motion, before: float, after: float, now: Phase) -> float:
     return after
 
 
-def _interventions(take: Take) -> Iterator[Span]:
+def _interventions(take: Take) -> Iterator[MarkedSpan]:
     for start_s, end_s in _stretches(take.frames.t_s, take.frames.intervention):
-        yield Span("intervention", start_s, end_s, "a person drives")
+        yield MarkedSpan("intervention", start_s, end_s, "a person drives")
 
 
-def _safety(take: Take) -> Iterator[Span]:
+def _safety(take: Take) -> Iterator[MarkedSpan]:
     bits = take.frames.safety
     for reason in SafetyReason:
         if reason:
             words = (reason.name or "").lower().replace("_", " ")
             for start_s, end_s in _stretches(take.frames.t_s, (bits & int(reason)) != 0):
-                yield Span("safety", start_s, end_s, words)
+                yield MarkedSpan("safety", start_s, end_s, words)
 
 
 def _stretches(t_s: FloatArray, on: NDArray[np.bool_]) -> Iterator[tuple[float, float]]:

@@ -11,13 +11,13 @@ from typing import Final
 from gaploop.core import labels
 from gaploop.core.labels import LabelEvent
 from gaploop.datasets.labels.agreement import Agreement, agreement
-from gaploop.datasets.labels.labelled import Labelled
+from gaploop.datasets.labels.labelled import FolderLabels
 from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 from gaploop.failure_analysis.review import statement
-from gaploop.failure_analysis.review.book import Book
+from gaploop.failure_analysis.review.book import LabelStore
 from gaploop.failure_analysis.review.choice import Filter, Listed, choose, listed
 from gaploop.failure_analysis.review.saver import Saver
-from gaploop.failure_analysis.review.statement import Statement
+from gaploop.failure_analysis.review.statement import TakeStatement
 
 PAUSE_S: Final = 120.0
 """Whoever says nothing for longer has done something else: that time doesn't count."""
@@ -45,7 +45,7 @@ class Progress:
         return 60 * (self.total - self.done) / self.rate_per_min if self.rate_per_min else None
 
 
-class Desk:
+class LabelSession:
     """What the page shows and does, without the page.
 
     Not for several threads: the saver's thread touches only its own fields.
@@ -61,7 +61,7 @@ class Desk:
 
     def __init__(
         self,
-        folder: Labelled,
+        folder: FolderLabels,
         author: str,
         found: Iterable[TakeDiagnosis] = (),
         *,
@@ -72,7 +72,7 @@ class Desk:
         self.folder = folder
         self.author = author
         self.use_suggestions = use_suggestions
-        self.book = Book(folder, author, show_others)
+        self.book = LabelStore(folder, author, show_others)
         self.saver = Saver(folder)
         self._clock = clock
         self._found = {d.uid: d for d in found} if use_suggestions else {}
@@ -108,7 +108,7 @@ class Desk:
         """
         return [take.uid for take in choose(self.takes(), by)]
 
-    def starting_point(self, uid: str) -> Statement:
+    def starting_point(self, uid: str) -> TakeStatement:
         """Return what a take's label shows before a key is pressed: one's own, or a suggestion."""
         take, own = self.take(uid), self.book.own(uid)
         note = next((event.note for event in own.values() if event.note), "")
@@ -128,7 +128,7 @@ class Desk:
         """Say whether dimensions are causes: a demonstration's are what it was recorded for."""
         return take.episode.info.kind != "demonstration" or bool(take.episode.failure_mode)
 
-    def say(self, uid: str, said: Statement) -> bool:
+    def say(self, uid: str, said: TakeStatement) -> bool:
         """Have something said about a take; return whether it differs from what was said."""
         new = statement.events(uid, said, self.author, self.book.own(uid))
         if new:

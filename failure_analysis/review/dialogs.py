@@ -8,11 +8,11 @@ from nicegui import background_tasks, run, ui
 from nicegui.elements.mixins.text_element import TextElement
 
 from gaploop.datasets.labels.agreement import Agreement
-from gaploop.failure_analysis.review.desk import Desk
+from gaploop.failure_analysis.review.desk import LabelSession
 from gaploop.failure_analysis.review.keys import GROUPS, KEYS, words
 
 
-class Help:
+class KeyHelp:
     """Every key, made when it is first asked for."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Help:
 class AgreementTable:
     """Kappa and raw agreement, over the takes whose labels the labeller may see."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: LabelSession) -> None:
         self._desk = desk
         self.box = ui.dialog()
         with self.box:

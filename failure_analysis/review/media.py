@@ -22,7 +22,7 @@ import av
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import Image
 from gaploop.datasets.video import TICKS_PER_FRAME, VideoWriter, open_video
-from gaploop.failure_analysis.review.source import Picture
+from gaploop.failure_analysis.review.source import CameraVideo
 
 PLAYABLE: Final = ("h264", "av1", "vp9")
 """What browsers on Linux, macOS and Windows play without asking the system for help."""
@@ -44,7 +44,7 @@ class Media:
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
-    def video(self, uid: str, picture: Picture) -> Path:
+    def video(self, uid: str, picture: CameraVideo) -> Path:
         """Return a take's video of one camera, made when first asked for.
 
         Args:
@@ -77,7 +77,7 @@ class Media:
                 oldest.unlink(missing_ok=True)
 
 
-def make_playable(picture: Picture, target: Path) -> None:
+def make_playable(picture: CameraVideo, target: Path) -> None:
     """Write a take's pictures to an MP4 that browsers play, its first one at time 0.
 
     Raises:
@@ -105,7 +105,7 @@ def _whole_packets(path: Path) -> int:
     return count
 
 
-def _encode(picture: Picture, frames: int, target: Path) -> None:
+def _encode(picture: CameraVideo, frames: int, target: Path) -> None:
     rate = Fraction(picture.fps).limit_denominator(1001)
     options = {"crf": "18", "g": "10", "bf": "0", "preset": "veryfast"}
     pictures = itertools.islice(_decoded(picture), frames)
@@ -124,7 +124,7 @@ def _encode(picture: Picture, frames: int, target: Path) -> None:
         written.mux(out.encode(None))
 
 
-def _decoded(picture: Picture) -> Iterator[Image]:
+def _decoded(picture: CameraVideo) -> Iterator[Image]:
     """Yield pictures from the first one on, up to where the file may be torn."""
     with open_video(picture.path) as container, contextlib.suppress(av.FFmpegError):
         stream = container.streams.video[0]

@@ -14,10 +14,10 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.review import dialogs
 from gaploop.failure_analysis.review.choice import Filter, Who
 from gaploop.failure_analysis.review.keys import BY_KEY, Key
-from gaploop.failure_analysis.review.panel import Open, Panel
-from gaploop.failure_analysis.review.site import Site
-from gaploop.failure_analysis.review.statement import STEP, Statement
-from gaploop.failure_analysis.review.widgets import Player, TakeList
+from gaploop.failure_analysis.review.panel import Open, TakePanel
+from gaploop.failure_analysis.review.site import ReviewSite
+from gaploop.failure_analysis.review.statement import STEP, TakeStatement
+from gaploop.failure_analysis.review.widgets import TakeList, TakePlayer
 from gaploop.failure_analysis.review.wording import filter_choices, progress_text, row, saving_text
 
 AHEAD: Final = 2
@@ -31,7 +31,7 @@ class ReviewPage:
         site: what it shares with the others.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ReviewSite) -> None:
         self._site = site
         self._desk = site.desk
         self._filter = Filter()
@@ -39,7 +39,7 @@ class ReviewPage:
         self._uids: list[str] = []
         self._place: dict[str, int] = {}
         self._uid = ""
-        self._draft = Statement()
+        self._draft = TakeStatement()
         self._touched = False
         self._last_dimension = ""
         self._client = ui.context.client
@@ -69,9 +69,9 @@ class ReviewPage:
                 self._filters()
                 self._list = TakeList(lambda n: row(self._desk.take(self._uids[n])), self.open)
             with ui.element("main"):
-                self._player = Player(self.press)
-            self._panel = Panel(self._do, self._noted)
-            self._help = dialogs.Help()
+                self._player = TakePlayer(self.press)
+            self._panel = TakePanel(self._do, self._noted)
+            self._help = dialogs.KeyHelp()
             self._agreement = dialogs.AgreementTable(self._desk)
 
     def _filters(self) -> None:
@@ -284,16 +284,16 @@ class ReviewPage:
             ui.notify(text, position="top", timeout=2500, color="grey-9")
 
 
-_DRAFTS: Final[Mapping[str, Callable[[Statement, str], Statement]]] = {
-    "outcome": Statement.with_outcome,
-    "mode": Statement.with_mode,
-    "phase": Statement.with_phase,
-    "dimension": Statement.with_dimension,
+_DRAFTS: Final[Mapping[str, Callable[[TakeStatement, str], TakeStatement]]] = {
+    "outcome": TakeStatement.with_outcome,
+    "mode": TakeStatement.with_mode,
+    "phase": TakeStatement.with_phase,
+    "dimension": TakeStatement.with_dimension,
     "weight": lambda said, _: said,
 }
 
 
-def _says_something(said: Statement) -> bool:
+def _says_something(said: TakeStatement) -> bool:
     if said.outcome == Outcome.FAILURE:
         return bool(said.failure_mode)
     return said.outcome in (Outcome.SUCCESS, Outcome.DISCARDED)

@@ -15,7 +15,7 @@ from gaploop.failure_analysis.diagnosis import NO_MODE, TakeDiagnosis
 from gaploop.failure_analysis.review.book import Said
 from gaploop.failure_analysis.review.choice import Listed
 from gaploop.failure_analysis.review.keys import KEYS, Key, cap_of, words
-from gaploop.failure_analysis.review.statement import Statement
+from gaploop.failure_analysis.review.statement import TakeStatement
 
 LEAST_SHARE: Final = 0.05
 """Shares below this aren't drawn."""
@@ -40,7 +40,7 @@ class Open:
     """
 
     take: Listed
-    draft: Statement
+    draft: TakeStatement
     touched: bool
     own: Said
     others: Mapping[str, Said]
@@ -76,7 +76,7 @@ def _tip(key: Key) -> str:
     return ""
 
 
-class Panel:
+class TakePanel:
     """Shows what is open; says which key was clicked.
 
     Args:

@@ -12,11 +12,11 @@ from typing import Final
 from urllib.parse import quote
 
 from gaploop.core.errors import GaploopError
-from gaploop.datasets.layout import Episode
+from gaploop.datasets.layout import EpisodeRow
 from gaploop.failure_analysis.review.chart import options
 from gaploop.failure_analysis.review.curves import curves
 from gaploop.failure_analysis.review.media import Media
-from gaploop.failure_analysis.review.source import Source
+from gaploop.failure_analysis.review.source import TakeSource
 
 MOST_TAKES: Final = 24
 
@@ -50,13 +50,13 @@ class Preparer:
         media: where their videos go.
     """
 
-    def __init__(self, source: Source, media: Media) -> None:
+    def __init__(self, source: TakeSource, media: Media) -> None:
         self._source = source
         self._media = media
         self._kept: OrderedDict[str, Prepared] = OrderedDict()
         self._lock = threading.Lock()
 
-    def take(self, episode: Episode) -> Prepared:
+    def take(self, episode: EpisodeRow) -> Prepared:
         """Return a take as the page shows it; what can't be read is said in its message."""
         uid = episode.info.uid
         with self._lock:
@@ -69,7 +69,7 @@ class Preparer:
                     self._kept.popitem(last=False)
         return found
 
-    def ahead(self, episode: Episode) -> None:
+    def ahead(self, episode: EpisodeRow) -> None:
         """Read a take and make its videos, for later; what fails is said once it is opened."""
         self.take(episode)
         with contextlib.suppress(GaploopError, OSError):
@@ -77,7 +77,7 @@ class Preparer:
                 self._source.inside(picture.path)
                 self._media.video(episode.info.uid, picture)
 
-    def _read(self, episode: Episode) -> Prepared:
+    def _read(self, episode: EpisodeRow) -> Prepared:
         fps = episode.info.fps
         try:
             found = curves(self._source.take(episode))

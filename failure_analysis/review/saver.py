@@ -13,7 +13,7 @@ from typing import Final
 from gaploop.core.errors import GaploopError
 from gaploop.core.labels import LabelEvent, append
 from gaploop.datasets.labels import labelled
-from gaploop.datasets.labels.labelled import Labelled
+from gaploop.datasets.labels.labelled import FolderLabels
 
 RETRY_S: Final = 2.0
 """How long to wait before what couldn't be written is tried again."""
@@ -37,7 +37,7 @@ class Saver:
         folder: what is labelled.
     """
 
-    def __init__(self, folder: Labelled) -> None:
+    def __init__(self, folder: FolderLabels) -> None:
         self.saved = 0
         """How many acts are on disk."""
         self.trouble = ""

@@ -21,7 +21,7 @@ from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import write_atomically
 from gaploop.failure_analysis.review.gate import PARAMETER, TokenGate
 from gaploop.failure_analysis.review.page import ReviewPage
-from gaploop.failure_analysis.review.site import Site
+from gaploop.failure_analysis.review.site import ReviewSite
 
 HOST: Final = "127.0.0.1"
 PORTS: Final = 20
@@ -53,7 +53,7 @@ def free_socket(port: int) -> socket.socket:
     )
 
 
-def build(site: Site, token: str) -> FastAPI:
+def build(site: ReviewSite, token: str) -> FastAPI:
     """Return the application: the page, its videos, and the gate before both."""
 
     @contextlib.asynccontextmanager
@@ -82,7 +82,7 @@ def build(site: Site, token: str) -> FastAPI:
     return served
 
 
-def serve(site: Site, port: int, ready: Callable[[str], None], *, browser: bool) -> None:
+def serve(site: ReviewSite, port: int, ready: Callable[[str], None], *, browser: bool) -> None:
     """Serve the page until the process is told to stop.
 
     Args:

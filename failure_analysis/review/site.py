@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.failure_analysis.review.choice import offered
-from gaploop.failure_analysis.review.desk import Desk
+from gaploop.failure_analysis.review.desk import LabelSession
 from gaploop.failure_analysis.review.media import Media
 from gaploop.failure_analysis.review.prepare import Preparer
-from gaploop.failure_analysis.review.source import Source
-from gaploop.failure_analysis.review.suggest import Suggester
+from gaploop.failure_analysis.review.source import TakeSource
+from gaploop.failure_analysis.review.suggest import ReviewSuggester
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ LOOK_S: Final = 2.0
 """How often it is looked whether others have labelled, or the folder is gone."""
 
 
-class Site:
+class ReviewSite:
     """One review that is being served.
 
     Args:
@@ -37,9 +37,11 @@ class Site:
         suggester: diagnoses takes in the background, if anyone does.
     """
 
-    def __init__(self, desk: Desk, media_folder: Path, suggester: Suggester | None) -> None:
+    def __init__(
+        self, desk: LabelSession, media_folder: Path, suggester: ReviewSuggester | None
+    ) -> None:
         self.desk = desk
-        self.source = Source(desk.folder)
+        self.source = TakeSource(desk.folder)
         self.media = Media(media_folder)
         self.preparer = Preparer(self.source, self.media)
         self.offered = offered(desk.takes())
@@ -116,7 +118,7 @@ class Site:
             if changed or self.trouble != before:
                 self.tell(changed)
 
-    async def _suggest(self, suggester: Suggester) -> None:
+    async def _suggest(self, suggester: ReviewSuggester) -> None:
         while True:
             uid = next((u for u in self.ahead() if self._wanted(u)), None)
             if uid is None:

@@ -11,14 +11,14 @@ from gaploop.core.paths import inside
 from gaploop.core.take import Take
 from gaploop.datasets import columns, layout
 from gaploop.datasets.frames import data_file
-from gaploop.datasets.labels.labelled import Labelled
-from gaploop.datasets.layout import DatasetInfo, Episode
+from gaploop.datasets.labels.labelled import FolderLabels
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import read_episode, video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
 
 
 @dataclass(frozen=True)
-class Picture:
+class CameraVideo:
     """Where a camera's pictures of one take are.
 
     Attributes:
@@ -36,7 +36,7 @@ class Picture:
     fps: float
 
 
-class Source:
+class TakeSource:
     """Reads takes of one folder; refuses what its descriptions place outside it.
 
     Names in a dataset's or journal's descriptions are data: whoever wrote them could point at any
@@ -46,7 +46,7 @@ class Source:
         folder: what is in it, from `open_labelled`.
     """
 
-    def __init__(self, folder: Labelled) -> None:
+    def __init__(self, folder: FolderLabels) -> None:
         self.root = folder.root
         self._info: DatasetInfo | None = None if folder.journal else layout.read_info(folder.root)
         self._folders: dict[str, Path] = {}
@@ -55,7 +55,7 @@ class Source:
             pairs = zip(folder.episodes, paths, strict=True)
             self._folders = {episode.info.uid: path for episode, path in pairs}
 
-    def take(self, episode: Episode) -> Take:
+    def take(self, episode: EpisodeRow) -> Take:
         """Read a take, its pictures on demand.
 
         Raises:
@@ -76,19 +76,19 @@ class Source:
             self.inside(picture.path)
         return read_episode(self._info, episode)
 
-    def pictures(self, episode: Episode) -> list[Picture]:
+    def pictures(self, episode: EpisodeRow) -> list[CameraVideo]:
         """Return where each camera's pictures of a take are; not whether they are inside."""
         if self._info is None:
             path = self._folders[episode.info.uid]
             fps = episode.info.fps
             names = read_header(path).cameras
-            return [Picture(c, journal_format.camera_path(path, c), 0.0, 0, fps) for c in names]
+            return [CameraVideo(c, journal_format.camera_path(path, c), 0.0, 0, fps) for c in names]
         found = []
         for key in self._info.video_keys:
             file, start_s = video_of(self._info, episode.row, key)
             if file is not None:
                 camera = key.removeprefix(columns.IMAGES)
-                found.append(Picture(camera, file, start_s, episode.length, self._info.fps))
+                found.append(CameraVideo(camera, file, start_s, episode.length, self._info.fps))
         return found
 
     def inside(self, path: Path) -> Path:

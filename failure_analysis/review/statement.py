@@ -20,7 +20,7 @@ SOURCE: Final = labels.SOURCES[-1]
 
 
 @dataclass(frozen=True)
-class Statement:
+class TakeStatement:
     """What is said about one take.
 
     Attributes:
@@ -37,30 +37,30 @@ class Statement:
     dimensions: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
 
-    def with_mode(self, mode: str) -> Statement:
+    def with_mode(self, mode: str) -> TakeStatement:
         """Return it with a failure mode, or without the one that it has already."""
         if mode == self.failure_mode:
             return replace(self, failure_mode="")
         return replace(self, outcome=Outcome.FAILURE.value, failure_mode=mode)
 
-    def with_phase(self, phase: str) -> Statement:
+    def with_phase(self, phase: str) -> TakeStatement:
         """Return it with a phase, or without the one that it has already."""
         return replace(self, phase="" if phase == self.phase else phase)
 
-    def with_outcome(self, outcome: str) -> Statement:
+    def with_outcome(self, outcome: str) -> TakeStatement:
         """Return it with an outcome; only a failure has a mode, a phase and causes."""
         if outcome == Outcome.FAILURE:
             return replace(self, outcome=outcome)
         return replace(self, outcome=outcome, failure_mode="", phase="", dimensions={})
 
-    def with_dimension(self, name: str) -> Statement:
+    def with_dimension(self, name: str) -> TakeStatement:
         """Return it with the next lower of `WEIGHTS` for a dimension, without it after the last."""
         now = self.dimensions.get(name, 2.0)
         lower = [w for w in WEIGHTS if w < now]
         rest = {k: w for k, w in self.dimensions.items() if k != name}
         return replace(self, dimensions=rest | {name: lower[0]} if lower else rest)
 
-    def heavier(self, name: str, by: float) -> Statement:
+    def heavier(self, name: str, by: float) -> TakeStatement:
         """Return it with more weight, or less, on a dimension that it names."""
         if name not in self.dimensions:
             return self
@@ -77,13 +77,13 @@ class Statement:
         }
 
 
-def of_values(said: Mapping[str, Any], note: str = "") -> Statement:
+def of_values(said: Mapping[str, Any], note: str = "") -> TakeStatement:
     """Return what label fields say, where one is missing what it is while nobody says anything."""
-    known = {n: said.get(n, labels.NOTHING_SAID[n]) for n in Statement().values()}
-    return Statement(**known, note=note)
+    known = {n: said.get(n, labels.NOTHING_SAID[n]) for n in TakeStatement().values()}
+    return TakeStatement(**known, note=note)
 
 
-def suggested(before: Statement, found: TakeDiagnosis | None) -> Statement:
+def suggested(before: TakeStatement, found: TakeDiagnosis | None) -> TakeStatement:
     """Return what a take's recorded labels and its diagnosis say together.
 
     Args:
@@ -102,7 +102,7 @@ def suggested(before: Statement, found: TakeDiagnosis | None) -> Statement:
 
 
 def events(
-    uid: str, said: Statement, author: str, own: Mapping[str, LabelEvent]
+    uid: str, said: TakeStatement, author: str, own: Mapping[str, LabelEvent]
 ) -> tuple[LabelEvent, ...]:
     """Return one act that says it: what the author hasn't said in the same way already.
 

@@ -17,7 +17,7 @@ from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 
 if TYPE_CHECKING:
     from gaploop.core.take import Take
-    from gaploop.datasets.layout import Episode
+    from gaploop.datasets.layout import EpisodeRow
 
 REFERENCE_TAKES: Final = 40
 """Of the data's own takes that went well, as many as say what is usual: reading all takes long."""
@@ -25,7 +25,7 @@ NICE: Final = 10
 """The page comes first."""
 
 
-class Suggester:
+class ReviewSuggester:
     """Diagnoses takes one at a time, in another process.
 
     Args:
@@ -60,14 +60,14 @@ class _Worker:
     def __init__(self, root: Path) -> None:
         from gaploop.datasets.labels.labelled import open_labelled
         from gaploop.failure_analysis.reference import choose_reference
-        from gaploop.failure_analysis.review.source import Source
+        from gaploop.failure_analysis.review.source import TakeSource
 
         folder = open_labelled(root)
-        self._source = Source(folder)
+        self._source = TakeSource(folder)
         self._episodes = {e.info.uid: e for e in folder.episodes}
         self._usual = choose_reference(self._sample(folder.episodes))
 
-    def _sample(self, episodes: Sequence[Episode]) -> list[Take]:
+    def _sample(self, episodes: Sequence[EpisodeRow]) -> list[Take]:
         """Return takes that went well, or else any: they say which station it is."""
         good = [e for e in episodes if e.outcome == Outcome.SUCCESS] or list(episodes)
         takes = []

@@ -67,7 +67,7 @@ class TakeList(Element, component="take_list.js"):
         self.props.update(first=self._first, rows=json.dumps(rows))
 
 
-class Player(Element, component="player.js"):
+class TakePlayer(Element, component="player.js"):
     """The videos of a take with its signals below, and every key of the page.
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.signals.registry import signal
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.views.view import TakeView
 
 NAN = float("nan")
 QUIET_SAMPLES = 5
@@ -26,7 +26,7 @@ def quiet_stretch(wrench: FloatArray) -> tuple[FloatArray, float]:
     return wrench[best : best + n].mean(axis=0), spreads[best]
 
 
-def force_deviation_n(view: View) -> FloatArray:
+def force_deviation_n(view: TakeView) -> FloatArray:
     """Return how far the force is from its rest reading [N], shape (n,), where it was read."""
     wrench = view.wrench
     if wrench is None or not np.isfinite(wrench[:, :3]).any():
@@ -37,28 +37,28 @@ def force_deviation_n(view: View) -> FloatArray:
 
 
 @signal("force_peak_n", "N", "force", 1.0, "force reaches {value} from rest")
-def force_peak_n(view: View) -> float:
+def force_peak_n(view: TakeView) -> float:
     """Largest distance of the force from its rest reading."""
     values = force_deviation_n(view)
     return float(np.nanmax(values)) if len(values) else NAN
 
 
 @signal("force_typical_n", "N", "force", 1.0, "force stands {value} from rest")
-def force_typical_n(view: View) -> float:
+def force_typical_n(view: TakeView) -> float:
     """Median distance of the force from its rest reading: a push that lasts."""
     values = force_deviation_n(view)
     return float(np.nanmedian(values)) if len(values) else NAN
 
 
 @signal("force_end_n", "N", "force", 1.0, "force ends {value} from rest")
-def force_end_n(view: View) -> float:
+def force_end_n(view: TakeView) -> float:
     """Median distance of the force from rest over the last three samples."""
     values = force_deviation_n(view)
     return float(np.nanmedian(values[-3:])) if len(values) else NAN
 
 
 @signal("force_jump_n", "N", "force", 1.0, "force changes by {value} between samples")
-def force_jump_n(view: View) -> float:
+def force_jump_n(view: TakeView) -> float:
     """Largest change of the force between two samples."""
     wrench = view.wrench
     if wrench is None or len(wrench) < 2:
@@ -68,7 +68,7 @@ def force_jump_n(view: View) -> float:
 
 
 @signal("torque_peak_nm", "N m", "force", 0.1, "torque reaches {value} from rest")
-def torque_peak_nm(view: View) -> float:
+def torque_peak_nm(view: TakeView) -> float:
     """Largest distance of the torque from its rest reading."""
     wrench = view.wrench
     if wrench is None or not np.isfinite(wrench[:, 3:]).any():
@@ -78,7 +78,7 @@ def torque_peak_nm(view: View) -> float:
 
 
 @signal("torque_jump_nm", "N m", "force", 0.1, "torque changes by {value} between samples")
-def torque_jump_nm(view: View) -> float:
+def torque_jump_nm(view: TakeView) -> float:
     """Largest change of the torque between two samples."""
     wrench = view.wrench
     if wrench is None or len(wrench) < 2:

@@ -9,7 +9,7 @@ import numpy as np
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.signals.registry import signal
 from gaploop.failure_analysis.views.phases import Grasp, grasps, main_grasp, scene_xy_m
-from gaploop.failure_analysis.views.view import SLOW_RAD_S, View
+from gaploop.failure_analysis.views.view import SLOW_RAD_S, TakeView
 
 NAN = float("nan")
 PADS_RAD: Final = (0.0, 0.3, 0.6)
@@ -17,25 +17,25 @@ PADS_M: Final = (0.016, 0.040, 0.062)
 """Gripper angle [rad] to the distance of the pads [m] on so101-nexus 0.10.0's SO-101."""
 
 
-def _main(view: View) -> Grasp | None:
+def _main(view: TakeView) -> Grasp | None:
     return main_grasp(view.motion) if view.motion is not None else None
 
 
 @signal("grasp_count", "", "motion", 0.3, "the gripper closed {value} times")
-def grasp_count(view: View) -> float:
+def grasp_count(view: TakeView) -> float:
     """Number of times the gripper was told to close."""
     return float(len(grasps(view.motion))) if view.motion is not None else NAN
 
 
 @signal("grip_short_rad", "rad", "motion", 0.02, "the jaws stop {value} short of their command")
-def grip_short_rad(view: View) -> float:
+def grip_short_rad(view: TakeView) -> float:
     """How far the closed jaws stay open against their command: the size of what they hold."""
     grasp = _main(view)
     return grasp.short_rad if grasp and grasp.held else NAN
 
 
 @signal("held_share", "share", "motion", 0.1, "the jaws held something for {value} of the closure")
-def held_share(view: View) -> float:
+def held_share(view: TakeView) -> float:
     """Share of the closed time for which something stayed between the jaws."""
     grasp = _main(view)
     if grasp is None or not grasp.held:
@@ -45,7 +45,7 @@ def held_share(view: View) -> float:
 
 
 @signal("grip_creep_rad", "rad", "motion", 0.005, "the jaws close by {value} while they hold")
-def grip_creep_rad(view: View) -> float:
+def grip_creep_rad(view: TakeView) -> float:
     """How far the jaws close on between settling on an object and opening again."""
     grasp, motion = _main(view), view.motion
     if grasp is None or motion is None or not grasp.held or motion.gripper is None:
@@ -57,7 +57,7 @@ def grip_creep_rad(view: View) -> float:
 
 
 @signal("grip_width_m", "m", "motion", 0.0015, "the jaws stand {value} apart while they hold")
-def grip_width_m(view: View) -> float:
+def grip_width_m(view: TakeView) -> float:
     """Distance of the jaws' pads when they have closed on something; the SO-101's geometry.
 
     Measured on the model at three openings; between them and beyond, a straight line.
@@ -71,7 +71,7 @@ def grip_width_m(view: View) -> float:
 
 
 @signal("slip_rad_s", "rad/s", "motion", 0.02, "the jaws close at {value} while they hold")
-def slip_rad_s(view: View) -> float:
+def slip_rad_s(view: TakeView) -> float:
     """Fastest closing of jaws that hold and are told to stay: something gives way between them."""
     grasp, motion = _main(view), view.motion
     if grasp is None or motion is None or motion.gripper is None or not grasp.held:
@@ -83,7 +83,7 @@ def slip_rad_s(view: View) -> float:
 
 
 @signal("lost_count", "", "motion", 0.3, "what was held went {value} times")
-def lost_count(view: View) -> float:
+def lost_count(view: TakeView) -> float:
     """How often something held went before the gripper was told to open."""
     if view.motion is None:
         return NAN
@@ -91,7 +91,7 @@ def lost_count(view: View) -> float:
 
 
 @signal("apart_m", "m", "scene", 0.004, "the object is seen {value} from the jaws that hold it")
-def apart_m(view: View) -> float:
+def apart_m(view: TakeView) -> float:
     """Median horizontal distance of the tool and the object that is seen while it is carried."""
     grasp, tool = _main(view), view.tool
     if grasp is None or tool is None or view.scene is None or not grasp.held:
@@ -108,7 +108,7 @@ def apart_m(view: View) -> float:
     return float(np.median(away))
 
 
-def _lifting(view: View, values: FloatArray) -> float:
+def _lifting(view: TakeView, values: FloatArray) -> float:
     """Change of `values`, shape (n,), from just before the gripper closes to just after lifting.
 
     Both are at nearly the same pose, so that gravity on the arm itself drops out.
@@ -126,7 +126,7 @@ def _lifting(view: View, values: FloatArray) -> float:
 
 
 @signal("stuck_m", "m", "scene", 0.003, "the object moves {value} after the gripper let go")
-def stuck_m(view: View) -> float:
+def stuck_m(view: TakeView) -> float:
     """How far the tracked object moves after its release, over frames that show it."""
     grasp = _main(view)
     if grasp is None or view.scene is None or not grasp.released or not grasp.held:
@@ -140,7 +140,7 @@ def stuck_m(view: View) -> float:
 
 
 @signal("carry_current_a", "A", "currents", 0.03, "lifting takes {value} more than approaching")
-def carry_current_a(view: View) -> float:
+def carry_current_a(view: TakeView) -> float:
     """Summed current of lift, elbow and wrist after lifting less that before the grasp."""
     motion = view.motion
     if motion is None or not np.isfinite(motion.current_a).any():
@@ -149,7 +149,7 @@ def carry_current_a(view: View) -> float:
 
 
 @signal("grip_current_a", "A", "currents", 0.02, "the gripper squeezes with {value}")
-def grip_current_a(view: View) -> float:
+def grip_current_a(view: TakeView) -> float:
     """Median gripper current while it holds."""
     grasp, motion = _main(view), view.motion
     if grasp is None or motion is None or motion.gripper is None:
@@ -160,7 +160,7 @@ def grip_current_a(view: View) -> float:
 
 
 @signal("grip_current_peak_a", "A", "currents", 0.03, "the gripper squeezes with up to {value}")
-def grip_current_peak_a(view: View) -> float:
+def grip_current_peak_a(view: TakeView) -> float:
     """99th percentile of the gripper's current from its closing to its opening."""
     grasp, motion = _main(view), view.motion
     if grasp is None or motion is None or motion.gripper is None:
@@ -171,7 +171,7 @@ def grip_current_peak_a(view: View) -> float:
 
 
 @signal("carry_sag_rad", "rad", "motion", 0.0008, "the arm sags {value} further while it carries")
-def carry_sag_rad(view: View) -> float:
+def carry_sag_rad(view: TakeView) -> float:
     """Mean error of lift, elbow and wrist after lifting less that before the grasp."""
     motion = view.motion
     if motion is None:
@@ -180,7 +180,7 @@ def carry_sag_rad(view: View) -> float:
 
 
 @signal("contact_height_m", "m", "motion", 0.0008, "the descent stops {value} above the command")
-def contact_height_m(view: View) -> float:
+def contact_height_m(view: TakeView) -> float:
     """Lowest tool height read less the lowest commanded one: something was in the way below."""
     tool = view.tool
     if tool is None:
@@ -189,14 +189,14 @@ def contact_height_m(view: View) -> float:
 
 
 @signal("grasp_height_m", "m", "motion", 0.002, "the gripper closes {value} above the table")
-def grasp_height_m(view: View) -> float:
+def grasp_height_m(view: TakeView) -> float:
     """Tool height by the readings when the gripper closes."""
     grasp, tool = _main(view), view.tool
     return float(tool.at(grasp.close_s + 0.2)[2]) if grasp and tool is not None else NAN
 
 
 @signal("carried_m", "m", "motion", 0.01, "the tool goes {value} between closing and opening")
-def carried_m(view: View) -> float:
+def carried_m(view: TakeView) -> float:
     """Horizontal distance of the tool between closing and opening."""
     grasp, tool = _main(view), view.tool
     if grasp is None or tool is None:
@@ -205,7 +205,7 @@ def carried_m(view: View) -> float:
 
 
 @signal("release_target_m", "m", "scene", 0.003, "the gripper opens {value} from the target seen")
-def release_target_m(view: View) -> float:
+def release_target_m(view: TakeView) -> float:
     """Horizontal distance of the tool and the tracked target when the gripper opens."""
     grasp, tool = _main(view), view.tool
     if grasp is None or tool is None or view.scene is None or not grasp.released:
@@ -215,7 +215,7 @@ def release_target_m(view: View) -> float:
 
 
 @signal("start_pose_rad", "rad", "motion", 0.004, "the arm starts {value} from its usual pose")
-def start_pose_rad(view: View) -> float:
+def start_pose_rad(view: TakeView) -> float:
     """Rms joint difference between the start readings and the reference's start pose."""
     motion, usual = view.motion, view.start_pose_rad
     if motion is None or usual is None or len(usual) != len(motion.joints):

@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.signals.registry import signal
-from gaploop.failure_analysis.views.view import MOVING_RAD_S, SLOW_RAD_S, Motion, View
+from gaploop.failure_analysis.views.view import MOVING_RAD_S, SLOW_RAD_S, ArmMotion, TakeView
 
 NAN = float("nan")
 
 
-def _motion(view: View) -> Motion:
+def _motion(view: TakeView) -> ArmMotion:
     assert_motion = view.motion
     if assert_motion is None:  # measure() asks only where the channel exists
         raise LookupError("no joint commands with readings")
@@ -34,14 +34,14 @@ def _largest(values: FloatArray) -> float:
 
 
 @signal("lag_s", "s", "motion", 0.003, "motion follows the command {value} late")
-def lag_s(view: View) -> float:
+def lag_s(view: TakeView) -> float:
     """Delay from command to reading: peak of the cross-correlation of their speeds."""
     motion = _motion(view)
     return motion.lag_samples / motion.rate_hz
 
 
 @signal("tracking_rms_rad", "rad", "motion", 0.003, "joints miss their command by {value} rms")
-def tracking_rms_rad(view: View) -> float:
+def tracking_rms_rad(view: TakeView) -> float:
     """Root mean square of reading minus command over the arm's joints, lag included."""
     motion = _motion(view)
     error = (motion.position_rad - motion.sent_rad)[:, motion.arm_joints]
@@ -52,7 +52,7 @@ def tracking_rms_rad(view: View) -> float:
     "rest_offset_rad", "rad", "motion", 0.002,
     "joint readings stand {value} off the command at rest",
 )  # fmt: skip
-def rest_offset_rad(view: View) -> float:
+def rest_offset_rad(view: TakeView) -> float:
     """Largest median difference between reading and command of a joint that stands still."""
     motion = _motion(view)
     medians = _joint_median(motion.residual_rad, motion.slow)
@@ -63,7 +63,7 @@ def rest_offset_rad(view: View) -> float:
     "start_offset_rad", "rad", "motion", 0.003,
     "before anything moves, readings stand {value} off the command",
 )  # fmt: skip
-def start_offset_rad(view: View) -> float:
+def start_offset_rad(view: TakeView) -> float:
     """Largest joint difference between reading and command in the first 60 ms."""
     motion = _motion(view)
     count = max(2, round(0.06 * motion.rate_hz))
@@ -71,7 +71,7 @@ def start_offset_rad(view: View) -> float:
 
 
 @signal("drift_rad", "rad", "motion", 0.004, "readings drift by {value} over the take")
-def drift_rad(view: View) -> float:
+def drift_rad(view: TakeView) -> float:
     """Largest change of a joint's rest offset between the first and last third of the take."""
     motion = _motion(view)
     n = len(motion.t_s)
@@ -82,7 +82,7 @@ def drift_rad(view: View) -> float:
 
 
 @signal("jitter_rad", "rad", "motion", 0.0006, "readings of a resting joint jitter by {value}")
-def jitter_rad(view: View) -> float:
+def jitter_rad(view: TakeView) -> float:
     """Spread of the readings' second difference, scaled to one reading, while the command rests.
 
     By the 75th percentile, so that bumps and settling don't count as noise.
@@ -99,7 +99,7 @@ def jitter_rad(view: View) -> float:
 
 
 @signal("quantum_rad", "rad", "motion", 0.0004, "readings come in steps of {value}")
-def quantum_rad(view: View) -> float:
+def quantum_rad(view: TakeView) -> float:
     """Step of the readings: median gap between the distinct values that a moving joint shows."""
     motion = _motion(view)
     steps = []
@@ -111,7 +111,7 @@ def quantum_rad(view: View) -> float:
 
 
 @signal("repeat_share", "share", "motion", 0.01, "{value} of the readings repeat while moving")
-def repeat_share(view: View) -> float:
+def repeat_share(view: TakeView) -> float:
     """Share of samples equal in every joint to the one before, while the arm moves."""
     motion = _motion(view)
     moving = np.abs(motion.velocity_rad_s[1:]).max(axis=1) > MOVING_RAD_S
@@ -120,7 +120,7 @@ def repeat_share(view: View) -> float:
 
 
 @signal("dropout_share", "share", "motion", 0.005, "{value} of the readings are missing")
-def dropout_share(view: View) -> float:
+def dropout_share(view: TakeView) -> float:
     """Share of samples in which some joint's reading is missing."""
     record = view.take.telemetry
     stacks = [record.stack(arm, "position_rad") for arm in record.arms()]
@@ -129,7 +129,7 @@ def dropout_share(view: View) -> float:
 
 
 @signal("backlash_rad", "rad", "motion", 0.003, "after reversing, joints stop {value} apart")
-def backlash_rad(view: View) -> float:
+def backlash_rad(view: TakeView) -> float:
     """Difference of the rest offset by the direction a joint came from, second largest joint."""
     motion = _motion(view)
     direction = np.where(
@@ -145,7 +145,7 @@ def backlash_rad(view: View) -> float:
 
 
 @signal("speed_gain", "", "motion", 0.02, "joints reach {value} of the commanded speed")
-def speed_gain(view: View) -> float:
+def speed_gain(view: TakeView) -> float:
     """Fastest reading over fastest command (99th percentiles), of the fastest-driven joints."""
     motion = _motion(view)
     asked = np.percentile(np.abs(motion.sent_velocity_rad_s), 99, axis=0)[motion.arm_joints]
@@ -155,7 +155,7 @@ def speed_gain(view: View) -> float:
 
 
 @signal("oscillation_rad", "rad", "motion", 0.001, "the arm shakes by {value} rms")
-def oscillation_rad(view: View) -> float:
+def oscillation_rad(view: TakeView) -> float:
     """Rms of the readings above about 2.5 Hz beyond what the command asked for."""
     motion = _motion(view)
     width = max(3, round(0.4 * motion.rate_hz))
@@ -167,7 +167,7 @@ def oscillation_rad(view: View) -> float:
 
 
 @signal("reversals_hz", "Hz", "motion", 0.2, "joints turn round {value} times a second")
-def reversals_hz(view: View) -> float:
+def reversals_hz(view: TakeView) -> float:
     """Direction changes of the readings per second, of the joint that has most of them."""
     motion = _motion(view)
     velocity = motion.velocity_rad_s[:, motion.arm_joints]
@@ -176,7 +176,7 @@ def reversals_hz(view: View) -> float:
 
 
 @signal("stall_s", "s", "motion", 0.05, "a joint stands short of its command for {value}")
-def stall_s(view: View) -> float:
+def stall_s(view: TakeView) -> float:
     """Longest time a joint stands still over 4 degrees short of a resting command."""
     motion = _motion(view)
     short = motion.slow & (np.abs(motion.residual_rad) > np.deg2rad(4.0))
@@ -184,7 +184,7 @@ def stall_s(view: View) -> float:
 
 
 @signal("idle_end_s", "s", "motion", 0.3, "the arm stands still for the last {value}")
-def idle_end_s(view: View) -> float:
+def idle_end_s(view: TakeView) -> float:
     """Time from the last motion of any joint to the end of the take."""
     motion = _motion(view)
     moving = np.flatnonzero((np.abs(motion.velocity_rad_s) > 0.05).any(axis=1))
@@ -193,7 +193,7 @@ def idle_end_s(view: View) -> float:
 
 
 @signal("path_ratio", "", "motion", 0.05, "joints travel {value} times the commanded path")
-def path_ratio(view: View) -> float:
+def path_ratio(view: TakeView) -> float:
     """Length of the joint path read over the length of the path commanded."""
     motion = _motion(view)
     lengths = [
@@ -204,7 +204,7 @@ def path_ratio(view: View) -> float:
 
 
 @signal("hold_current_a", "A", "currents", 0.01, "the arm holds itself with {value}")
-def hold_current_a(view: View) -> float:
+def hold_current_a(view: TakeView) -> float:
     """Median over the slowest half of the take of the summed absolute motor currents."""
     currents = view.currents_a
     total = np.nansum(np.abs(currents), axis=1) if currents is not None else np.empty(0)
@@ -212,7 +212,7 @@ def hold_current_a(view: View) -> float:
 
 
 @signal("peak_current_a", "A", "currents", 0.02, "a motor draws up to {value}")
-def peak_current_a(view: View) -> float:
+def peak_current_a(view: TakeView) -> float:
     """99.5th percentile of the largest absolute motor current."""
     currents = view.currents_a
     if currents is None:

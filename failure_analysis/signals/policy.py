@@ -6,7 +6,7 @@ import numpy as np
 
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.signals.registry import signal
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.views.view import TakeView
 
 NAN = float("nan")
 
@@ -17,7 +17,7 @@ def _percentile(values: FloatArray, q: float) -> float:
 
 
 @signal("chunk_disagreement_rad", "rad", "policy", 0.003, "successive plans differ by {value} rms")
-def chunk_disagreement_rad(view: View) -> float:
+def chunk_disagreement_rad(view: TakeView) -> float:
     """Median rms difference of overlapping consecutive action chunks, over arm joints and steps.
 
     After the temporal consistency of Agia et al. 2024 (arXiv:2410.04640).
@@ -29,7 +29,7 @@ def chunk_disagreement_rad(view: View) -> float:
     "chunk_disagreement_peak_rad", "rad", "policy", 0.006,
     "at worst successive plans differ by {value} rms",
 )  # fmt: skip
-def chunk_disagreement_peak_rad(view: View) -> float:
+def chunk_disagreement_peak_rad(view: TakeView) -> float:
     """95th percentile of the difference of overlapping consecutive action chunks."""
     return _percentile(view.policy.disagreement_rad, 95) if view.policy else NAN
 
@@ -38,7 +38,7 @@ def chunk_disagreement_peak_rad(view: View) -> float:
     "feature_mahalanobis", "", "policy", 0.1,
     "the policy's features stand {value} spreads from its training data",
 )  # fmt: skip
-def feature_mahalanobis(view: View) -> float:
+def feature_mahalanobis(view: TakeView) -> float:
     """95th percentile of the Mahalanobis distance in the policy's own encoder (Lee et al. 2018).
 
     Divided by the root of the number of features: about 1 on training data.
@@ -50,6 +50,6 @@ def feature_mahalanobis(view: View) -> float:
     "feature_neighbour", "", "policy", 0.1,
     "the nearest training features stand {value} spreads away",
 )  # fmt: skip
-def feature_neighbour(view: View) -> float:
+def feature_neighbour(view: TakeView) -> float:
     """95th percentile of the distance to the tenth nearest training features (Sun et al. 2022)."""
     return _percentile(view.policy.neighbour, 95) if view.policy else NAN

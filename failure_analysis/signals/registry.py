@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gaploop.core.errors import unknown_choice
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.views.view import TakeView
 
 SOURCES: Final = ("motion", "currents", "loads", "scene", "force", "images", "policy")
 
@@ -46,7 +46,7 @@ class Signal:
     floor: float
     doc: str
     says: str
-    compute: Callable[[View], float]
+    compute: Callable[[TakeView], float]
 
     def show(self, value: float) -> str:
         """Return `value` as people read it: degrees, millimetres, milliseconds, per cent."""
@@ -61,12 +61,12 @@ REGISTRY: Final[dict[str, Signal]] = {}
 
 def signal(
     name: str, unit: str, source: str, floor: float, says: str
-) -> Callable[[Callable[[View], float]], Callable[[View], float]]:
+) -> Callable[[Callable[[TakeView], float]], Callable[[TakeView], float]]:
     """Register the decorated function as a signal; its docstring becomes the signal's doc."""
     if source not in SOURCES:
         raise unknown_choice("signal source", source, SOURCES)
 
-    def register(function: Callable[[View], float]) -> Callable[[View], float]:
+    def register(function: Callable[[TakeView], float]) -> Callable[[TakeView], float]:
         doc = " ".join((function.__doc__ or "").split())
         REGISTRY[name] = Signal(name, unit, source, floor, doc, says, function)
         return function
@@ -91,7 +91,7 @@ def registry() -> Mapping[str, Signal]:
 
 
 @dataclass(frozen=True)
-class Measured:
+class TakeSignals:
     """The signals of one take.
 
     Attributes:
@@ -106,11 +106,11 @@ class Measured:
         return self.values.get(name, math.nan)
 
 
-def measure(view: View) -> Measured:
+def measure(view: TakeView) -> TakeSignals:
     """Compute every signal of a take."""
     unseen = view.blind()
     values = {
         name: math.nan if s.source in unseen else float(s.compute(view))
         for name, s in registry().items()
     }
-    return Measured(values, unseen)
+    return TakeSignals(values, unseen)

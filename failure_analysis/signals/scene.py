@@ -6,20 +6,20 @@ import numpy as np
 
 from gaploop.failure_analysis.signals.registry import signal
 from gaploop.failure_analysis.views.phases import handling, main_grasp, scene_xy_m
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.views.view import TakeView
 
 NAN = float("nan")
 JUMP_M = 0.012  # between two pictures: faster than anything here moves by itself
 
 
 @signal("hidden_share", "share", "scene", 0.03, "the object is hidden for {value} of the take")
-def hidden_share(view: View) -> float:
+def hidden_share(view: TakeView) -> float:
     """Share of frames in which the tracker doesn't see the object."""
     return float((view.scene[:, 5] < 0.5).mean()) if view.scene is not None else NAN
 
 
 @signal("hidden_longest_s", "s", "scene", 0.1, "the object is lost for {value} at a time")
-def hidden_longest_s(view: View) -> float:
+def hidden_longest_s(view: TakeView) -> float:
     """Longest time for which the tracker doesn't see the object."""
     if view.scene is None:
         return NAN
@@ -28,7 +28,7 @@ def hidden_longest_s(view: View) -> float:
 
 
 @signal("hidden_hz", "Hz", "scene", 0.2, "the tracker loses the object {value} times a second")
-def hidden_hz(view: View) -> float:
+def hidden_hz(view: TakeView) -> float:
     """How often the tracker loses sight of the object, per second: dropouts, not occlusion."""
     if view.scene is None:
         return NAN
@@ -37,7 +37,7 @@ def hidden_hz(view: View) -> float:
 
 
 @signal("hidden_far_share", "share", "scene", 0.02, "hidden for {value} with the gripper away")
-def hidden_far_share(view: View) -> float:
+def hidden_far_share(view: TakeView) -> float:
     """Share of the frames with the gripper away in which the object isn't seen."""
     seen = handling(view)
     if seen is None or (~seen.near).sum() < 5:
@@ -46,7 +46,7 @@ def hidden_far_share(view: View) -> float:
 
 
 @signal("jumps_hz", "Hz", "scene", 0.1, "the detection jumps {value} times a second")
-def jumps_hz(view: View) -> float:
+def jumps_hz(view: TakeView) -> float:
     """Detections that leap over 12 mm between frames with the gripper away, per second."""
     seen = handling(view)
     if seen is None:
@@ -57,7 +57,7 @@ def jumps_hz(view: View) -> float:
 
 
 @signal("target_jumps_m", "m", "scene", 0.002, "the fixed target is seen to wander by {value}")
-def target_jumps_m(view: View) -> float:
+def target_jumps_m(view: TakeView) -> float:
     """Spread (95th percentile) of the tracked target, which doesn't move, about its median."""
     if view.scene is None:
         return NAN
@@ -66,7 +66,7 @@ def target_jumps_m(view: View) -> float:
 
 
 @signal("moved_alone_m", "m", "scene", 0.003, "the object moves {value} with no gripper near")
-def moved_alone_m(view: View) -> float:
+def moved_alone_m(view: TakeView) -> float:
     """Way the object goes, in smooth steps, before the first grasp and with the gripper away."""
     seen, motion = handling(view), view.motion
     if seen is None or motion is None:
@@ -81,7 +81,7 @@ def moved_alone_m(view: View) -> float:
 
 
 @signal("end_distance_m", "m", "scene", 0.003, "the object ends {value} from the target")
-def end_distance_m(view: View) -> float:
+def end_distance_m(view: TakeView) -> float:
     """Distance of tracked object and target over the last 0.2 s; the target's median place."""
     if view.scene is None:
         return NAN
@@ -94,7 +94,7 @@ def end_distance_m(view: View) -> float:
 
 
 @signal("transported_m", "m", "scene", 0.01, "the object ends {value} from where it started")
-def transported_m(view: View) -> float:
+def transported_m(view: TakeView) -> float:
     """Distance between the tracked object's first and last places."""
     if view.scene is None:
         return NAN
@@ -106,7 +106,7 @@ def transported_m(view: View) -> float:
 
 
 @signal("grasp_offset_m", "m", "scene", 0.003, "the gripper closes {value} beside the object seen")
-def grasp_offset_m(view: View) -> float:
+def grasp_offset_m(view: TakeView) -> float:
     """Horizontal distance of tool and tracked object when the gripper closes."""
     seen, motion = handling(view), view.motion
     grasp = main_grasp(motion) if motion is not None else None
@@ -117,7 +117,7 @@ def grasp_offset_m(view: View) -> float:
 
 
 @signal("release_offset_m", "m", "scene", 0.003, "the object lies {value} from where it was let go")
-def release_offset_m(view: View) -> float:
+def release_offset_m(view: TakeView) -> float:
     """Distance of the tool at release and the object where it is tracked at the end."""
     seen, motion = handling(view), view.motion
     grasp = main_grasp(motion) if motion is not None else None

@@ -10,7 +10,7 @@ from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.signals.filters import SHAKE_HZ, high_pass, speed
 from gaploop.failure_analysis.signals.registry import signal
 from gaploop.failure_analysis.views.phases import grasps
-from gaploop.failure_analysis.views.view import Motion, View
+from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 
 NAN = float("nan")
 STILL_RAD_S: Final = 0.05
@@ -25,7 +25,7 @@ STEP_S: Final = 0.04
 """Path lengths are taken over steps this long, so that noise adds little to them."""
 
 
-def shaking_rad_s(motion: Motion) -> FloatArray:
+def shaking_rad_s(motion: ArmMotion) -> FloatArray:
     """Return the speed of the arm's joints above 2.5 Hz [rad/s], shape (n, n_arm_joints)."""
     read = motion.position_rad[:, motion.arm_joints]
     return high_pass(speed(read, motion.rate_hz), motion.rate_hz)
@@ -35,7 +35,7 @@ def shaking_rad_s(motion: Motion) -> FloatArray:
     "tracking_peak_rad", "rad", "motion", 0.004,
     "a joint stands up to {value} from where its command is, lag taken out",
 )  # fmt: skip
-def tracking_peak_rad(view: View) -> float:
+def tracking_peak_rad(view: TakeView) -> float:
     """99th percentile over time of the largest arm joint's reading minus delayed command."""
     motion = view.motion
     if motion is None:
@@ -47,7 +47,7 @@ def tracking_peak_rad(view: View) -> float:
     "oscillation_energy_rad2_s2", "rad²/s²", "motion", 0.002,
     "the arm shakes with {value} of squared speed",
 )  # fmt: skip
-def oscillation_energy_rad2_s2(view: View) -> float:
+def oscillation_energy_rad2_s2(view: TakeView) -> float:
     """Mean squared speed above 2.5 Hz, summed over arm joints, beyond what the command has.
 
     Twice the kinetic energy per unit of inertia; second-order Butterworth high pass.
@@ -61,7 +61,7 @@ def oscillation_energy_rad2_s2(view: View) -> float:
 
 
 @signal("oscillation_hz", "Hz", "motion", 0.3, "the arm shakes at {value}")
-def oscillation_hz(view: View) -> float:
+def oscillation_hz(view: TakeView) -> float:
     """Frequency of most power of the readings' error above 2.5 Hz; NaN where nothing shakes.
 
     Periodogram with a Hann window over the take, summed over arm joints.
@@ -83,7 +83,7 @@ def oscillation_hz(view: View) -> float:
 @signal(
     "command_reversals_hz", "Hz", "motion", 0.2, "the command turns round {value} times a second"
 )
-def command_reversals_hz(view: View) -> float:
+def command_reversals_hz(view: TakeView) -> float:
     """Direction changes of the command per second, of the joint that has most: dithering."""
     motion = view.motion
     if motion is None:
@@ -94,7 +94,7 @@ def command_reversals_hz(view: View) -> float:
 
 
 @signal("standstill_s", "s", "motion", 0.1, "nothing moves for {value}")
-def standstill_s(view: View) -> float:
+def standstill_s(view: TakeView) -> float:
     """Longest time for which neither the arm nor the gripper moves."""
     motion = view.motion
     if motion is None:
@@ -105,7 +105,7 @@ def standstill_s(view: View) -> float:
 
 
 @signal("joint_path_rad", "rad", "motion", 0.2, "the joints travel {value}")
-def joint_path_rad(view: View) -> float:
+def joint_path_rad(view: TakeView) -> float:
     """Way of the readings, summed over the arm's joints, in steps of 40 ms."""
     motion = view.motion
     if motion is None:
@@ -115,7 +115,7 @@ def joint_path_rad(view: View) -> float:
 
 
 @signal("path_efficiency", "share", "motion", 0.03, "the direct way is {value} of the tool's")
-def path_efficiency(view: View) -> float:
+def path_efficiency(view: TakeView) -> float:
     """Straight way of the tool between start, closings and openings over the way it took.
 
     The last leg ends where the take does.
@@ -139,7 +139,7 @@ def _sudden(values: FloatArray, rate_hz: float) -> float:
 
 
 @signal("current_jump_a", "A", "currents", 0.03, "motor currents change by {value} within 40 ms")
-def current_jump_a(view: View) -> float:
+def current_jump_a(view: TakeView) -> float:
     """Rms over time of the largest change of an arm motor's current within 40 ms: transients.
 
     Impacts, jams that let go, a controller that hunts; the gripper, which stalls to hold, aside.
@@ -151,7 +151,7 @@ def current_jump_a(view: View) -> float:
 
 
 @signal("effort_a", "A", "currents", 0.03, "the motors draw {value} together")
-def effort_a(view: View) -> float:
+def effort_a(view: TakeView) -> float:
     """Mean over the take of the summed absolute motor currents."""
     motion = view.motion
     if motion is None or not np.isfinite(motion.current_a).any():
@@ -160,7 +160,7 @@ def effort_a(view: View) -> float:
 
 
 @signal("load_peak_pct", "%", "loads", 2.0, "an arm drive is loaded by {value} of its stall")
-def load_peak_pct(view: View) -> float:
+def load_peak_pct(view: TakeView) -> float:
     """95th percentile of the largest absolute load of an arm drive, in per cent of stall."""
     loads = view.loads_pct
     if loads is None:
@@ -170,7 +170,7 @@ def load_peak_pct(view: View) -> float:
 
 
 @signal("load_jump_pct", "%", "loads", 2.0, "drive loads change by {value} within 40 ms")
-def load_jump_pct(view: View) -> float:
+def load_jump_pct(view: TakeView) -> float:
     """Rms over time of the largest change of an arm drive's load within 40 ms, sign included.
 
     A torque transient, where drives report torque and not current.

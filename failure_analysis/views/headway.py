@@ -16,7 +16,7 @@ import numpy as np
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.views.arm import tool_places
 from gaploop.failure_analysis.views.phases import HELD_RAD, scene_xy_m
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.views.view import TakeView
 
 NAN: Final = float("nan")
 HOLD_S: Final = 0.3
@@ -100,7 +100,7 @@ def _distance(a: FloatArray, b: FloatArray) -> float:
     return math.hypot(a[0] - b[0], a[1] - b[1])
 
 
-def headway(view: View) -> Headway | None:
+def headway(view: TakeView) -> Headway | None:
     """Return the headway at the end of a take; None without tracked scene or known arm."""
     motion, scene = view.motion, view.scene
     if motion is None or scene is None or motion.gripper is None:

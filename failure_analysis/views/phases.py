@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Phase
 from gaploop.failure_analysis.views.arm import ToolPath
-from gaploop.failure_analysis.views.view import Motion, View
+from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 
 CLOSED_SHARE = 0.30  # of the commanded gripper travel: below it the gripper is meant to be shut
 HELD_RAD = 0.06  # a jaw that stops this far short of its command has something between its pads
@@ -54,7 +54,7 @@ class Grasp:
         return self.short_rad > HELD_RAD
 
 
-def grasps(motion: Motion) -> tuple[Grasp, ...]:
+def grasps(motion: ArmMotion) -> tuple[Grasp, ...]:
     """Find every closing of the gripper, oldest first; none where there is no gripper."""
     if motion.gripper is None:
         return ()
@@ -71,7 +71,7 @@ def grasps(motion: Motion) -> tuple[Grasp, ...]:
     return tuple(found)
 
 
-def _grasp(motion: Motion, sent: FloatArray, read: FloatArray, start: int, stop: int) -> Grasp:
+def _grasp(motion: ArmMotion, sent: FloatArray, read: FloatArray, start: int, stop: int) -> Grasp:
     lag = 0.0 if np.isnan(motion.lag_samples) else motion.lag_samples
     settled = min(start + round(SETTLE_S * motion.rate_hz + lag), stop - 1)
     window = slice(settled, min(settled + max(3, round(0.1 * motion.rate_hz)), stop))
@@ -90,7 +90,7 @@ def _grasp(motion: Motion, sent: FloatArray, read: FloatArray, start: int, stop:
     )
 
 
-def main_grasp(motion: Motion) -> Grasp | None:
+def main_grasp(motion: ArmMotion) -> Grasp | None:
     """Return the last grasp that held something, or else the last one, or None."""
     found = grasps(motion)
     held = [g for g in found if g.held]
@@ -109,7 +109,7 @@ class Stretch:
 
 
 def timeline(
-    motion: Motion, tool: ToolPath | None = None, closings: Sequence[Grasp] | None = None
+    motion: ArmMotion, tool: ToolPath | None = None, closings: Sequence[Grasp] | None = None
 ) -> tuple[Stretch, ...]:
     """Return the phases of a take in order, without gaps, through every attempt in it.
 
@@ -167,7 +167,7 @@ def lift(grasp: Grasp, tool: ToolPath | None) -> tuple[float, float]:
 
 
 def phase_at(
-    motion: Motion,
+    motion: ArmMotion,
     t_s: float,
     tool: ToolPath | None = None,
     closings: Sequence[Grasp] | None = None,
@@ -195,7 +195,7 @@ def scene_xy_m(scene: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.bo
 
 
 @dataclass(frozen=True)
-class Handling:
+class ToolAndObject:
     """Tracked object and tool together, at frame rate.
 
     Attributes:
@@ -218,7 +218,7 @@ class Handling:
 NEAR_M = 0.07
 
 
-def handling(view: View) -> Handling | None:
+def handling(view: TakeView) -> ToolAndObject | None:
     """Bring tracked scene and tool to one clock; None where either is missing."""
     motion, scene = view.motion, view.scene
     if motion is None or scene is None:
@@ -234,4 +234,4 @@ def handling(view: View) -> Handling | None:
     near = np.maximum.accumulate(near)  # from there on the arm itself may be what is seen
     if closings:
         near |= t_s >= closings[0].close_s
-    return Handling(t_s, object_m, target_m, visible, tool_m, near)
+    return ToolAndObject(t_s, object_m, target_m, visible, tool_m, near)

@@ -25,7 +25,7 @@ MOVING_RAD_S = 0.30
 
 
 @dataclass(frozen=True)
-class Motion:
+class ArmMotion:
     """One arm's commands and readings, from the control-rate record or else from the frames.
 
     Attributes:
@@ -86,7 +86,7 @@ class Motion:
         return _rolling_max(speed, window) < SLOW_RAD_S
 
 
-class View:
+class TakeView:
     """A take, and what several signals need of it, computed when first asked for.
 
     Args:
@@ -115,7 +115,7 @@ class View:
         self._images = images
 
     @cached_property
-    def motion(self) -> Motion | None:
+    def motion(self) -> ArmMotion | None:
         """The arm's commands and readings, or None where the take has none."""
         return _from_telemetry(self.take) or _from_frames(self.take)
 
@@ -212,7 +212,7 @@ class View:
         return {source: reasons[source] for source, value in present.items() if value is None}
 
 
-def _from_telemetry(take: Take) -> Motion | None:
+def _from_telemetry(take: Take) -> ArmMotion | None:
     record = take.telemetry
     if len(record) < 10:
         return None
@@ -225,7 +225,7 @@ def _from_telemetry(take: Take) -> Motion | None:
     return None
 
 
-def _from_frames(take: Take) -> Motion | None:
+def _from_frames(take: Take) -> ArmMotion | None:
     frames = take.frames
     if len(frames) < 10 or not take.info.units.startswith("deg") or not frames.state.size:
         return None
@@ -240,12 +240,12 @@ def _motion(
     position: FloatArray,
     current: FloatArray,
     joints: tuple[str, ...],
-) -> Motion | None:
+) -> ArmMotion | None:
     period_s = float(np.median(np.diff(t_s)))
     if not period_s > 0:
         return None
     rate_hz = round(1.0 / period_s, 3)  # windows of half a sample must not hang on rounding
-    return Motion(t_s, _filled(sent), _filled(position), current, joints, rate_hz)
+    return ArmMotion(t_s, _filled(sent), _filled(position), current, joints, rate_hz)
 
 
 def _filled(values: FloatArray) -> FloatArray:

@@ -17,8 +17,8 @@ def category(take: Take) -> tuple[str, str]:
     from gaploop.failure_analysis.modes.rules import failure_mode
     from gaploop.failure_analysis.reference import choose_reference
     from gaploop.failure_analysis.signals.registry import measure
-    from gaploop.failure_analysis.views.view import View
+    from gaploop.failure_analysis.views.view import TakeView
 
-    view = View(take, images=False)
+    view = TakeView(take, images=False)
     call = failure_mode(view, measure(view), choose_reference([take]))
     return (call.mode or "", call.phase or "")

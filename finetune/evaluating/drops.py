@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gaploop.core.statistics import (
-    Cell,
     Estimate,
+    TrialCounts,
     holm,
     mcnemar_p,
     paired_difference,
@@ -89,7 +89,7 @@ def _unpaired(name: str, base: Sequence[Rollout], other: Sequence[Rollout]) -> D
 
     counts = [(sum(r.success for r in group), len(group)) for group in (other, base)]
     difference = weighted_sum(
-        [(sign, [Cell(*count)]) for sign, count in zip((1.0, -1.0), counts, strict=True)]
+        [(sign, [TrialCounts(*count)]) for sign, count in zip((1.0, -1.0), counts, strict=True)]
     )
     table = [[won, tried - won] for won, tried in counts]
     return Drop(name, difference, float(fisher_exact(table).pvalue))

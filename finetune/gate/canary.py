@@ -34,7 +34,7 @@ SPREAD: Final = 0.4
 """How often just one of two episodes of a robot is expected to succeed."""
 
 
-class Phase(StrEnum):
+class CanaryPhase(StrEnum):
     """Where a roll-out stands."""
 
     CANARY = "canary"
@@ -89,7 +89,7 @@ class Canary:
     rules: CanaryRules
     robots: tuple[str, ...]
     seed: int = 0
-    phase: Phase = Phase.CANARY
+    phase: CanaryPhase = CanaryPhase.CANARY
     says: str = ""
     evidence: list[tuple[int, float, float]] = field(default_factory=list)
     """After every report: episodes of the candidate so far, log evidence of a loss, of danger."""
@@ -116,9 +116,9 @@ class Canary:
     def lease(self, robot: str, now_s: float) -> Lease:
         """Return what a robot that is being heard of now may do."""
         share = 0.0
-        if self.phase in (Phase.FULL, Phase.PROMOTED):
+        if self.phase in (CanaryPhase.FULL, CanaryPhase.PROMOTED):
             share = 1.0
-        elif self.phase is Phase.CANARY and robot in self.tries:
+        elif self.phase is CanaryPhase.CANARY and robot in self.tries:
             share = self.rules.share
         return Lease(share, now_s + self.rules.lease_s)
 
@@ -139,15 +139,15 @@ class Canary:
         if key in self._seen or report.robot not in self.robots:
             return
         self._seen.add(key)
-        if self.phase not in (Phase.CANARY, Phase.FULL):
+        if self.phase not in (CanaryPhase.CANARY, CanaryPhase.FULL):
             return
         if report.candidate:
             self.episodes += 1
             self._unsafe += report.safety
             self._danger.add(report.safety)
-        if self.phase is Phase.CANARY and report.robot in self.tries:
+        if self.phase is CanaryPhase.CANARY and report.robot in self.tries:
             self._compare(report)
-        elif self.phase is Phase.FULL and report.candidate:
+        elif self.phase is CanaryPhase.FULL and report.candidate:
             self._full += 1
             self._worse.add(not report.success)
         self.evidence.append((self.episodes, self._worse.log_e, self._danger.log_e))
@@ -171,22 +171,24 @@ class Canary:
         rules, bound = self.rules, math.log(3 / self.rules.alpha)  # three ways to roll back
         if self._danger.log_e >= bound:
             self._end(
-                Phase.ROLLED_BACK,
+                CanaryPhase.ROLLED_BACK,
                 f"{self._unsafe} safety events in {self.episodes} episodes, more than the "
                 f"{rules.max_safety_rate:.1%} tolerated",
             )
         elif self._worse.log_e >= bound:
             than = f"{rules.success_margin:.0%} under what the baseline's was"
-            than = "worse than the baseline's" if self.phase is Phase.CANARY else f"over {than}"
-            self._end(Phase.ROLLED_BACK, f"success is {than}, {self.episodes} episodes")
-        elif self.phase is Phase.FULL and self._full >= rules.full_episodes:
-            self._end(Phase.PROMOTED, f"no breach in {self.episodes} episodes")
-        elif self.phase is Phase.CANARY and self.episodes >= rules.episodes:
+            than = (
+                "worse than the baseline's" if self.phase is CanaryPhase.CANARY else f"over {than}"
+            )
+            self._end(CanaryPhase.ROLLED_BACK, f"success is {than}, {self.episodes} episodes")
+        elif self.phase is CanaryPhase.FULL and self._full >= rules.full_episodes:
+            self._end(CanaryPhase.PROMOTED, f"no breach in {self.episodes} episodes")
+        elif self.phase is CanaryPhase.CANARY and self.episodes >= rules.episodes:
             if self._kept.peak >= math.log(1 / rules.alpha):
                 self._widen()
             elif self.episodes >= MOST * rules.episodes:
                 margin = rules.success_margin
-                self._end(Phase.UNDECIDED, f"not shown to lose less than {margin:.0%}")
+                self._end(CanaryPhase.UNDECIDED, f"not shown to lose less than {margin:.0%}")
 
     def _widen(self) -> None:
         """Give the candidate the whole fleet; from now on it is held to what the baseline did."""
@@ -194,9 +196,9 @@ class Canary:
         limit = max(won / max(tried, 1) - self.rules.success_margin, 0.01)
         self._worse = rate_wealth(1 - limit, min(1 - limit + 0.15, 1 - limit / 2))
         self.widened = f"no breach in {self.episodes} episodes on {len(self.tries)} robots"
-        self._end(Phase.FULL, self.widened)
+        self._end(CanaryPhase.FULL, self.widened)
 
-    def _end(self, phase: Phase, says: str) -> None:
+    def _end(self, phase: CanaryPhase, says: str) -> None:
         self.phase, self.says = phase, says
 
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import json_lines, write_json
 from gaploop.core.suite import Suite
-from gaploop.finetune.gate.canary import Canary, Phase, Report, replay
+from gaploop.finetune.gate.canary import Canary, CanaryPhase, Report, replay
 from gaploop.finetune.gate.folder import GateFolder
-from gaploop.finetune.gate.judge import CANARY, FULL, Answer, StageResult
+from gaploop.finetune.gate.judge import CANARY, FULL, StageAnswer, StageResult
 
 ASSIGNMENT: Final = "assignment.json"
 
@@ -69,26 +69,26 @@ def _read(path: Path, fleet: Iterable[str]) -> list[Report]:
 def canary_stage(canary: Canary) -> StageResult:
     """Return how the canary stands."""
     answer = {
-        Phase.CANARY: Answer.OPEN,
-        Phase.UNDECIDED: Answer.UNDECIDED,
-        Phase.ROLLED_BACK: Answer.PASSED if canary.widened else Answer.FAILED,
-    }.get(canary.phase, Answer.PASSED)
-    says = canary.widened if answer is Answer.PASSED else _words(canary)
+        CanaryPhase.CANARY: StageAnswer.OPEN,
+        CanaryPhase.UNDECIDED: StageAnswer.UNDECIDED,
+        CanaryPhase.ROLLED_BACK: StageAnswer.PASSED if canary.widened else StageAnswer.FAILED,
+    }.get(canary.phase, StageAnswer.PASSED)
+    says = canary.widened if answer is StageAnswer.PASSED else _words(canary)
     return StageResult(CANARY, answer, says, canary.episodes)
 
 
 def full_stage(canary: Canary) -> StageResult:
     """Return how the whole fleet stands."""
     answer = {
-        Phase.PROMOTED: Answer.PASSED,
-        Phase.ROLLED_BACK: Answer.FAILED,
-    }.get(canary.phase, Answer.OPEN)
+        CanaryPhase.PROMOTED: StageAnswer.PASSED,
+        CanaryPhase.ROLLED_BACK: StageAnswer.FAILED,
+    }.get(canary.phase, StageAnswer.OPEN)
     return StageResult(FULL, answer, _words(canary), canary.episodes)
 
 
 def _words(canary: Canary) -> str:
-    if canary.phase in (Phase.CANARY, Phase.FULL):
+    if canary.phase in (CanaryPhase.CANARY, CanaryPhase.FULL):
         return f"{canary.episodes} episodes so far; run the gate again as reports come in"
-    if canary.phase is Phase.ROLLED_BACK:
+    if canary.phase is CanaryPhase.ROLLED_BACK:
         return f"rolled back: {canary.says}"
     return canary.says

@@ -14,9 +14,9 @@ from gaploop.collect.session import run_take
 from gaploop.core.suite import SuiteTask
 from gaploop.core.types import Observation
 from gaploop.core.vocabulary import Outcome
-from gaploop.finetune.gate.checks import Evidence, check_of
-from gaploop.finetune.gate.folder import Tried
-from gaploop.finetune.gate.order import Attempt
+from gaploop.finetune.gate.checks import StageEvidence, check_of
+from gaploop.finetune.gate.folder import AttemptResult
+from gaploop.finetune.gate.order import GateAttempt
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
 
 SAFETY_TRIP: Final = "safety trip"
@@ -55,7 +55,7 @@ class CellAttempts:
         """Close the cells."""
         self._stack.close()
 
-    def __call__(self, stage: str, attempt: Attempt) -> Tried:
+    def __call__(self, stage: str, attempt: GateAttempt) -> AttemptResult:
         """Make one attempt."""
         task, rig = self._tasks[attempt.task], self._rigs[attempt.task]
         leader = PolicyLeader(self._policies[attempt.side], rig.follower, rig.fps, rig.control_hz)
@@ -69,9 +69,11 @@ class CellAttempts:
         )
         won = take.outcome is Outcome.SUCCESS
         if check is not None:
-            won = check(Evidence(task.instruction, seen))
+            won = check(StageEvidence(task.instruction, seen))
         unsafe = take.reason == SAFETY_TRIP
-        return Tried(stage, attempt.number, won, unsafe, round(take.duration_s, 3), take.reason)
+        return AttemptResult(
+            stage, attempt.number, won, unsafe, round(take.duration_s, 3), take.reason
+        )
 
 
 def _built(task: SuiteTask) -> EmbeddedRig:

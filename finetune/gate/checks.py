@@ -17,7 +17,7 @@ from gaploop.core.types import Observation
 
 
 @dataclass(frozen=True)
-class Evidence:
+class StageEvidence:
     """What a success check is shown of an attempt.
 
     Attributes:
@@ -35,7 +35,7 @@ class CheckError(UnusableInputError):
     """A check or reset failed, or said what can't be understood."""
 
 
-def check_of(task: SuiteTask) -> Callable[[Evidence], bool] | None:
+def check_of(task: SuiteTask) -> Callable[[StageEvidence], bool] | None:
     """Return a task's own success check; None where the operator or the cell says.
 
     It raises CheckError where the function fails, or returns neither yes or no (a script) nor a
@@ -49,7 +49,7 @@ def check_of(task: SuiteTask) -> Callable[[Evidence], bool] | None:
     where = f"check of task '{task.name}'"
     function = named_function(task.check, where)
 
-    def judged(shown: Evidence) -> bool:
+    def judged(shown: StageEvidence) -> bool:
         said = called(function, shown, f"{where}: {task.check}")
         scored = task.success_check == "reward_model"
         try:

@@ -48,7 +48,7 @@ class PowerPoint:
 
 
 @dataclass(frozen=True)
-class Design:
+class GateDesign:
     """A comparison, planned.
 
     Attributes:
@@ -83,7 +83,7 @@ class Boundaries:
         return cls(math.log(1 / rules.alpha), math.log(1 / (1 - rules.power)))
 
 
-def make_design(rules: Rules, kinds: int = 1) -> Design:
+def make_design(rules: Rules, kinds: int = 1) -> GateDesign:
     """Plan a comparison.
 
     Args:
@@ -102,7 +102,7 @@ def make_design(rules: Rules, kinds: int = 1) -> Design:
             "max_pairs to have less power."
         )
     most = math.ceil((rules.max_pairs or LONGEST * fixed) / kinds) * kinds
-    return Design(rules.gain, margin, most, fixed)
+    return GateDesign(rules.gain, margin, most, fixed)
 
 
 def retrain_margin(rules: Rules) -> float:
@@ -156,7 +156,7 @@ def comparison(x: FloatArray, rules: Rules, margin: float) -> tuple[FloatArray, 
     Args:
         x: candidate minus baseline, each -1, 0 or 1, shape (..., rounds, kinds).
         rules: error rates and margins.
-        margin: of `Design`.
+        margin: of `GateDesign`.
 
     Returns:
         logs after every round, each of shape (..., rounds).

@@ -26,7 +26,7 @@ LOCK: Final = ".lock"
 
 
 @dataclass(frozen=True)
-class Tried:
+class AttemptResult:
     """What came of one attempt; whose it was is known to the key alone.
 
     Attributes:
@@ -120,18 +120,20 @@ class GateFolder:
                 "folder with --output_dir."
             )
 
-    def add(self, tried: Tried) -> None:
+    def add(self, tried: AttemptResult) -> None:
         """Append an outcome; it is on the disk when this returns."""
         append_line(self.path / OUTCOMES, json.dumps(asdict(tried)))
 
-    def tried(self, stage: str) -> list[Tried]:
+    def tried(self, stage: str) -> list[AttemptResult]:
         """Return the outcomes of a stage, in order.
 
         Raises:
             UnusableInputError: a line can't be read, or attempts are missing.
         """
         path = self.path / OUTCOMES
-        lines = json_lines(path, "an attempt's outcome", lambda value, _where: Tried(**value))
+        lines = json_lines(
+            path, "an attempt's outcome", lambda value, _where: AttemptResult(**value)
+        )
         found = [line for line in lines if line.stage == stage]
         numbers = [line.attempt for line in found]
         if numbers != list(range(len(found))):
@@ -142,7 +144,7 @@ class GateFolder:
         return found
 
 
-def outcomes(done: Sequence[tuple[order.Attempt, Tried]], tasks: int) -> Outcomes:
+def outcomes(done: Sequence[tuple[order.GateAttempt, AttemptResult]], tasks: int) -> Outcomes:
     """Return the complete rounds of a stage, told apart by the key, as the operator says by now."""
     rounds = len(done) // (2 * tasks)
     arrays = np.zeros((2, rounds, tasks, 2), dtype=bool)

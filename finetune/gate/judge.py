@@ -13,15 +13,15 @@ import numpy.typing as npt
 
 from gaploop.core.suite import Rules, Suite
 from gaploop.finetune.evaluation import Rate, wilson
-from gaploop.finetune.gate.design import Design
+from gaploop.finetune.gate.design import GateDesign
 from gaploop.finetune.gate.evidence import (
     difference_interval,
     discordance,
 )
 from gaploop.finetune.gate.statements import (
+    EvidenceTrack,
+    GateStatement,
     Outcomes,
-    Statement,
-    Track,
     margin_evidence,
     reached,
     statements,
@@ -31,7 +31,7 @@ SIM, HARDWARE, CANARY, FULL = "sim", "hardware", "canary", "full"
 STAGES: Final = (SIM, HARDWARE, CANARY, FULL)
 
 
-class Answer(StrEnum):
+class StageAnswer(StrEnum):
     """How a stage ended, or that it hasn't yet."""
 
     PASSED = "passed"
@@ -56,12 +56,12 @@ class StageResult:
     """
 
     stage: str
-    answer: Answer
+    answer: StageAnswer
     says: str
     pairs: int = 0
     rates: dict[str, Rate] = field(default_factory=dict)
     difference: tuple[float, float, float] | None = None
-    tracks: tuple[Track, ...] = ()
+    tracks: tuple[EvidenceTrack, ...] = ()
     repeats: dict[str, int] = field(default_factory=dict)
     taken_back: dict[str, int] = field(default_factory=dict)
 
@@ -76,8 +76,8 @@ def judge_sim(outcomes: Outcomes, suite: Suite, tasks: Sequence[str]) -> StageRe
     margin, bound = rules.retention_margin, math.log(1 / rules.alpha)
     kept, lost = margin_evidence(x, margin)
     stated = (
-        Statement(f"loses less than {margin:.0%} in simulation", True, kept, bound),
-        Statement(f"loses more than {margin:.0%} in simulation", False, lost, bound),
+        GateStatement(f"loses less than {margin:.0%} in simulation", True, kept, bound),
+        GateStatement(f"loses more than {margin:.0%} in simulation", False, lost, bound),
     )
     most = math.ceil(rules.sim_pairs / len(tasks))
     end, answer = _ended(lost >= bound, kept >= bound, outcomes.rounds, most)
@@ -87,7 +87,7 @@ def judge_sim(outcomes: Outcomes, suite: Suite, tasks: Sequence[str]) -> StageRe
     return _result(SIM, answer, words, outcomes.first(end), rules, tasks, tracks)
 
 
-def judge_hardware(outcomes: Outcomes, suite: Suite, design: Design) -> StageResult:
+def judge_hardware(outcomes: Outcomes, suite: Suite, design: GateDesign) -> StageResult:
     """Judge the comparison on the station.
 
     Passed where the candidate is better by more than the design's margin, not inferior in any
@@ -107,17 +107,17 @@ def judge_hardware(outcomes: Outcomes, suite: Suite, design: Design) -> StageRes
 
 def _ended(
     no: npt.NDArray[np.bool_], yes: npt.NDArray[np.bool_], rounds: int, most: int
-) -> tuple[int, Answer]:
+) -> tuple[int, StageAnswer]:
     """Return the round at which a stage ended, or the last one, and its answer."""
     decided = (no | yes)[:most]
     if decided.any():
         at = int(decided.argmax())
-        return at + 1, Answer.FAILED if no[at] else Answer.PASSED
-    return min(rounds, most), Answer.UNDECIDED if rounds >= most else Answer.OPEN
+        return at + 1, StageAnswer.FAILED if no[at] else StageAnswer.PASSED
+    return min(rounds, most), StageAnswer.UNDECIDED if rounds >= most else StageAnswer.OPEN
 
 
 def _hardware_words(
-    answer: Answer, tracks: Sequence[Track], outcomes: Outcomes, suite: Suite
+    answer: StageAnswer, tracks: Sequence[EvidenceTrack], outcomes: Outcomes, suite: Suite
 ) -> str:
     against = [track.says for track in tracks if not track.promotes and track.crossed]
     missing = [track.says for track in tracks if track.promotes and not track.crossed]
@@ -127,17 +127,17 @@ def _hardware_words(
         for task, rate in zip(suite.tasks, rates, strict=True)
         if rate < task.min_pass_rate
     ]
-    if answer is Answer.FAILED:
+    if answer is StageAnswer.FAILED:
         return "the candidate " + "; ".join(against)
-    if answer is Answer.PASSED:
+    if answer is StageAnswer.PASSED:
         return "the candidate " + "; ".join(t.says for t in tracks if t.promotes)
     unshown = [f"not shown that it {says}" for says in missing]
     return "; ".join([*unshown, *(f"it {r}" for r in rare)])
 
 
 def _result(
-    stage: str, answer: Answer, words: str, outcomes: Outcomes, rules: Rules,
-    names: Sequence[str], tracks: Sequence[Track],
+    stage: str, answer: StageAnswer, words: str, outcomes: Outcomes, rules: Rules,
+    names: Sequence[str], tracks: Sequence[EvidenceTrack],
 ) -> StageResult:  # fmt: skip
     pairs = outcomes.rounds * len(names)
     if not pairs:
@@ -154,7 +154,7 @@ def _result(
     x = outcomes.differences()
     spread = discordance(rules.baseline_rate, rules.baseline_rate + rules.gain)
     low, high = -1.0, 1.0
-    if answer is not Answer.OPEN:  # a search: only where it is shown
+    if answer is not StageAnswer.OPEN:  # a search: only where it is shown
         low, high = difference_interval(x, rules.alpha, spread)
     difference = float(x.mean()), low, high
     return StageResult(stage, answer, words, pairs, rates, difference, tuple(tracks))

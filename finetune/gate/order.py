@@ -27,7 +27,7 @@ OPENED: Final = "key.json"
 
 
 @dataclass(frozen=True)
-class Attempt:
+class GateAttempt:
     """One attempt of a stage.
 
     Attributes:
@@ -45,7 +45,7 @@ class Attempt:
     scene: int
 
 
-def attempts(seed: int, stage: str, tasks: int) -> Iterator[Attempt]:
+def attempts(seed: int, stage: str, tasks: int) -> Iterator[GateAttempt]:
     """Yield the attempts of a stage, without end; equal seeds give equal orders.
 
     Every pair has a scene of its own, those of one round too: tasks that shared one would succeed
@@ -59,7 +59,7 @@ def attempts(seed: int, stage: str, tasks: int) -> Iterator[Attempt]:
         for task in np.random.default_rng([seed, salt, 0, turn]).permutation(tasks):
             sides = SIDES if _baseline_first(seed, salt, int(task), turn) else SIDES[::-1]
             for side in sides:
-                yield Attempt(number, turn, int(task), side, first_scene + number // 2)
+                yield GateAttempt(number, turn, int(task), side, first_scene + number // 2)
                 number += 1
         turn += 1
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from gaploop.core.suite import Suite
 from gaploop.core.types import FloatArray
-from gaploop.finetune.gate.design import Design, PowerPoint
+from gaploop.finetune.gate.design import GateDesign, PowerPoint
 from gaploop.finetune.gate.statements import Outcomes, reached, statements
 
 DRAWS: Final = 500
@@ -17,7 +17,7 @@ CURVE: Final = (-0.1, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 """Differences in success at which power is printed."""
 
 
-def power_curve(suite: Suite, design: Design, seed: int = 0) -> tuple[PowerPoint, ...]:
+def power_curve(suite: Suite, design: GateDesign, seed: int = 0) -> tuple[PowerPoint, ...]:
     """Return what simulated comparisons come to, by true difference.
 
     Attempts are independent, every task has the baseline's expected success, the candidate
@@ -34,7 +34,9 @@ def power_curve(suite: Suite, design: Design, seed: int = 0) -> tuple[PowerPoint
     return tuple(_point(suite, design, difference, rng) for difference in points)
 
 
-def _point(suite: Suite, design: Design, difference: float, rng: np.random.Generator) -> PowerPoint:
+def _point(
+    suite: Suite, design: GateDesign, difference: float, rng: np.random.Generator
+) -> PowerPoint:
     base, kinds = suite.rules.baseline_rate, len(suite.tasks)
     shape = (DRAWS, -(-design.max_pairs // kinds), kinds, 2)
     success = rng.random(shape, dtype=np.float32) < np.array([base, base + difference])
@@ -48,7 +50,7 @@ def promotions(outcomes: Outcomes, suite: Suite, margin: float) -> tuple[FloatAr
     Args:
         outcomes: of many comparisons, success of shape (comparisons, rounds, tasks, 2).
         suite: tasks and rules.
-        margin: of `Design`.
+        margin: of `GateDesign`.
 
     Returns:
         whether each passed, and after how many rounds it ended, each of shape (comparisons,).

@@ -27,7 +27,7 @@ KEPT: Final = (RESULT, SETUP, OUTCOMES, SUITE, order.OPENED)
 
 
 @dataclass(frozen=True)
-class Finding:
+class RecordFinding:
     """One thing that a record names.
 
     Attributes:
@@ -83,7 +83,7 @@ def withdraw(folder: Path) -> Path | None:
     return record.replace(folder / WITHDRAWN)
 
 
-def verify(path: Path) -> list[Finding]:
+def verify(path: Path) -> list[RecordFinding]:
     """Check everything that a promotion record names.
 
     Raises:
@@ -100,9 +100,11 @@ def verify(path: Path) -> list[Finding]:
         ) from None
 
 
-def _findings(record: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
+def _findings(record: Mapping[str, Any], folder: Path) -> Iterator[RecordFinding]:
     unchanged = record.get("sha256") == _own_hash(record)
-    yield Finding("the record itself", unchanged, "" if unchanged else "was changed afterwards")
+    yield RecordFinding(
+        "the record itself", unchanged, "" if unchanged else "was changed afterwards"
+    )
     for name, digest in record["files"].items():
         yield _checked(name, folder / relative_path(name, "file", folder / PROMOTION), digest)
     for name, digest in record["sources"].items():
@@ -115,24 +117,24 @@ def _findings(record: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
     yield _sealed_order(record, folder)
 
 
-def _checked(what: str, path: Path, digest: str) -> Finding:
+def _checked(what: str, path: Path, digest: str) -> RecordFinding:
     if not path.exists():
-        return Finding(what, False, f"{path} is gone")
+        return RecordFinding(what, False, f"{path} is gone")
     same = sha256(path) == digest
-    return Finding(what, same, "" if same else f"{path} was changed afterwards")
+    return RecordFinding(what, same, "" if same else f"{path} was changed afterwards")
 
 
-def _sealed_order(record: Mapping[str, Any], folder: Path) -> Finding:
+def _sealed_order(record: Mapping[str, Any], folder: Path) -> RecordFinding:
     """Check that the order of the attempts is the one that was committed to before the first."""
     what = "the order of the attempts"
     if order.OPENED not in record["files"]:
-        return Finding(what, True, "recorded elsewhere")
+        return RecordFinding(what, True, "recorded elsewhere")
     try:
         setup, key = read_json(folder / SETUP), read_json(folder / order.OPENED)
     except UnusableInputError as error:
-        return Finding(what, False, str(error))
+        return RecordFinding(what, False, str(error))
     same = order.commitment(key) == setup.get("order_sha256")
-    return Finding(what, same, "" if same else "isn't the one that the gate began with")
+    return RecordFinding(what, same, "" if same else "isn't the one that the gate began with")
 
 
 def _policy(path: Path) -> dict[str, Any]:

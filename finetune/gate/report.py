@@ -19,10 +19,10 @@ from gaploop.failure_analysis.report.page import (
     table,
     text,
 )
-from gaploop.finetune.gate.design import Design
-from gaploop.finetune.gate.judge import Answer, StageResult
+from gaploop.finetune.gate.design import GateDesign
+from gaploop.finetune.gate.judge import StageAnswer, StageResult
 from gaploop.finetune.gate.run import GateResult
-from gaploop.finetune.gate.statements import Track
+from gaploop.finetune.gate.statements import EvidenceTrack
 from gaploop.finetune.verdict import Answer as Verdict
 
 REPORT: Final = "report.html"
@@ -92,16 +92,16 @@ def evidence_figure(stage: StageResult, at_most: int = 6) -> Any:
     return drawn
 
 
-def _telling(tracks: Sequence[Track]) -> list[Track]:
+def _telling(tracks: Sequence[EvidenceTrack]) -> list[EvidenceTrack]:
     """Return the two main statements first, then whatever came nearest to being shown."""
     rest = sorted(tracks[2:], key=lambda t: -max(t.log10, default=0.0) / t.boundary)
     return [*tracks[:2], *rest]
 
 
-def _labels(tracks: Sequence[Track]) -> list[tuple[float, Track, str]]:
+def _labels(tracks: Sequence[EvidenceTrack]) -> list[tuple[float, EvidenceTrack, str]]:
     """Return labels at the ends of their lines, moved apart."""
     ends = sorted((min(max(t.log10[-1] / t.boundary, -1.5), 1.5), n) for n, t in enumerate(tracks))
-    placed: list[tuple[float, Track, str]] = []
+    placed: list[tuple[float, EvidenceTrack, str]] = []
     lowest = -1.6
     for y, n in ends:
         lowest = max(y, lowest + 0.22)
@@ -109,7 +109,7 @@ def _labels(tracks: Sequence[Track]) -> list[tuple[float, Track, str]]:
     return placed
 
 
-def power_figure(design: Design) -> Any:
+def power_figure(design: GateDesign) -> Any:
     """Draw how often the comparison promotes, and its length, by the true difference."""
     import matplotlib as mpl
 
@@ -220,7 +220,7 @@ def _canary(result: GateResult) -> Section:
     return section("Canary and whole fleet", lead, blocks)
 
 
-def _design(design: Design) -> Section:
+def _design(design: GateDesign) -> Section:
     lead = (
         f"Planned before the first attempt: better by more than {design.margin:.1%}, at most "
         f"{design.max_pairs} pairs. A test of fixed size needs {design.fixed_pairs}."
@@ -231,7 +231,7 @@ def _design(design: Design) -> Section:
 
 
 def _limits(result: GateResult) -> Section:
-    open_words = [s.stage for s in result.stages if s.answer is Answer.OPEN]
+    open_words = [s.stage for s in result.stages if s.answer is StageAnswer.OPEN]
     blocks = [
         text(
             "Wilson intervals describe success rates; they don't allow for having looked along "

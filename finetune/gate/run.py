@@ -16,15 +16,15 @@ from gaploop.finetune.evaluation import evidence
 from gaploop.finetune.gate import order
 from gaploop.finetune.gate.canary import Canary
 from gaploop.finetune.gate.canary_stages import canary_stage, full_stage, reported
-from gaploop.finetune.gate.design import Design, make_design
-from gaploop.finetune.gate.folder import RESULT, SCHEMA, GateFolder, Tried, outcomes
+from gaploop.finetune.gate.design import GateDesign, make_design
+from gaploop.finetune.gate.folder import RESULT, SCHEMA, AttemptResult, GateFolder, outcomes
 from gaploop.finetune.gate.judge import (
     CANARY,
     FULL,
     HARDWARE,
     SIM,
     STAGES,
-    Answer,
+    StageAnswer,
     StageResult,
     judge_hardware,
     judge_sim,
@@ -37,7 +37,7 @@ from gaploop.finetune.verdict import Answer as Verdict
 SIM_TIMEOUT_S: Final = 8.0
 """Time limit of an attempt in nominal simulation [simulated s]."""
 
-type Try = Callable[[str, order.Attempt], Tried]
+type Try = Callable[[str, order.GateAttempt], AttemptResult]
 type Say = Callable[[str, int], None]
 """Called with a stage and how many pairs of attempts it has."""
 
@@ -100,7 +100,7 @@ class GateResult:
 
     verdict: Verdict
     says: str
-    design: Design
+    design: GateDesign
     stages: tuple[StageResult, ...]
     not_run: dict[str, str] = field(default_factory=dict)
     evidence: str = ""
@@ -129,7 +129,7 @@ class GateResult:
 
 
 def run_gate(
-    gate: Gate, folder: GateFolder, design: Design,
+    gate: Gate, folder: GateFolder, design: GateDesign,
     say: Say = lambda _stage, _done: None,
 ) -> GateResult:  # fmt: skip
     """Run the stages that haven't run yet, up to `gate.last`; write `gate.json`.
@@ -162,7 +162,7 @@ def run_gate(
     return result
 
 
-def plan(suite: Suite, seed: int = 0) -> Design:
+def plan(suite: Suite, seed: int = 0) -> GateDesign:
     """Return the plan of a suite's comparison.
 
     Raises:
@@ -174,7 +174,7 @@ def plan(suite: Suite, seed: int = 0) -> Design:
 
 def _why_not(name: str, gate: Gate, stages: Sequence[StageResult]) -> str:
     """Return why a stage doesn't run, or "" where it does."""
-    if stages and stages[-1].answer is not Answer.PASSED:
+    if stages and stages[-1].answer is not StageAnswer.PASSED:
         return f"{stages[-1].stage} didn't pass"
     if STAGES.index(name) > STAGES.index(gate.last):
         return f"--stage={gate.last}"
@@ -202,7 +202,7 @@ def _sim(gate: Gate, folder: GateFolder, say: Say) -> StageResult:
     return _contested(SIM, gate, folder, tasks, judge, say, None)
 
 
-def _hardware(gate: Gate, folder: GateFolder, design: Design, say: Say) -> StageResult:
+def _hardware(gate: Gate, folder: GateFolder, design: GateDesign, say: Say) -> StageResult:
     def judge(seen: Outcomes) -> StageResult:
         return judge_hardware(seen, gate.suite, design)
 
@@ -224,7 +224,7 @@ def _contested(
         while True:
             result = judge(outcomes(done, count))
             say(stage, result.pairs)
-            if result.answer is not Answer.OPEN:
+            if result.answer is not StageAnswer.OPEN:
                 repeats, taken_back = _second_thoughts(done)
                 return replace(result, repeats=repeats, taken_back=taken_back)
             if attempt is None:
@@ -238,7 +238,7 @@ def _contested(
 
 
 def _second_thoughts(
-    done: Sequence[tuple[order.Attempt, Tried]],
+    done: Sequence[tuple[order.GateAttempt, AttemptResult]],
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return how many tries of each policy didn't count, and how many answers were taken back."""
     repeats, taken_back = dict.fromkeys(order.SIDES, 0), dict.fromkeys(order.SIDES, 0)
@@ -250,14 +250,14 @@ def _second_thoughts(
 
 
 def _concluded(
-    gate: Gate, design: Design, stages: Sequence[StageResult], not_run: dict[str, str],
+    gate: Gate, design: GateDesign, stages: Sequence[StageResult], not_run: dict[str, str],
     canary: Canary | None,
 ) -> GateResult:  # fmt: skip
     last = stages[-1]
     compared = any(stage.stage == HARDWARE for stage in stages)
-    if last.answer is Answer.FAILED:
+    if last.answer is StageAnswer.FAILED:
         verdict = Verdict.REJECT
-    elif last.answer is Answer.PASSED and compared:
+    elif last.answer is StageAnswer.PASSED and compared:
         verdict = Verdict.PROMOTE
     else:
         verdict = Verdict.INCONCLUSIVE
@@ -265,7 +265,7 @@ def _concluded(
     prefix = "Sim-to-sim: " if domain is Domain.SIM_TARGET else ""
     words = "; ".join(f"{stage.stage} {stage.answer.value}: {stage.says}" for stage in stages[-1:])
     says = f"{prefix}{words}."
-    if last.answer is Answer.PASSED and not compared:
+    if last.answer is StageAnswer.PASSED and not compared:
         says += " Not compared on the station yet."
     where = evidence(domain) if domain else "recorded outcomes; their order wasn't drawn here"
     return GateResult(verdict, says, design, tuple(stages), not_run, where, canary)

@@ -45,7 +45,7 @@ class Outcomes:
 
 
 @dataclass(frozen=True)
-class Track:
+class EvidenceTrack:
     """Evidence for one statement over the rounds.
 
     Attributes:
@@ -67,7 +67,7 @@ class Track:
 
 
 @dataclass(frozen=True)
-class Statement:
+class GateStatement:
     """Something that attempts may show.
 
     Attributes:
@@ -86,27 +86,27 @@ class Statement:
         by: npt.NDArray[np.bool_] = np.maximum.accumulate(self.log_e, axis=-1) >= self.bound
         return by
 
-    def track(self, rounds: int) -> Track:
+    def track(self, rounds: int) -> EvidenceTrack:
         """Return it for a single comparison, as far as it went."""
         powers = tuple(float(e) for e in np.minimum(self.log_e[:rounds], 700.0) / math.log(10))
-        return Track(self.says, self.promotes, powers, self.bound / math.log(10))
+        return EvidenceTrack(self.says, self.promotes, powers, self.bound / math.log(10))
 
 
-def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[Statement]:
+def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[GateStatement]:
     """Return all that the comparison may show: superiority and futility first."""
     rules, bounds = suite.rules, Boundaries.of(suite.rules)
     better, futile = comparison(outcomes.differences(), rules, margin)
     over = f"better by more than {margin:.1%}" if margin else "better"
     return [
-        Statement(f"is {over}", True, better, bounds.better),
-        Statement(f"gains less than {rules.gain:.0%}", False, futile, bounds.futile),
+        GateStatement(f"is {over}", True, better, bounds.better),
+        GateStatement(f"gains less than {rules.gain:.0%}", False, futile, bounds.futile),
         *_not_inferior(outcomes, suite),
         *_against(outcomes, suite),
     ]
 
 
 def reached(
-    stated: Sequence[Statement], outcomes: Outcomes, suite: Suite
+    stated: Sequence[GateStatement], outcomes: Outcomes, suite: Suite
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Return whether the comparison rejects, and promotes, after each round."""
     superior, futile = stated[:2]
@@ -120,11 +120,11 @@ def reached(
     return no, yes
 
 
-def _not_inferior(outcomes: Outcomes, suite: Suite) -> list[Statement]:
+def _not_inferior(outcomes: Outcomes, suite: Suite) -> list[GateStatement]:
     """Return what has to be shown of each group. All have to be, so none needs a correction."""
     margin, bound = suite.rules.non_inferiority_margin, math.log(1 / suite.rules.alpha)
     return [
-        Statement(
+        GateStatement(
             f"loses less than {margin:.0%} in {group}", True,
             margin_evidence(outcomes.differences(chosen), margin)[0], bound,
         )
@@ -132,7 +132,7 @@ def _not_inferior(outcomes: Outcomes, suite: Suite) -> list[Statement]:
     ]  # fmt: skip
 
 
-def _against(outcomes: Outcomes, suite: Suite) -> list[Statement]:
+def _against(outcomes: Outcomes, suite: Suite) -> list[GateStatement]:
     """Return what rejects the candidate by itself; any would, so alpha is shared (Bonferroni)."""
     rules, groups = suite.rules, _groups(suite)
     bound = math.log((len(groups) + len(suite.tasks) + 1) / rules.alpha)
@@ -140,15 +140,15 @@ def _against(outcomes: Outcomes, suite: Suite) -> list[Statement]:
     for group, chosen in groups:
         margin = rules.non_inferiority_margin
         _, lost = margin_evidence(outcomes.differences(chosen), margin)
-        found.append(Statement(f"loses more than {margin:.0%} in {group}", False, lost, bound))
+        found.append(GateStatement(f"loses more than {margin:.0%} in {group}", False, lost, bound))
     for n, task in enumerate(suite.tasks):
         if task.min_pass_rate > 0:
             says = f"succeeds in under {task.min_pass_rate:.0%} of {task.name}"
             rare = _rarer(outcomes.success[..., n, 1], task.min_pass_rate)
-            found.append(Statement(says, False, rare, bound))
+            found.append(GateStatement(says, False, rare, bound))
     unsafe = outcomes.safety.astype(np.float64)
     excess = log_evidence(unsafe[..., 1] - unsafe[..., 0], 0.0, SAFETY_EXCESS, SAFETY_EXCESS)
-    return [*found, Statement("trips the safety filter more often", False, excess, bound)]
+    return [*found, GateStatement("trips the safety filter more often", False, excess, bound)]
 
 
 def _rarer(success: npt.NDArray[np.bool_], rate: float) -> FloatArray:

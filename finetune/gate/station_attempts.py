@@ -16,13 +16,13 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import SuiteTask
 from gaploop.finetune.gate.checks import (
     CheckError,
-    Evidence,
+    StageEvidence,
     called,
     check_of,
     named_function,
 )
-from gaploop.finetune.gate.folder import Tried
-from gaploop.finetune.gate.order import Attempt
+from gaploop.finetune.gate.folder import AttemptResult
+from gaploop.finetune.gate.order import GateAttempt
 
 NOW: Final = "now"
 """Link in the gate's folder to the policy whose turn it is, under the same name for both."""
@@ -87,7 +87,7 @@ class StationAttempts:
                 )
         _words(command, dict.fromkeys(PLACEHOLDERS, ""))
 
-    def __call__(self, stage: str, attempt: Attempt) -> Tried:
+    def __call__(self, stage: str, attempt: GateAttempt) -> AttemptResult:
         """Make one attempt, as often as the operator says that it didn't count."""
         task = self._tasks[attempt.task]
         policy = self._point_to(self._policies[attempt.side])
@@ -101,7 +101,9 @@ class StationAttempts:
             if answer != "again":
                 won, unsafe = answer == "y", answer == "safety"
                 reason, later, self._said_later = ANSWERS[answer], self._said_later, ""
-                return Tried(stage, attempt.number, won, unsafe, lasted_s, reason, repeats, later)
+                return AttemptResult(
+                    stage, attempt.number, won, unsafe, lasted_s, reason, repeats, later
+                )
         raise AssertionError("counting doesn't end")
 
     def _free(self, name: str) -> Path:
@@ -111,7 +113,7 @@ class StationAttempts:
         out.mkdir(parents=True)
         return out
 
-    def _set_up(self, task: SuiteTask, attempt: Attempt) -> None:
+    def _set_up(self, task: SuiteTask, attempt: GateAttempt) -> None:
         place = f"Attempt {attempt.number + 1}, {task.name}."
         words, function = self._resets[attempt.task]
         if function is not None:
@@ -122,7 +124,7 @@ class StationAttempts:
             pair = f"Scene {attempt.number // 2 + 1}, {half} of two: both must begin alike."
             self._asked(attempt, f"{place} {told} {pair} Press Enter when it is ready.")
 
-    def _run(self, task: SuiteTask, attempt: Attempt, policy: Path, out: Path) -> str:
+    def _run(self, task: SuiteTask, attempt: GateAttempt, policy: Path, out: Path) -> str:
         """Run the command, if any; return what went wrong, or ""."""
         if not self._command:
             if task.success_check != "operator":
@@ -149,19 +151,19 @@ class StationAttempts:
             return f"The command didn't end within {limit_s:g} s and was stopped."
         return f"The command ended with code {code}." if code else ""
 
-    def _judged(self, attempt: Attempt, task: SuiteTask, out: Path, trouble: str) -> str:
+    def _judged(self, attempt: GateAttempt, task: SuiteTask, out: Path, trouble: str) -> str:
         """Return one of `ANSWERS`."""
         check = self._checks[attempt.task]
         if check is not None and not trouble:
             try:
-                return "y" if check(Evidence(task.instruction, folder=out)) else "n"
+                return "y" if check(StageEvidence(task.instruction, folder=out)) else "n"
             except CheckError as error:  # the robot has driven: a person may save the attempt
                 trouble = str(error)
         undo = f" ({UNDO}: the answer before)" if attempt.number else ""
         question = f"{trouble} Did it succeed? {', '.join(ANSWERS)}{undo}:".strip()
         return _one_of(ANSWERS, question, lambda words: self._asked(attempt, words))
 
-    def _asked(self, attempt: Attempt, question: str) -> str:
+    def _asked(self, attempt: GateAttempt, question: str) -> str:
         """Ask, as often as the operator takes back what was said of the attempt before."""
         note = ""
         while (answer := self._ask(f"{note} {question}".strip()).strip().lower()) == UNDO:

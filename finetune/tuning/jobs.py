@@ -23,7 +23,7 @@ DATA: Final = "/data"
 
 
 @dataclass(frozen=True)
-class Job:
+class RemoteJob:
     """A command to be run elsewhere.
 
     Attributes:
@@ -51,7 +51,7 @@ def job_for(
     image: str = IMAGE,
     timeout: str = "2h",
     package: str = PACKAGE,
-) -> Job:
+) -> RemoteJob:
     """Return the job that runs `gaploop finetune` with these arguments.
 
     Args:
@@ -81,7 +81,7 @@ def job_for(
         f"hf download --repo-type dataset {name} --local-dir {place_of(name)}" for name in datasets
     ]
     lines.append(shlex.join(["gaploop", "finetune", *arguments]))
-    return Job(flavor, image, ("bash", "-c", "set -e; " + "; ".join(lines)), timeout)
+    return RemoteJob(flavor, image, ("bash", "-c", "set -e; " + "; ".join(lines)), timeout)
 
 
 def place_of(dataset: str) -> str:
@@ -89,7 +89,7 @@ def place_of(dataset: str) -> str:
     return f"{DATA}/{dataset}"
 
 
-def submit(job: Job) -> dict[str, Any]:
+def submit(job: RemoteJob) -> dict[str, Any]:
     """Hand a job in and return its id and page; it runs on when this program ends.
 
     Raises:

@@ -30,7 +30,7 @@ SCHEMA: Final = "gaploop.ratio.v1"
 
 
 @dataclass(frozen=True)
-class Tried:
+class ShareTrial:
     """One candidate.
 
     Attributes:
@@ -47,11 +47,11 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ShareChoice:
     """The chosen share, and what it was chosen from."""
 
     share: float
-    tried: tuple[Tried, ...]
+    tried: tuple[ShareTrial, ...]
     takes: int
 
     def says(self) -> str:
@@ -83,7 +83,7 @@ def choose(
     measure: Callable[[float, int], Mapping[str, float]],
     folder: Path,
     candidates: Sequence[float] = CANDIDATES,
-) -> Choice:
+) -> ShareChoice:
     """Try the candidates and choose; what `folder` holds of an earlier call isn't tried again.
 
     Args:
@@ -105,7 +105,7 @@ def choose(
     return choice
 
 
-def chosen(errors: Mapping[float, Mapping[str, float]]) -> Choice:
+def chosen(errors: Mapping[float, Mapping[str, float]]) -> ShareChoice:
     """Return the choice by the one-standard-error rule.
 
     Args:
@@ -119,10 +119,10 @@ def chosen(errors: Mapping[float, Mapping[str, float]]) -> Choice:
         difference = row - rows[best]
         spread = float(difference.std(ddof=1)) if len(takes) > 1 else 0.0
         se = spread / math.sqrt(len(takes))
-        tried.append(Tried(share, float(row.mean()), float(difference.mean()), se))
+        tried.append(ShareTrial(share, float(row.mean()), float(difference.mean()), se))
     share = min(t.share for t in tried if t.worse_by <= t.se)
-    return Choice(share, tuple(tried), len(takes))
+    return ShareChoice(share, tuple(tried), len(takes))
 
 
-def _json(choice: Choice) -> dict[str, Any]:
+def _json(choice: ShareChoice) -> dict[str, Any]:
     return asdict(choice)

@@ -34,7 +34,7 @@ type Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Arm:
+class RecipeResult:
     """One recipe and what came of it.
 
     Attributes:
@@ -65,7 +65,9 @@ def real_takes(options: AdaptOptions) -> list[TakeNote]:
     return [note_of(t) for t in lerobot_pictured.real_of(options, opened)]
 
 
-def chosen_share(options: AdaptOptions, say: Say, progress: Progress | None = None) -> ratio.Choice:
+def chosen_share(
+    options: AdaptOptions, say: Say, progress: Progress | None = None
+) -> ratio.ShareChoice:
     """Choose the share of real takes on held-out ones; see `ratio`.
 
     Raises:
@@ -104,7 +106,9 @@ def chosen_share(options: AdaptOptions, say: Say, progress: Progress | None = No
     return ratio.choose(measure, folder)
 
 
-def ablation(options: AdaptOptions, say: Say, progress: Progress | None = None) -> list[Arm]:
+def ablation(
+    options: AdaptOptions, say: Say, progress: Progress | None = None
+) -> list[RecipeResult]:
     """Train every recipe and judge all by the same held-out real takes.
 
     Writes OUT/real_only, OUT/sim_only, OUT/mixed, OUT/recipes.json and OUT/recipes.png.
@@ -139,7 +143,7 @@ def _aside(options: AdaptOptions) -> frozenset[str]:
     return held_out.choose(takes, options.held_out_share or SHARE, options.spec.seed)
 
 
-def _before(options: AdaptOptions, aside: frozenset[str], say: Say) -> Arm:
+def _before(options: AdaptOptions, aside: frozenset[str], say: Say) -> RecipeResult:
     """Return the base on the held-out takes, as it is."""
     say("base")
     path = options.output_dir / "base.json"
@@ -157,7 +161,7 @@ def _arm(
     share: float,
     aside: frozenset[str],
     progress: Progress | None,
-) -> Arm:
+) -> RecipeResult:
     folder = options.output_dir / name.replace(" ", "_")
     done = folder / "result.json"
     if not done.exists():
@@ -184,13 +188,13 @@ def _policy(folder: Path) -> Path:
 
 def _judged(
     name: str, share: float | None, steps: int, errors: Mapping[str, float], policy: str
-) -> Arm:
+) -> RecipeResult:
     values = np.array([errors[k] for k in sorted(errors)])
     error = bootstrap_mean(values, seed=0)
-    return Arm(name, share, steps, error.value, (error.low, error.high), policy)
+    return RecipeResult(name, share, steps, error.value, (error.low, error.high), policy)
 
 
-def table(arms: Sequence[Arm]) -> str:
+def table(arms: Sequence[RecipeResult]) -> str:
     """Return the recipes as text, one in each line."""
     lines = ["recipe      real share  steps  error on held-out real takes [95 %]"]
     for arm in arms:
@@ -202,7 +206,7 @@ def table(arms: Sequence[Arm]) -> str:
     return "\n".join(lines)
 
 
-def draw(arms: Sequence[Arm], path: Path) -> None:
+def draw(arms: Sequence[RecipeResult], path: Path) -> None:
     """Draw the errors with their intervals."""
     from matplotlib.figure import Figure
 

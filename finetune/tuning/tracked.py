@@ -13,16 +13,16 @@ import torch
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.mixing.lerobot_mixture import weighted_stats
-from gaploop.datasets.mixing.mixture import Stage
+from gaploop.datasets.mixing.mixture import MixtureStage
 from gaploop.datasets.mixing.spec import by_size, load_mixture
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import (
     DOMAIN,
-    Episode,
     MixedBatches,
     Signature,
-    Source,
+    TrainingEpisode,
+    TrainingSource,
     check_signature,
 )
 from gaploop.finetune.data import load_mixture_sources, load_source
@@ -124,7 +124,7 @@ def _require_no_pictures(options: AdaptOptions) -> None:
         )
 
 
-def _named(signature: Signature, source: Source, base: str | Path) -> Signature:
+def _named(signature: Signature, source: TrainingSource, base: str | Path) -> Signature:
     """Return the data's names and rate for a policy that has none, as lerobot-train saves it.
 
     Raises:
@@ -143,7 +143,7 @@ def _named(signature: Signature, source: Source, base: str | Path) -> Signature:
 
 def sources_of(
     options: AdaptOptions, cell: tuple[str, str] | None = None
-) -> tuple[list[Source], list[Stage]]:
+) -> tuple[list[TrainingSource], list[MixtureStage]]:
     """Return the takes to tune on and their shares; held-out takes are among them.
 
     Args:
@@ -173,12 +173,12 @@ def sources_of(
     if share <= 0 and not sim:
         raise UnusableInputError("A share of 0 for real takes needs simulated ones: --sim='[DIR]'.")
     shares = _by_size(real, share) + _by_size(sim, 1.0 - share)
-    return [*real, *sim], [Stage(tuple(shares))]
+    return [*real, *sim], [MixtureStage(tuple(shares))]
 
 
 def set_aside(
-    sources: Sequence[Source], uids: frozenset[str]
-) -> tuple[list[Source], list[Episode]]:
+    sources: Sequence[TrainingSource], uids: frozenset[str]
+) -> tuple[list[TrainingSource], list[TrainingEpisode]]:
     """Split the takes with these uids off their sources.
 
     Raises:
@@ -196,7 +196,7 @@ def set_aside(
     return kept, aside
 
 
-def held_out_uids(options: AdaptOptions, sources: Sequence[Source]) -> frozenset[str]:
+def held_out_uids(options: AdaptOptions, sources: Sequence[TrainingSource]) -> frozenset[str]:
     """Return the uids of the real takes that the options keep aside."""
     # Other datasets don't say what is simulated: what was named with --sim is.
     real = sources[: len(options.real)] if options.real else sources
@@ -204,12 +204,12 @@ def held_out_uids(options: AdaptOptions, sources: Sequence[Source]) -> frozenset
     return asked_aside(options, notes)
 
 
-def note_of(episode: Episode) -> TakeNote:
+def note_of(episode: TrainingEpisode) -> TakeNote:
     """Return what decisions need to know of a take."""
     return TakeNote(episode.uid, episode.session, episode.dimensions, episode.index)
 
 
-def weighted(source: Source, weights: Mapping[str, float]) -> Source:
+def weighted(source: TrainingSource, weights: Mapping[str, float]) -> TrainingSource:
     """Return a source whose takes are drawn as often as the weights of their dimensions say."""
     if not weights:
         return source
@@ -224,7 +224,7 @@ def _weight(dimensions: Mapping[str, float], weights: Mapping[str, float]) -> fl
     return claimed + 1.0 - sum(dimensions.values()) / scale
 
 
-def _of_station(sources: Sequence[Source], station: str) -> list[Source]:
+def _of_station(sources: Sequence[TrainingSource], station: str) -> list[TrainingSource]:
     if not station:
         return list(sources)
     kept = [
@@ -239,7 +239,7 @@ def _of_station(sources: Sequence[Source], station: str) -> list[Source]:
     return found
 
 
-def _mixed(options: AdaptOptions, path: Path) -> tuple[list[Source], list[Stage]]:
+def _mixed(options: AdaptOptions, path: Path) -> tuple[list[TrainingSource], list[MixtureStage]]:
     if options.real or options.sim or options.sim_takes or options.episodes:
         raise UnusableInputError(
             f"--mixture={path} stands for --real, --sim, --sim_takes and --episodes. Name "
@@ -248,11 +248,11 @@ def _mixed(options: AdaptOptions, path: Path) -> tuple[list[Source], list[Stage]
     return load_mixture_sources(load_mixture(path))
 
 
-def _by_size(sources: Sequence[Source], share: float) -> list[float]:
+def _by_size(sources: Sequence[TrainingSource], share: float) -> list[float]:
     return by_size([s.frames for s in sources], share) if sources else []
 
 
-def _drive_as_real(bundle: act.ActBundle, sources: Sequence[Source]) -> None:
+def _drive_as_real(bundle: act.ActBundle, sources: Sequence[TrainingSource]) -> None:
     """Let the saved tracker step say 'real': that is where an adapted policy drives."""
     if DOMAIN not in bundle.signature.environment_names:
         return

@@ -65,7 +65,7 @@ def add_hand(spec: mujoco.MjSpec) -> None:
     )  # fmt: skip
 
 
-class Hand:
+class HandMotion:
     """Moves the hand through a take."""
 
     def __init__(self, model: mujoco.MjModel, gap: InjectedGap) -> None:

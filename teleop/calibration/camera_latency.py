@@ -23,7 +23,7 @@ from gaploop.teleop.calibration.correlation import (
     lag_of,
     resampled,
 )
-from gaploop.teleop.calibration.latency import MIN_SEGMENTS, Motion
+from gaploop.teleop.calibration.latency import MIN_SEGMENTS, JointMotion
 
 MIN_CORRELATION: Final = 0.5
 """Pictures show other motion too, and some joints more than others."""
@@ -46,7 +46,7 @@ def picture_motion(images: Iterable[Image]) -> FloatArray:
 
 
 def camera_latency(
-    t_capture_s: FloatArray, change: FloatArray, motion: Motion, seed: int = 0
+    t_capture_s: FloatArray, change: FloatArray, motion: JointMotion, seed: int = 0
 ) -> Lag:
     """Measure how late pictures are against the positions that the servos report.
 
@@ -95,7 +95,9 @@ def _of_new_pictures(
     return (taken[1:] + taken[:-1]) / 2, total / np.diff(taken)
 
 
-def _correlated(times: FloatArray, change: FloatArray, motion: Motion, frame_s: float) -> Pieces:
+def _correlated(
+    times: FloatArray, change: FloatArray, motion: JointMotion, frame_s: float
+) -> Pieces:
     step_s = frame_s / STEPS
     begin, end = max(times[0], motion.t_s[0]), min(times[-1], motion.t_s[-1])
     grid_s = np.arange(begin, end, step_s)

@@ -36,7 +36,7 @@ NEW_ARM_M: Final = 0.03
 """… moved by this much [m]."""
 
 
-class State(StrEnum):
+class PictureState(StrEnum):
     """What a picture is good for."""
 
     NO_BOARD = "no board"
@@ -57,7 +57,7 @@ class Advice:
         done: all that is needed has been taken.
     """
 
-    state: State
+    state: PictureState
     view: BoardView | None
     asks: tuple[str, ...]
     taken: int
@@ -82,25 +82,25 @@ class BoardCapture:
     def look(self, image: Image, t_s: float) -> Advice:
         """Look at a picture, RGB of shape (h, w, 3), taken at `t_s` [s]."""
         view = find_board(self.board, image)
-        state = State.NO_BOARD
+        state = PictureState.NO_BOARD
         if view is not None:
             still = self._still.watch(_by_id(self.board, view), t_s)
-            state = State.MOVING if not still else self._if_new(view)
+            state = PictureState.MOVING if not still else self._if_new(view)
         else:
             self._still.forget()
         return self._advice(state, view)
 
     def advice(self) -> Advice:
         """Return what to show next, before any picture."""
-        return self._advice(State.NO_BOARD, None)
+        return self._advice(PictureState.NO_BOARD, None)
 
-    def _if_new(self, view: BoardView) -> State:
+    def _if_new(self, view: BoardView) -> PictureState:
         if any(not _differs(self.board, view, other) for other in self.views):
-            return State.KNOWN
+            return PictureState.KNOWN
         self.views.append(view)
-        return State.TAKEN
+        return PictureState.TAKEN
 
-    def _advice(self, state: State, view: BoardView | None) -> Advice:
+    def _advice(self, state: PictureState, view: BoardView | None) -> Advice:
         n = len(self.views)
         asks = coverage(self.board, self.views).missing() if n else ("board in the middle",)
         done = n >= self._wanted and (not asks or n >= 1.5 * self._wanted)
@@ -140,20 +140,20 @@ class PoseCapture:
             force: take it even where there is a similar one; never while anything moves.
         """
         view = find_board(self.board, image)
-        state = State.NO_BOARD
+        state = PictureState.NO_BOARD
         if view is not None:
             still = self._still_board.watch(_by_id(self.board, view), t_s)
             still = self._still_arm.watch(q_rad, t_s) and still
-            state = State.MOVING if not still else self._if_new(T_base_tcp, force)
+            state = PictureState.MOVING if not still else self._if_new(T_base_tcp, force)
         else:
             self._still_board.forget()
         return self._advice(state, view)
 
     def advice(self) -> Advice:
         """Return what to show next, before any picture."""
-        return self._advice(State.NO_BOARD, None)
+        return self._advice(PictureState.NO_BOARD, None)
 
-    def _advice(self, state: State, view: BoardView | None) -> Advice:
+    def _advice(self, state: PictureState, view: BoardView | None) -> Advice:
         n = len(self.poses)
         return Advice(state, view, self.asks(), n, n >= self._wanted)
 
@@ -171,14 +171,14 @@ class PoseCapture:
             )
         return ()
 
-    def _if_new(self, T: FloatArray, force: bool) -> State:
+    def _if_new(self, T: FloatArray, force: bool) -> PictureState:
         for other in self.poses:
             apart_m = float(np.linalg.norm(T[:3, 3] - other[:3, 3]))
             turned = float(np.degrees(angle_rad(other[:3, :3].T @ T[:3, :3])))
             if not force and apart_m < NEW_ARM_M and turned < NEW_ARM_DEG:
-                return State.KNOWN
+                return PictureState.KNOWN
         self.poses.append(T)
-        return State.TAKEN
+        return PictureState.TAKEN
 
 
 GOOD_TURN_DEG: Final = 10.0

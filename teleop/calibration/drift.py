@@ -22,8 +22,8 @@ from gaploop.teleop.calibration.board import Board, BoardView
 from gaploop.teleop.calibration.camera_model import Intrinsics
 from gaploop.teleop.calibration.geometry import angle_rad, inverse, transform
 from gaploop.teleop.calibration.hand_eye_model import SETUPS
-from gaploop.teleop.calibration.observation import Observation
-from gaploop.teleop.calibration.store import OLD_DAYS, Calibration
+from gaploop.teleop.calibration.observation import CalibrationSighting
+from gaploop.teleop.calibration.store import OLD_DAYS, CellCalibration
 
 MAX_PX: Final = 3.0
 """A fixed camera that sees the board farther from its place has moved [px]."""
@@ -66,8 +66,8 @@ class _Shift:
 
 
 def check_drift(
-    calibration: Calibration,
-    observation: Observation,
+    calibration: CellCalibration,
+    observation: CalibrationSighting,
     reference: str = "rest",
     arm: ArmModel | None = None,
 ) -> Drift:
@@ -94,7 +94,7 @@ def check_drift(
                 "all well, store one: gaploop calibrate drift --store"
             )
         raise unknown_choice("reference", reference, known, str(calibration.path))
-    before = Observation.from_json(value, f"{calibration.path}: references.{reference}")
+    before = CalibrationSighting.from_json(value, f"{calibration.path}: references.{reference}")
     shifts = []
     if before.q_rad is not None and observation.q_rad is not None:
         _check_joints(before, observation, reference)
@@ -107,8 +107,8 @@ def check_drift(
 
 
 def before_recording(
-    calibration: Calibration,
-    observation: Observation,
+    calibration: CellCalibration,
+    observation: CalibrationSighting,
     reference: str = "rest",
     arm: ArmModel | None = None,
     arm_file: Path | None = None,
@@ -140,7 +140,7 @@ def before_recording(
     return tuple(said)
 
 
-def _other_arm_file(calibration: Calibration, file: Path | None, arm: str) -> list[str]:
+def _other_arm_file(calibration: CellCalibration, file: Path | None, arm: str) -> list[str]:
     known = calibration.get("arms", arm, "calibration")
     if known is None or file is None or not file.is_file() or known["sha256"] == sha256(file):
         return []
@@ -150,7 +150,7 @@ def _other_arm_file(calibration: Calibration, file: Path | None, arm: str) -> li
     ]
 
 
-def _check_joints(before: Observation, now: Observation, reference: str) -> None:
+def _check_joints(before: CalibrationSighting, now: CalibrationSighting, reference: str) -> None:
     if before.joint_names != now.joint_names:
         raise UnusableInputError(
             f"Reference '{reference}' is of joints {', '.join(before.joint_names)}; the arm has "
@@ -190,10 +190,10 @@ def _joint_shift(
 
 
 def _camera_shift(
-    calibration: Calibration,
+    calibration: CellCalibration,
     name: str,
-    before: Observation,
-    now: Observation,
+    before: CalibrationSighting,
+    now: CalibrationSighting,
     arm: ArmModel | None,
 ) -> _Shift:
     old, new, board = before.views[name], now.views[name], before.board
@@ -231,10 +231,10 @@ def _camera_shift(
 
 
 def _tool_camera_shift(
-    calibration: Calibration,
+    calibration: CellCalibration,
     name: str,
-    before: Observation,
-    now: Observation,
+    before: CalibrationSighting,
+    now: CalibrationSighting,
     arm: ArmModel | None,
 ) -> _Shift:
     """Predict where a camera on the gripper must see the board, from wherever it looks."""
@@ -256,7 +256,7 @@ def _tool_camera_shift(
     return _Shift(mm=mm, deg=deg, says=says)
 
 
-def _lens(calibration: Calibration, name: str) -> Intrinsics | None:
+def _lens(calibration: CellCalibration, name: str) -> Intrinsics | None:
     known = calibration.get("cameras", name, "intrinsics")
     return calibration.intrinsics(name) if known is not None else None
 

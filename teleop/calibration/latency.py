@@ -41,7 +41,7 @@ SMOOTH_S: Final = 0.012
 
 
 @dataclass(frozen=True)
-class Motion:
+class JointMotion:
     """What was sent to joints and where they were, at one control rate.
 
     Attributes:
@@ -59,7 +59,7 @@ class Motion:
     send_delay_s: float = 0.0
 
     @classmethod
-    def of(cls, telemetry: Telemetry, arm: str = "") -> Motion:
+    def of(cls, telemetry: Telemetry, arm: str = "") -> JointMotion:
         """Return one arm's motion in a control-rate record.
 
         Args:
@@ -114,7 +114,7 @@ class LatencyResult:
         }
 
 
-def measure_latency(motions: Sequence[Motion], seed: int = 0) -> LatencyResult:
+def measure_latency(motions: Sequence[JointMotion], seed: int = 0) -> LatencyResult:
     """Measure how late an arm follows what it is sent.
 
     Args:

@@ -14,7 +14,7 @@ from gaploop.teleop.calibration.board import Board, BoardView
 
 
 @dataclass(frozen=True)
-class Observation:
+class CalibrationSighting:
     """What is seen now.
 
     Attributes:
@@ -47,7 +47,7 @@ class Observation:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], where: str) -> Observation:
+    def from_json(cls, value: Mapping[str, Any], where: str) -> CalibrationSighting:
         """Read what `to_json` wrote; UnusableInputError where it isn't that."""
         try:
             q = value["q_rad"]

@@ -42,7 +42,7 @@ _ASKED: Final = 6
 
 
 @dataclass(frozen=True)
-class Found:
+class BoardSightings:
     """What a folder's pictures show.
 
     Attributes:
@@ -103,7 +103,7 @@ def write_image(path: Path, image: Image) -> None:
 
 def find_boards(
     board: Board, files: Sequence[Path], advance: Callable[[], None] = lambda: None
-) -> Found:
+) -> BoardSightings:
     """Look for a board in pictures.
 
     Args:
@@ -126,7 +126,7 @@ def find_boards(
         raise UnusableInputError(
             f"No {board.words} in any of {len(files)} pictures in {files[0].parent}. {hint}"
         )
-    return Found(tuple(views), tuple(missed))
+    return BoardSightings(tuple(views), tuple(missed))
 
 
 def read_poses(folder: Path, arm: ArmModel | None) -> list[PoseRow]:
@@ -154,7 +154,7 @@ def find_sightings(
     folder: Path,
     arm: ArmModel | None,
     advance: Callable[[], None] = lambda: None,
-) -> tuple[list[Sighting], Found]:
+) -> tuple[list[Sighting], BoardSightings]:
     """Return what a folder of pictures and poses shows, and in which pictures.
 
     Raises:

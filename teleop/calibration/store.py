@@ -37,7 +37,7 @@ _DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True)
-class Entry:
+class CalibrationVersion:
     """A version of the content.
 
     Attributes:
@@ -53,7 +53,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class CellCalibration:
     """What is known about a cell.
 
     Attributes:
@@ -64,7 +64,7 @@ class Calibration:
 
     path: Path
     content: Mapping[str, Any] = field(default_factory=dict)
-    history: tuple[Entry, ...] = ()
+    history: tuple[CalibrationVersion, ...] = ()
 
     @property
     def id(self) -> str:
@@ -115,7 +115,7 @@ class Calibration:
                 else:
                     yield from ((f"{section}.{name}.{k}", v) for k, v in parts.items())
 
-    def version(self, id_: str) -> Calibration:
+    def version(self, id_: str) -> CellCalibration:
         """Return the version that a take names.
 
         Raises:
@@ -123,7 +123,7 @@ class Calibration:
         """
         for n, entry in enumerate(self.history):
             if entry.id == id_:
-                return Calibration(self.path, entry.content, self.history[: n + 1])
+                return CellCalibration(self.path, entry.content, self.history[: n + 1])
         known = ", ".join(e.id for e in self.history[-5:]) or "none"
         raise UnusableInputError(
             f"{self.path} holds no version {id_!r} (newest: {known}). Name the file of the station "
@@ -159,7 +159,7 @@ def calibration_path(station: Path | None = None, calibration: Path | None = Non
     return station.with_name(f"{station.stem}{SUFFIX}")
 
 
-def load_calibration(path: Path, missing_ok: bool = False) -> Calibration:
+def load_calibration(path: Path, missing_ok: bool = False) -> CellCalibration:
     """Read a calibration file.
 
     Args:
@@ -170,7 +170,7 @@ def load_calibration(path: Path, missing_ok: bool = False) -> Calibration:
         UnusableInputError: it is missing, of another schema, or was edited by hand.
     """
     if missing_ok and not path.exists():
-        return Calibration(path)
+        return CellCalibration(path)
     if not path.exists():
         raise UnusableInputError(
             f"No calibration {path}. Run: gaploop calibrate intrinsics, or name another file "
@@ -185,7 +185,9 @@ def load_calibration(path: Path, missing_ok: bool = False) -> Calibration:
     try:
         content = _content(value["content"], path)
         history = tuple(
-            Entry(str(e["id"]), str(e["at"]), str(e["what"]), _content(e["content"], path))
+            CalibrationVersion(
+                str(e["id"]), str(e["at"]), str(e["what"]), _content(e["content"], path)
+            )
             for e in value["history"]
         )
         found, said = calibration_id(content), str(value["id"])
@@ -196,7 +198,7 @@ def load_calibration(path: Path, missing_ok: bool = False) -> Calibration:
             f"{path} was changed by hand: its content is {found}, it says {said}. Restore it, or "
             "calibrate again into another file with --calibration=FILE."
         )
-    return Calibration(path, content, history)
+    return CellCalibration(path, content, history)
 
 
 def _content(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -205,12 +207,12 @@ def _content(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
     for section in content:
         if section not in SECTIONS:
             raise unknown_choice("section", section, SECTIONS, str(path))
-    for _, part in Calibration(path, content).parts():
+    for _, part in CellCalibration(path, content).parts():
         _seconds(part["at"])
     return content
 
 
-def save_part(path: Path, place: tuple[str, ...], value: Mapping[str, Any]) -> Calibration:
+def save_part(path: Path, place: tuple[str, ...], value: Mapping[str, Any]) -> CellCalibration:
     """Set one part of a calibration file and keep the rest; made if needed, written atomically.
 
     Args:
@@ -234,13 +236,13 @@ def save_part(path: Path, place: tuple[str, ...], value: Mapping[str, Any]) -> C
             holder = holder.setdefault(key, {})
         holder[place[-1]] = {"at": at, **value}
         content = json.loads(json.dumps(content, allow_nan=False))  # as it will be read back
-        entry = Entry(calibration_id(content), at, ".".join(place), content)
-        after = Calibration(path, content, (*before.history, entry))
+        entry = CalibrationVersion(calibration_id(content), at, ".".join(place), content)
+        after = CellCalibration(path, content, (*before.history, entry))
         write_json(path, _to_json(after))
     return after
 
 
-def _to_json(calibration: Calibration) -> dict[str, Any]:
+def _to_json(calibration: CellCalibration) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "id": calibration.id,

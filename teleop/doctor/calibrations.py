@@ -14,7 +14,7 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.teleop.calibration.store import OLD_DAYS as STATION_OLD_DAYS
 from gaploop.teleop.calibration.store import load_calibration
-from gaploop.teleop.doctor.finding import Finding, Level
+from gaploop.teleop.doctor.finding import DoctorFinding, Level
 from gaploop.teleop.servos.ranges import FIX, MotorRange, unusable
 from gaploop.teleop.servos.registers import Protocol
 
@@ -35,7 +35,7 @@ def folder() -> Path:
     return Path(os.environ.get("HF_LEROBOT_CALIBRATION", home / "calibration")).expanduser()
 
 
-def look(where: Path, now_s: float | None = None) -> list[Finding]:
+def look(where: Path, now_s: float | None = None) -> list[DoctorFinding]:
     """Return every arm calibration under `where` with its age.
 
     Args:
@@ -50,7 +50,7 @@ def look(where: Path, now_s: float | None = None) -> list[Finding]:
         "Before an arm is used: lerobot-calibrate --robot.type=so101_follower --robot.port=PORT "
         "--robot.id=NAME (a leader: --teleop.type=so101_leader …)"
     )
-    return [Finding(AREA, "arms", Level.WARN, f"none in {where}", mend)]
+    return [DoctorFinding(AREA, "arms", Level.WARN, f"none in {where}", mend)]
 
 
 def held_by(where: Path, held: Mapping[int, MotorRange]) -> tuple[Path | None, Path | None, str]:
@@ -107,7 +107,7 @@ def _unusable(arm: str, motors: Mapping[str, Any]) -> list[str]:
     return list(unusable(protocol, arm, ranges, {})) if arm.startswith(_KNOWN) else []
 
 
-def look_at_station(path: Path) -> list[Finding]:
+def look_at_station(path: Path) -> list[DoctorFinding]:
     """Return the age of each part of gaploop's own calibration file.
 
     Args:
@@ -116,12 +116,14 @@ def look_at_station(path: Path) -> list[Finding]:
     try:
         calibration = load_calibration(path, missing_ok=True)
     except UnusableInputError as error:
-        return [Finding(AREA, path.name, Level.FAIL, str(error), "Run: gaploop calibrate")]
+        return [DoctorFinding(AREA, path.name, Level.FAIL, str(error), "Run: gaploop calibrate")]
     ages = calibration.ages_days()
     if not ages:
         mend = "Only takes with cameras need it: gaploop calibrate --help"
         return [
-            Finding(AREA, path.name, Level.OK, "no cameras calibrated yet", data={"hint": mend})
+            DoctorFinding(
+                AREA, path.name, Level.OK, "no cameras calibrated yet", data={"hint": mend}
+            )
         ]
     findings = []
     for name, days in ages.items():
@@ -129,11 +131,13 @@ def look_at_station(path: Path) -> list[Finding]:
         mend = "Repeat it if anything was touched: gaploop calibrate --help" if old else ""
         level = Level.WARN if old else Level.OK
         data = {"file": str(path), "age_days": days, "id": calibration.id}
-        findings.append(Finding(AREA, name, level, f"{days:.0f} days old ({path})", mend, data))
+        findings.append(
+            DoctorFinding(AREA, name, level, f"{days:.0f} days old ({path})", mend, data)
+        )
     return findings
 
 
-def _one(file: Path, now_s: float) -> Finding:
+def _one(file: Path, now_s: float) -> DoctorFinding:
     arm = file.parent.name
     name = f"{arm} '{file.stem}'"
     again = command_for(file)
@@ -142,18 +146,18 @@ def _one(file: Path, now_s: float) -> Finding:
         days = max(0.0, now_s - file.stat().st_mtime) / _DAY_S
         flat = [m for m, c in motors.items() if not c["range_min"] < c["range_max"]]
     except (UnusableInputError, *DAMAGE):
-        return Finding(AREA, name, Level.FAIL, f"{file} can't be read", f"Run again: {again}")
+        return DoctorFinding(AREA, name, Level.FAIL, f"{file} can't be read", f"Run again: {again}")
     data = {"file": str(file), "age_days": days, "motors": len(motors)}
     wrong = _unusable(arm, motors)
     if wrong and not flat:
-        return Finding(
+        return DoctorFinding(
             AREA, name, Level.FAIL, f"{'; '.join(wrong)} ({file})", f"{FIX}. Run: {again}", data
         )
     if flat:
         found = f"empty range of {', '.join(flat)} in {file}"
-        return Finding(AREA, name, Level.FAIL, found, f"Run again: {again}", data)
+        return DoctorFinding(AREA, name, Level.FAIL, found, f"Run again: {again}", data)
     age = f"{days:.0f} days" if days >= 1 else f"{days * 24:.1f} h"
     found = f"{len(motors)} motors, {age} old ({file})"
     old = days > OLD_DAYS
     mend = f"Screws loosen in such a time. Check it, or run again: {again}" if old else ""
-    return Finding(AREA, name, Level.WARN if old else Level.OK, found, mend, data)
+    return DoctorFinding(AREA, name, Level.WARN if old else Level.OK, found, mend, data)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.teleop.doctor.finding import Finding, Level
+from gaploop.teleop.doctor.finding import DoctorFinding, Level
 from gaploop.teleop.doctor.ports import Access, holder, permission_mend
 
 AREA: Final = "camera"
@@ -18,13 +18,13 @@ SLOW_SHARE: Final = 0.8
 """Fewer pictures than this share of what the camera promises is a warning."""
 
 
-def look(root: Path = Path("/"), access: Access = os.access) -> list[Finding]:
+def look(root: Path = Path("/"), access: Access = os.access) -> list[DoctorFinding]:
     """Return what every camera gives; each is opened for about a second and closed again."""
     found = [f for device in _devices(root) for f in _look_at(device, root, access)]
     if found:
         return found
     mend = "Plug one in, or serve one over the network (LeRobot's camera type zmq)."
-    return [Finding(AREA, "none", Level.OK, "no camera at this machine", data={"hint": mend})]
+    return [DoctorFinding(AREA, "none", Level.OK, "no camera at this machine", data={"hint": mend})]
 
 
 def _devices(root: Path) -> Iterator[Path]:
@@ -40,20 +40,22 @@ def _number(node: Path) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-def _look_at(node: Path, root: Path, access: Access) -> Iterator[Finding]:
+def _look_at(node: Path, root: Path, access: Access) -> Iterator[DoctorFinding]:
     device = root / "dev" / node.name
     name = _read(node / "name") or node.name
     if not device.exists():
-        yield Finding(AREA, str(device), Level.FAIL, f"{name}: no such device", "Plug it in again.")
+        yield DoctorFinding(
+            AREA, str(device), Level.FAIL, f"{name}: no such device", "Plug it in again."
+        )
         return
     if not access(str(device), os.R_OK | os.W_OK):
         mend = permission_mend(str(device), device.stat().st_gid)
-        yield Finding(AREA, str(device), Level.FAIL, f"{name}: no permission", mend)
+        yield DoctorFinding(AREA, str(device), Level.FAIL, f"{name}: no permission", mend)
         return
     held = holder(str(device), root)
     if held is not None:
         found, mend = f"{name}: held by {held[1]} (process {held[0]})", f"Stop it: kill {held[0]}"
-        yield Finding(AREA, str(device), Level.FAIL, found, mend)
+        yield DoctorFinding(AREA, str(device), Level.FAIL, found, mend)
         return
     yield _measured(str(device), name)
 
@@ -65,7 +67,7 @@ def _read(file: Path) -> str:
         return ""
 
 
-def _measured(device: str, name: str) -> Finding:
+def _measured(device: str, name: str) -> DoctorFinding:
     import cv2
 
     video = cv2.VideoCapture(device, cv2.CAP_V4L2)
@@ -73,7 +75,9 @@ def _measured(device: str, name: str) -> Finding:
         ok, picture = video.read()
         if not ok:
             mend = "Plug it into another USB port (two cameras on one hub may be too much)."
-            return Finding(AREA, device, Level.FAIL, f"{name}: opens but gives no picture", mend)
+            return DoctorFinding(
+                AREA, device, Level.FAIL, f"{name}: opens but gives no picture", mend
+            )
         promised_hz = float(video.get(cv2.CAP_PROP_FPS))
         measured_hz = _rate_hz(video)
     finally:
@@ -82,9 +86,9 @@ def _measured(device: str, name: str) -> Finding:
     data = {"width": width, "height": height, "fps": promised_hz, "measured_fps": measured_hz}
     found = f"{name}: {width}×{height}, {measured_hz:.1f} of {promised_hz:.0f} pictures/s"
     if measured_hz >= SLOW_SHARE * promised_hz:
-        return Finding(AREA, device, Level.OK, found, data=data)
+        return DoctorFinding(AREA, device, Level.OK, found, data=data)
     mend = "More light (long exposures slow a camera down), or another USB port."
-    return Finding(AREA, device, Level.WARN, found, mend, data)
+    return DoctorFinding(AREA, device, Level.WARN, found, mend, data)
 
 
 def _rate_hz(video: Any) -> float:

@@ -19,7 +19,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """What was looked at, what was found, and how to mend it.
 
     Attributes:
@@ -39,6 +39,6 @@ class Finding:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-def failed(findings: list[Finding]) -> bool:
+def failed(findings: list[DoctorFinding]) -> bool:
     """Say whether anything can't be used as it is."""
     return any(finding.level is Level.FAIL for finding in findings)

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from gaploop.teleop.doctor.finding import Finding, Level
+from gaploop.teleop.doctor.finding import DoctorFinding, Level
 from gaploop.teleop.realtime import realtime_rights
 
 AREA: Final = "this machine"
@@ -27,7 +27,7 @@ RENDER_TIMEOUT_S: Final = 30.0
 _RENDER: Final = "import mujoco; c = mujoco.GLContext(16, 16); c.make_current(); c.free()"
 
 
-def look(journal: Path, codec: str, root: Path = Path("/")) -> list[Finding]:
+def look(journal: Path, codec: str, root: Path = Path("/")) -> list[DoctorFinding]:
     """Return what the machine itself offers.
 
     Args:
@@ -46,43 +46,43 @@ def look(journal: Path, codec: str, root: Path = Path("/")) -> list[Finding]:
     ]
 
 
-def python_version() -> Finding:
+def python_version() -> DoctorFinding:
     """Return whether this Python is new enough."""
     found = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info >= PYTHON:
-        return Finding(AREA, "Python", Level.OK, found, data={"version": found})
+        return DoctorFinding(AREA, "Python", Level.OK, found, data={"version": found})
     mend = "gaploop needs Python 3.12 or newer: make setup PYTHON=/path/to/python3.12"
-    return Finding(AREA, "Python", Level.FAIL, found, mend, {"version": found})
+    return DoctorFinding(AREA, "Python", Level.FAIL, found, mend, {"version": found})
 
 
-def lerobot_version() -> Finding:
+def lerobot_version() -> DoctorFinding:
     """Return whether the LeRobot installed here is one that gaploop is tried with."""
     try:
         found = version("lerobot")
     except PackageNotFoundError:
-        return Finding(AREA, "LeRobot", Level.FAIL, "not installed", "Run: make setup")
+        return DoctorFinding(AREA, "LeRobot", Level.FAIL, "not installed", "Run: make setup")
     low, high = LEROBOT
     fits = _numbers(low) <= _numbers(found) < _numbers(high)
     mend = "" if fits else f'Run: pip install "lerobot>={low},<{high}"'
     data = {"version": found}
-    return Finding(AREA, "LeRobot", Level.OK if fits else Level.FAIL, found, mend, data)
+    return DoctorFinding(AREA, "LeRobot", Level.OK if fits else Level.FAIL, found, mend, data)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:3] if part.isdigit())
 
 
-def real_time() -> Finding:
+def real_time() -> DoctorFinding:
     """Return whether the control loop may have real-time scheduling, and how to grant it."""
     rights = realtime_rights()
     if rights.granted:
-        return Finding(AREA, "real-time rights", Level.OK, "granted", data={"granted": True})
+        return DoctorFinding(AREA, "real-time rights", Level.OK, "granted", data={"granted": True})
     found, _, mend = rights.hint.partition(": ")
     data = {"granted": False}
-    return Finding(AREA, "real-time rights", Level.WARN, found, mend or rights.hint, data)
+    return DoctorFinding(AREA, "real-time rights", Level.WARN, found, mend or rights.hint, data)
 
 
-def governor(root: Path = Path("/")) -> list[Finding]:
+def governor(root: Path = Path("/")) -> list[DoctorFinding]:
     """Return how the processor's clock is governed; nothing where the system doesn't say."""
     files = sorted(root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"))
     names = sorted({file.read_text().strip() for file in files})
@@ -90,12 +90,12 @@ def governor(root: Path = Path("/")) -> list[Finding]:
         return []
     found, data = ", ".join(names), {"governors": names}
     if names == ["performance"]:
-        return [Finding(AREA, "CPU governor", Level.OK, found, data=data)]
+        return [DoctorFinding(AREA, "CPU governor", Level.OK, found, data=data)]
     mend = "A clock that idles makes turns late: sudo cpupower frequency-set -g performance"
-    return [Finding(AREA, "CPU governor", Level.WARN, found, mend, data)]
+    return [DoctorFinding(AREA, "CPU governor", Level.WARN, found, mend, data)]
 
 
-def disk(journal: Path) -> Finding:
+def disk(journal: Path) -> DoctorFinding:
     """Return how much can be recorded to where `journal` lies."""
     folder = journal.absolute()
     while not folder.exists():
@@ -106,15 +106,17 @@ def disk(journal: Path) -> Finding:
     data = {"free_gb": free_gb, "folder": str(folder)}
     if not os.access(folder, os.W_OK):
         mend = f"Choose another with --journal=DIR, or: sudo chown $USER {folder}"
-        return Finding(AREA, "journal disk", Level.FAIL, f"{folder} can't be written", mend, data)
+        return DoctorFinding(
+            AREA, "journal disk", Level.FAIL, f"{folder} can't be written", mend, data
+        )
     level = Level.OK
     if free_gb < LOW_DISK_GB:
         level = Level.WARN if free_gb > FULL_DISK_GB else Level.FAIL
     mend = "" if level is Level.OK else "Make room, or name another folder with --journal=DIR."
-    return Finding(AREA, "journal disk", level, found, mend, data)
+    return DoctorFinding(AREA, "journal disk", level, found, mend, data)
 
 
-def encoder(codec: str) -> Finding:
+def encoder(codec: str) -> DoctorFinding:
     """Return whether pictures can be encoded as recording does it."""
     import av
     from av.codec import Codec
@@ -123,11 +125,13 @@ def encoder(codec: str) -> Finding:
         name = Codec(codec, "w").name
     except (av.error.FFmpegError, ValueError):
         mend = "Recording pictures needs it: pip install --force-reinstall av"
-        return Finding(AREA, "video encoder", Level.FAIL, f"no encoder for {codec}", mend)
-    return Finding(AREA, "video encoder", Level.OK, f"{codec} by {name}", data={"encoder": name})
+        return DoctorFinding(AREA, "video encoder", Level.FAIL, f"no encoder for {codec}", mend)
+    return DoctorFinding(
+        AREA, "video encoder", Level.OK, f"{codec} by {name}", data={"encoder": name}
+    )
 
 
-def rendering() -> Finding:
+def rendering() -> DoctorFinding:
     """Return whether MuJoCo can draw here (for the embedded cell and the emulator's cameras)."""
     chosen = os.environ.get("MUJOCO_GL", "")
     run = [sys.executable, "-c", _RENDER]
@@ -139,9 +143,9 @@ def rendering() -> Finding:
     data = {"mujoco_gl": chosen}
     if works:
         found = f"MUJOCO_GL={chosen}" if chosen else "MuJoCo's own choice"
-        return Finding(AREA, "rendering", Level.OK, found, data=data)
+        return DoctorFinding(AREA, "rendering", Level.OK, found, data=data)
     mend = (
         "Only simulated pictures need it: export MUJOCO_GL=egl and "
         "apt-get install libegl1 libgl1-mesa-dri, or MUJOCO_GL=osmesa"
     )
-    return Finding(AREA, "rendering", Level.WARN, f"MUJOCO_GL='{chosen}' fails", mend, data)
+    return DoctorFinding(AREA, "rendering", Level.WARN, f"MUJOCO_GL='{chosen}' fails", mend, data)

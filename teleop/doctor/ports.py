@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gaploop.core import platform_calls
-from gaploop.teleop.doctor.finding import Finding, Level
+from gaploop.teleop.doctor.finding import DoctorFinding, Level
 
 AREA: Final = "serial port"
 
@@ -35,7 +35,7 @@ type Access = Callable[[str, int], bool]
 
 
 @dataclass(frozen=True)
-class Port:
+class FoundPort:
     """One serial port.
 
     Attributes:
@@ -51,7 +51,7 @@ class Port:
     is_servo_adapter: bool = False
 
 
-def find() -> list[Port]:
+def find() -> list[FoundPort]:
     """Return the USB serial ports of this machine."""
     from serial.tools import list_ports
 
@@ -62,36 +62,38 @@ def find() -> list[Port]:
             continue  # a port of the mainboard: no servo bus hangs there
         known = ADAPTERS.get((info.vid, info.pid), "")
         adapter = known or f"{info.description} ({info.vid:04x}:{info.pid:04x})"
-        ports.append(Port(info.device, names.get(info.device, ""), adapter, bool(known)))
+        ports.append(FoundPort(info.device, names.get(info.device, ""), adapter, bool(known)))
     return ports
 
 
-def look(port: Port, root: Path = Path("/"), access: Access = os.access) -> list[Finding]:
+def look(
+    port: FoundPort, root: Path = Path("/"), access: Access = os.access
+) -> list[DoctorFinding]:
     """Return what stands in the way of using a port; it isn't opened."""
     path = Path(port.path)
     what = " ".join(filter(None, (port.adapter, port.stable)))
     refused = trouble(port.path, access)
     if refused is not None:
-        return [Finding(AREA, port.path, Level.FAIL, *refused)]
+        return [DoctorFinding(AREA, port.path, Level.FAIL, *refused)]
     held = holder(port.path, root)
     if held is not None:
         pid, program = held
         mend = f"Stop that program, or: kill {pid}"
         data = {"holder_pid": pid, "holder": program}
         found = f"held by {program} (process {pid})"
-        return [Finding(AREA, port.path, Level.FAIL, found, mend, data)]
+        return [DoctorFinding(AREA, port.path, Level.FAIL, found, mend, data)]
     data = {"stable": port.stable, "adapter": port.adapter}
-    findings = [Finding(AREA, port.path, Level.OK, what or str(path.resolve()), data=data)]
+    findings = [DoctorFinding(AREA, port.path, Level.OK, what or str(path.resolve()), data=data)]
     return findings + list(_latency_timer(port, root))
 
 
-def none_found() -> Finding:
+def none_found() -> DoctorFinding:
     """Return what is said where no serial port is found."""
     mend = "Plug in the arm's adapter and its power supply, or name a port: --port=./follower"
-    return Finding(AREA, "none", Level.WARN, "no USB serial port at this machine", mend)
+    return DoctorFinding(AREA, "none", Level.WARN, "no USB serial port at this machine", mend)
 
 
-def unusable(findings: list[Finding]) -> bool:
+def unusable(findings: list[DoctorFinding]) -> bool:
     """Say whether a port is better left alone."""
     return any(finding.level is Level.FAIL for finding in findings)
 
@@ -170,7 +172,7 @@ def _name(process: Path) -> str:
         return "a program that has ended"
 
 
-def _latency_timer(port: Port, root: Path) -> Iterator[Finding]:
+def _latency_timer(port: FoundPort, root: Path) -> Iterator[DoctorFinding]:
     name = Path(os.path.realpath(port.path)).name
     file = root / "sys/bus/usb-serial/devices" / name / "latency_timer"
     try:
@@ -179,13 +181,13 @@ def _latency_timer(port: Port, root: Path) -> Iterator[Finding]:
         return
     data = {"latency_timer_ms": wait_ms}
     if wait_ms <= SLOW_LATENCY_MS:
-        yield Finding(AREA, name, Level.OK, f"latency timer {wait_ms} ms", data=data)
+        yield DoctorFinding(AREA, name, Level.OK, f"latency timer {wait_ms} ms", data=data)
         return
     found = f"latency timer {wait_ms} ms: every reply waits that long, 200 Hz can't be reached"
-    yield Finding(AREA, name, Level.WARN, found, f"echo 1 | sudo tee {file}", data)
+    yield DoctorFinding(AREA, name, Level.WARN, found, f"echo 1 | sudo tee {file}", data)
 
 
-def modem_manager(root: Path = Path("/")) -> list[Finding]:
+def modem_manager(root: Path = Path("/")) -> list[DoctorFinding]:
     """Return a warning where ModemManager runs: it talks to every new serial port for seconds."""
     for comm in (root / "proc").glob("[0-9]*/comm"):
         try:
@@ -195,5 +197,5 @@ def modem_manager(root: Path = Path("/")) -> list[Finding]:
         if name == "ModemManager":
             mend = "sudo systemctl disable --now ModemManager"
             found = "running: it talks to a bus for seconds after it is plugged in"
-            return [Finding(AREA, name, Level.WARN, found, mend)]
+            return [DoctorFinding(AREA, name, Level.WARN, found, mend)]
     return []

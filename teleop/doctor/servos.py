@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.teleop.doctor import calibrations
-from gaploop.teleop.doctor.finding import Finding, Level
+from gaploop.teleop.doctor.finding import DoctorFinding, Level
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.frames import BROADCAST_ID, FrameParser, Reply
 from gaploop.teleop.servos.ranges import FIX, MotorRange, unusable
@@ -26,7 +26,7 @@ from gaploop.teleop.servos.registers import (
     TICKS_PER_TURN,
     VOLTAGE_STEP_V,
     Protocol,
-    Register,
+    ServoRegister,
     describe_error,
 )
 
@@ -52,7 +52,7 @@ SLOW_S: Final = 0.004
 
 
 @dataclass(frozen=True)
-class Servo:
+class AnsweringServo:
     """One servo as it answers.
 
     Attributes:
@@ -111,7 +111,7 @@ _ARM_OF: Final = {
 }
 """LeRobot's arms that can be told by what is on the bus; ids 1 to 6 of Dynamixel are Koch's or the
 OMX leader's, whose joints turn freely."""
-_HEAD: Final = Register(0, 7)
+_HEAD: Final = ServoRegister(0, 7)
 """Model and firmware of either maker."""
 
 
@@ -169,7 +169,7 @@ class _Bus:
                 return sum(reply.id == servo_id for reply in replies), garbled
         return 0, False
 
-    def read(self, servo_id: int, span: Register) -> bytes:
+    def read(self, servo_id: int, span: ServoRegister) -> bytes:
         """Return registers of one servo, or nothing where it doesn't answer."""
         packet = self._wire.read(servo_id, span.address, span.size)
         for _ in range(3):
@@ -189,7 +189,7 @@ class _Bus:
                 spent_s.append(time.perf_counter() - start_s)
         return statistics.median(spent_s) if spent_s else float("nan")
 
-    def servo(self, servo_id: int) -> Servo | None:
+    def servo(self, servo_id: int) -> AnsweringServo | None:
         """Return how a servo is, or None where it stops answering."""
         table, state = TABLES[self.protocol], STATE_SPAN[self.protocol]
         head = self.read(servo_id, _HEAD)
@@ -201,7 +201,7 @@ class _Bus:
         names = _NAMES[self.protocol]
         firmware = [str(_at(table[name], head, 0)) for name in names.firmware]
         number = _at(table["Model_Number"], head, 0)
-        return Servo(
+        return AnsweringServo(
             servo_id,
             MODEL_NAMES.get(number, f"model {number}"),
             ".".join(firmware),
@@ -212,13 +212,13 @@ class _Bus:
         )
 
 
-def _at(register: Register, data: bytes, start: int) -> int:
+def _at(register: ServoRegister, data: bytes, start: int) -> int:
     """Return a register's value from bytes that were read from address `start` on."""
     place = register.address - start
     return int.from_bytes(data[place : place + register.size], "little")
 
 
-def look(port: str, folder: Path | None = None) -> Iterator[Finding]:
+def look(port: str, folder: Path | None = None) -> Iterator[DoctorFinding]:
     """Yield which servos answer on `port` and how they are.
 
     Args:
@@ -232,10 +232,10 @@ def look(port: str, folder: Path | None = None) -> Iterator[Finding]:
             yield from _scan(opened, port, folder)
     except (serial.SerialException, OSError) as error:
         words = " ".join(str(error).split())
-        yield Finding(AREA, port, Level.FAIL, words, "Unplug it, plug it in again.")
+        yield DoctorFinding(AREA, port, Level.FAIL, words, "Unplug it, plug it in again.")
 
 
-def _scan(opened: Any, port: str, folder: Path | None) -> Iterator[Finding]:
+def _scan(opened: Any, port: str, folder: Path | None) -> Iterator[DoctorFinding]:
     rates = {protocol: list(bauds) for protocol, bauds in BAUDS.items()}
     tries = [(p, baud) for p, bauds in rates.items() for baud in bauds[:1]]
     tries += [(p, baud) for p, bauds in rates.items() for baud in bauds[1:]]
@@ -252,10 +252,10 @@ def _scan(opened: Any, port: str, folder: Path | None) -> Iterator[Finding]:
         "Check the power supply and the three-wire cable to the first servo. New servos: "
         "lerobot-setup-motors"
     )
-    yield Finding(AREA, port, Level.FAIL, "no servo answers, at any speed", mend)
+    yield DoctorFinding(AREA, port, Level.FAIL, "no servo answers, at any speed", mend)
 
 
-def _report(bus: _Bus, ids: Sequence[int], port: str, baud: int) -> Iterator[Finding]:
+def _report(bus: _Bus, ids: Sequence[int], port: str, baud: int) -> Iterator[DoctorFinding]:
     asked = {servo_id: bus.servo(servo_id) for servo_id in ids}
     servos = [servo for servo in asked.values() if servo is not None]
     volts, heat = [s.voltage_v for s in servos], [s.temperature_c for s in servos]
@@ -266,7 +266,7 @@ def _report(bus: _Bus, ids: Sequence[int], port: str, baud: int) -> Iterator[Fin
     found += "; torque on" if any(s.torque for s in servos) else ""
     data: dict[str, Any] = {"protocol": bus.protocol.value, "baud": baud, "ids": list(ids)}
     data["servos"] = [vars(servo) for servo in servos]
-    yield Finding(AREA, port, Level.OK, found, data=data)
+    yield DoctorFinding(AREA, port, Level.OK, found, data=data)
     yield from _missing(ids, port)
     yield from _half_dead(asked, port)
     yield from _mixed(servos, port)
@@ -274,7 +274,9 @@ def _report(bus: _Bus, ids: Sequence[int], port: str, baud: int) -> Iterator[Fin
     yield _speed(bus, ids, port)
 
 
-def _calibrated(bus: _Bus, ids: Sequence[int], port: str, folder: Path | None) -> Iterator[Finding]:
+def _calibrated(
+    bus: _Bus, ids: Sequence[int], port: str, folder: Path | None
+) -> Iterator[DoctorFinding]:
     """Yield what is wrong with the calibration in the motors, and whose it is."""
     table = TABLES[bus.protocol]
     held, modes = {}, {}
@@ -292,20 +294,20 @@ def _calibrated(bus: _Bus, ids: Sequence[int], port: str, folder: Path | None) -
     data = {"calibration": {name: vars(one) for name, one in named.items()}}
     if found:
         mend = f"{FIX}: lerobot-calibrate --help"
-        yield Finding(AREA, port, Level.FAIL, "; ".join(found), mend, data)
+        yield DoctorFinding(AREA, port, Level.FAIL, "; ".join(found), mend, data)
     if folder is None:
         return
     same, near, differs = calibrations.held_by(folder, held)
     if same is not None:
         words = f"holds the calibration of {same.parent.name} '{same.stem}'"
-        yield Finding(AREA, port, Level.OK, words, data={**data, "file": str(same)})
+        yield DoctorFinding(AREA, port, Level.OK, words, data={**data, "file": str(same)})
     elif near is not None:
         words = f"holds no calibration of {folder}; nearest is {near.parent.name} '{near.stem}'"
         mend = (
             "Bring the file of this arm here; or, if it was never calibrated: "
             + calibrations.command_for(near).replace("PORT", port)
         )
-        yield Finding(AREA, port, Level.FAIL, f"{words} ({differs})", mend, data)
+        yield DoctorFinding(AREA, port, Level.FAIL, f"{words} ({differs})", mend, data)
 
 
 def _number(protocol: Protocol, name: str, raw: bytes) -> int:
@@ -322,30 +324,30 @@ def _spans(ids: Sequence[int]) -> str:
     return ", ".join(map(str, ids))
 
 
-def _doubled(twice: Sequence[int], port: str) -> Iterator[Finding]:
+def _doubled(twice: Sequence[int], port: str) -> Iterator[DoctorFinding]:
     if twice:
         found = f"several servos answer to id {', '.join(map(str, twice))} at once"
         mend = "Give each its own, one servo plugged in at a time: lerobot-setup-motors"
-        yield Finding(AREA, port, Level.FAIL, found, mend, {"doubled": list(twice)})
+        yield DoctorFinding(AREA, port, Level.FAIL, found, mend, {"doubled": list(twice)})
 
 
-def _missing(ids: Sequence[int], port: str) -> Iterator[Finding]:
+def _missing(ids: Sequence[int], port: str) -> Iterator[DoctorFinding]:
     gaps = sorted(set(range(ids[0], ids[-1])) - set(ids))
     if gaps:
         found = f"id {', '.join(map(str, gaps))} doesn't answer, while those around it do"
         mend = "Check that servo's cable; if it was replaced: lerobot-setup-motors"
-        yield Finding(AREA, port, Level.WARN, found, mend, {"missing": gaps})
+        yield DoctorFinding(AREA, port, Level.WARN, found, mend, {"missing": gaps})
 
 
-def _half_dead(asked: dict[int, Servo | None], port: str) -> Iterator[Finding]:
+def _half_dead(asked: dict[int, AnsweringServo | None], port: str) -> Iterator[DoctorFinding]:
     lost = [servo_id for servo_id, servo in asked.items() if servo is None]
     if lost:
         found = f"id {', '.join(map(str, lost))} answers a ping but can't be read"
         mend = "Two servos may share that id (lerobot-setup-motors), or its cable is loose."
-        yield Finding(AREA, port, Level.FAIL, found, mend, {"unreadable": lost})
+        yield DoctorFinding(AREA, port, Level.FAIL, found, mend, {"unreadable": lost})
 
 
-def _mixed(servos: Sequence[Servo], port: str) -> Iterator[Finding]:
+def _mixed(servos: Sequence[AnsweringServo], port: str) -> Iterator[DoctorFinding]:
     for model in sorted({s.model for s in servos}):
         versions: dict[str, list[int]] = {}
         for servo in servos:
@@ -356,30 +358,32 @@ def _mixed(servos: Sequence[Servo], port: str) -> Iterator[Finding]:
             mend = "Bring all to one version with the maker's program (Feetech FD, or Wizard 2)."
             found = f"{model} with different firmware ({words}); LeRobot refuses that"
             level = Level.FAIL if model.startswith("st") else Level.WARN
-            yield Finding(AREA, port, level, found, mend, {"firmware": versions})
+            yield DoctorFinding(AREA, port, level, found, mend, {"firmware": versions})
 
 
-def _unwell(servos: Sequence[Servo], port: str) -> Iterator[Finding]:
+def _unwell(servos: Sequence[AnsweringServo], port: str) -> Iterator[DoctorFinding]:
     for servo in servos:
         data = {"id": servo.id, "error": servo.error, "temperature_c": servo.temperature_c}
         if servo.error != "none":
             found = f"id {servo.id} reports: {servo.error}"
             mend = "See to its cause, then cut the power for 5 s: the servo forgets it so."
-            yield Finding(AREA, port, Level.FAIL, found, mend, data)
+            yield DoctorFinding(AREA, port, Level.FAIL, found, mend, data)
         elif servo.temperature_c > HOT_C:
             found = f"id {servo.id} is at {servo.temperature_c} °C"
-            yield Finding(AREA, port, Level.WARN, found, "Let it cool for some minutes.", data)
+            yield DoctorFinding(
+                AREA, port, Level.WARN, found, "Let it cool for some minutes.", data
+            )
 
 
-def _speed(bus: _Bus, ids: Sequence[int], port: str) -> Finding:
+def _speed(bus: _Bus, ids: Sequence[int], port: str) -> DoctorFinding:
     turn_s = bus.seconds_per_turn(ids)
     data = {"read_all_s": turn_s}
     if turn_s != turn_s:
         found = "reads of all servos at once are never whole"
         mend = "Check cables and that every id is there once; set Return Delay Time to 0."
-        return Finding(AREA, port, Level.FAIL, found, mend, data)
+        return DoctorFinding(AREA, port, Level.FAIL, found, mend, data)
     found = f"all servos read in {turn_s * 1e3:.2f} ms"
     if turn_s <= SLOW_S:
-        return Finding(AREA, port, Level.OK, found, data=data)
+        return DoctorFinding(AREA, port, Level.OK, found, data=data)
     mend = "For 200 Hz: 1 Mbaud, latency timer 1 ms, Return Delay Time 0; or a lower --fps."
-    return Finding(AREA, port, Level.WARN, found, mend, data)
+    return DoctorFinding(AREA, port, Level.WARN, found, mend, data)

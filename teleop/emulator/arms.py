@@ -17,7 +17,7 @@ from gaploop.teleop.emulator.dynamixel_tables import dynamixel_table
 from gaploop.teleop.emulator.feetech_servo import FeetechServo, sign_magnitude
 from gaploop.teleop.emulator.feetech_tables import feetech_table
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Joint
-from gaploop.teleop.emulator.servo import Mount, Servo
+from gaploop.teleop.emulator.servo import EmulatedServo, Mount
 from gaploop.teleop.servos.ranges import DYNAMIXEL_MOST, FEETECH_MOST, turns_freely
 from gaploop.teleop.servos.registers import Protocol
 
@@ -75,7 +75,7 @@ class ServoPlan:
     settings: Mapping[str, int] = field(default_factory=dict)
     calibration_fault: str = ""
 
-    def build(self) -> Servo:
+    def build(self) -> EmulatedServo:
         """Return the servo at rest, just switched on."""
         motors = {**dynamixel_servo.MOTORS, **feetech_servo.MOTORS}
         if self.model not in motors:
@@ -89,7 +89,9 @@ class ServoPlan:
         joint = Joint(motors[self.model], self.low_rad, self.high_rad, self.gravity_nm)
         mount = Mount(self.name, self.zero_ticks, self.direction, {"ID": self.id, **self.settings})
         ours = _is_feetech(self.model)
-        make: Callable[[str, Mount, Joint], Servo] = FeetechServo if ours else DynamixelServo
+        make: Callable[[str, Mount, Joint], EmulatedServo] = (
+            FeetechServo if ours else DynamixelServo
+        )
         return make(self.model, mount, joint)
 
 

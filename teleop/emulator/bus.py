@@ -20,17 +20,17 @@ from gaploop.core.clock import Clock, MonotonicClock
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.protocols import Plant
 from gaploop.teleop.emulator.arms import ArmPlan, arm_plan
-from gaploop.teleop.emulator.bus_faults import BusFaults
+from gaploop.teleop.emulator.bus_faults import InjectedBusFaults
 from gaploop.teleop.emulator.chain import Chain
 from gaploop.teleop.emulator.dynamixel_chain import DynamixelChain
 from gaploop.teleop.emulator.dynamixel_servo import DynamixelServo
 from gaploop.teleop.emulator.faults import Fault
 from gaploop.teleop.emulator.feetech_chain import FeetechChain
 from gaploop.teleop.emulator.feetech_servo import FeetechServo
-from gaploop.teleop.emulator.hand import Hand
-from gaploop.teleop.emulator.mechanics import Joints, PlantJoints
-from gaploop.teleop.emulator.port import Port
-from gaploop.teleop.emulator.servo import Servo
+from gaploop.teleop.emulator.hand import ManualHand
+from gaploop.teleop.emulator.mechanics import JointMechanics, PlantJoints
+from gaploop.teleop.emulator.port import PseudoTerminal
+from gaploop.teleop.emulator.servo import EmulatedServo
 from gaploop.teleop.servos.registers import Protocol
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ _SILENCE_S: Final = 0.1  # a packet that paused for so long is not going on
 
 
 @dataclass
-class Counts:
+class WireCounts:
     """What went over the wire.
 
     Attributes:
@@ -116,9 +116,9 @@ class EmulatedBus:
             for servo in built:
                 servo.power_up()  # where the plant is, not where they were built
         self.all_servos = tuple(built)
-        self.servos: Mapping[int, Servo] = {servo.id: servo for servo in built}
-        self.hand = Hand(built, hand, leads=plan.role == "leader")
-        self.counts = Counts()
+        self.servos: Mapping[int, EmulatedServo] = {servo.id: servo for servo in built}
+        self.hand = ManualHand(built, hand, leads=plan.role == "leader")
+        self.counts = WireCounts()
         self.wire_time = wire_time
         self._link = link
         self._clock = clock or MonotonicClock()
@@ -128,13 +128,13 @@ class EmulatedBus:
         self._late: deque[tuple[float, bytes]] = deque()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.faults = BusFaults(self, (), seed)
+        self.faults = InjectedBusFaults(self, (), seed)
         for fault in faults:
             self.require_servo(fault.id)
-        self._port: Port | None = Port(link)
+        self._port: PseudoTerminal | None = PseudoTerminal(link)
         self._path = self._port.path
         self._wake_read, self._wake_write = os.pipe()
-        self.faults = BusFaults(self, faults, seed)
+        self.faults = InjectedBusFaults(self, faults, seed)
 
     @classmethod
     def start(
@@ -199,7 +199,7 @@ class EmulatedBus:
         """Return the time since the start [s]."""
         return self._clock.now_s() - self._start_s
 
-    def servo(self, name: str) -> Servo:
+    def servo(self, name: str) -> EmulatedServo:
         """Return a servo by the name of its motor.
 
         Raises:
@@ -259,7 +259,7 @@ class EmulatedBus:
             elif answer:
                 self._say(answer, due_s)
 
-    def _wait(self, port: Port | None) -> bool:
+    def _wait(self, port: PseudoTerminal | None) -> bool:
         """Wait until the host has sent something, or for a while; return whether it has."""
         waiting = [self._wake_read] if port is None else [port.fd, self._wake_read]
         try:
@@ -273,7 +273,7 @@ class EmulatedBus:
             return IDLE_S
         return min(max(self._late[0][0] - self._clock.now_s(), 0.0), IDLE_S)
 
-    def _turn(self, port: Port | None) -> tuple[float, bytes]:
+    def _turn(self, port: PseudoTerminal | None) -> tuple[float, bytes]:
         """Move on to now and work on what came; return when what is to be answered."""
         now_s = self._clock.now_s()
         age_s = now_s - self._start_s
@@ -352,7 +352,7 @@ class EmulatedBus:
         servo = self.servos.get(fault.id) if fault.id is not None else None
         log.info("fault over: %s", fault.fault)
         if fault.fault == "unplug" and self._port is None and not self._stop.is_set():
-            self._port = Port(self._link)
+            self._port = PseudoTerminal(self._link)
             self._path = self._port.path
         elif fault.fault == "voltage":
             self.chain.mechanics.brown_out = 1.0
@@ -384,10 +384,10 @@ def raise_priority() -> None:
 
 
 def _chain(
-    plan: ArmPlan, servos: list[Servo], plant: Plant | None
+    plan: ArmPlan, servos: list[EmulatedServo], plant: Plant | None
 ) -> Chain[DynamixelServo] | Chain[FeetechServo]:
     joints = [servo.joint for servo in servos]
-    mechanics = Joints(joints) if plant is None else PlantJoints(joints, plant)
+    mechanics = JointMechanics(joints) if plant is None else PlantJoints(joints, plant)
     if plan.protocol is Protocol.FEETECH:
         return FeetechChain(cast(list[FeetechServo], servos), mechanics)
     return DynamixelChain(cast(list[DynamixelServo], servos), mechanics)

@@ -34,7 +34,7 @@ class Struck(Protocol):
         ...
 
 
-class BusFaults:
+class InjectedBusFaults:
     """Faults of one bus, at run time; safe to use from any thread."""
 
     def __init__(self, bus: Struck, scheduled: Iterable[Fault], seed: int) -> None:

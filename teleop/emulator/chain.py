@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 from gaploop.teleop.emulator.mechanics import Mechanics
-from gaploop.teleop.emulator.servo import Servo
+from gaploop.teleop.emulator.servo import EmulatedServo
 from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, FrameParser
 
 _STEP_S = 0.005
@@ -16,7 +16,7 @@ _SLOW_S = 0.02
 _LONGEST_GAP_S = 0.25  # a process that was stopped for longer does not catch up
 
 
-class Chain[S: Servo](ABC):
+class Chain[S: EmulatedServo](ABC):
     """Servos on one wire.
 
     Attributes:

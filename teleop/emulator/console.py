@@ -13,7 +13,7 @@ from gaploop.core.files import read_text
 from gaploop.teleop.emulator.bus import EmulatedBus
 from gaploop.teleop.emulator.faults import KINDS, Fault
 from gaploop.teleop.emulator.hand import HANDS
-from gaploop.teleop.emulator.servo import Servo
+from gaploop.teleop.emulator.servo import EmulatedServo
 
 HELP: Final = f"""\
 status                          what every servo does
@@ -27,7 +27,7 @@ power off|on|cycle              the arm's power switch
 quit                            end"""
 
 
-class Console:
+class EmulatorConsole:
     """Carries out commands on a bus."""
 
     def __init__(self, bus: EmulatedBus) -> None:
@@ -160,7 +160,7 @@ def read_trace(path: Path, joints: int) -> list[list[float]]:
     return rows
 
 
-def servo_state(servo: Servo) -> dict[str, object]:
+def servo_state(servo: EmulatedServo) -> dict[str, object]:
     """Return what one servo does, for people and programs."""
     joint = servo.joint
     return {

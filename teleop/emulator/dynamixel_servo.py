@@ -8,8 +8,8 @@ from typing import Final
 
 from gaploop.teleop.emulator.dynamixel_tables import BAUD_RATES, RAM, dynamixel_table
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, MotorSpec
-from gaploop.teleop.emulator.registers import Register
-from gaploop.teleop.emulator.servo import Mount, Servo, approach
+from gaploop.teleop.emulator.registers import EmulatedRegister
+from gaploop.teleop.emulator.servo import EmulatedServo, Mount, approach
 from gaploop.teleop.servos.dynamixel import ErrorCode
 
 # e-Manual, "Specifications" of each model: stall torque and current, no load speed.
@@ -36,13 +36,13 @@ VOLTAGE, HEAT, ENCODER, SHOCK, OVERLOAD = 0x01, 0x04, 0x08, 0x10, 0x20
 """Bits of Hardware_Error_Status and Shutdown."""
 
 
-class Mode:
+class OperatingMode:
     """Values of Operating_Mode."""
 
     CURRENT, VELOCITY, POSITION, EXTENDED, CURRENT_POSITION, PWM = 0, 1, 3, 4, 5, 16
 
 
-class DynamixelServo(Servo):
+class DynamixelServo(EmulatedServo):
     """An XL330 or XL430."""
 
     BAUD_RATES = BAUD_RATES
@@ -127,11 +127,11 @@ class DynamixelServo(Servo):
         self.goal = float(goal)
         return True
 
-    def _touched(self, places: list[int]) -> list[Register | None]:
+    def _touched(self, places: list[int]) -> list[EmulatedRegister | None]:
         owners = [self.memory.table.by_byte[place] for place in places]
         return list(dict.fromkeys(owners))
 
-    def _refusal(self, register: Register, value: int) -> int:
+    def _refusal(self, register: EmulatedRegister, value: int) -> int:
         """Return the error number of writing `value`."""
         if register.address < RAM and self.memory["Torque_Enable"]:
             return ErrorCode.ACCESS
@@ -142,7 +142,7 @@ class DynamixelServo(Servo):
             return ErrorCode.RESULT_FAIL  # a shut-down servo wants a reboot first
         if name.startswith("Goal_") and self.tripped_watchdog:
             return ErrorCode.DATA_RANGE
-        if name == "Goal_Position" and self.mode == Mode.POSITION:
+        if name == "Goal_Position" and self.mode == OperatingMode.POSITION:
             low, high = self.memory["Min_Position_Limit"], self.memory["Max_Position_Limit"]
             return ErrorCode.NONE if low <= value <= high else ErrorCode.DATA_LIMIT
         limit = {
@@ -153,7 +153,7 @@ class DynamixelServo(Servo):
         }.get(name)
         return ErrorCode.DATA_LIMIT if limit and abs(value) > self.memory[limit] else ErrorCode.NONE
 
-    def _apply(self, register: Register, value: int) -> None:
+    def _apply(self, register: EmulatedRegister, value: int) -> None:
         name, memory = register.name, self.memory
         was = memory[name]
         memory.store(register, value)
@@ -178,10 +178,10 @@ class DynamixelServo(Servo):
             register = memory.table.by_name[name]
             memory.store(register, register.initial)
         memory["Goal_PWM"] = memory["PWM_Limit"]
-        memory["Goal_Velocity"] = memory["Velocity_Limit"] if mode != Mode.VELOCITY else 0
+        memory["Goal_Velocity"] = memory["Velocity_Limit"] if mode != OperatingMode.VELOCITY else 0
         if "Goal_Current" in memory.table.by_name:
-            memory["Goal_Current"] = memory["Current_Limit"] if mode != Mode.CURRENT else 0
-        if mode == Mode.POSITION:
+            memory["Goal_Current"] = memory["Current_Limit"] if mode != OperatingMode.CURRENT else 0
+        if mode == OperatingMode.POSITION:
             self.count_turns()
 
     def configure(self) -> None:
@@ -191,7 +191,7 @@ class DynamixelServo(Servo):
         self.offset = memory["Homing_Offset"]
         self.reverse = bool(memory["Drive_Mode"] & 1)
         limits = (memory["Min_Position_Limit"], memory["Max_Position_Limit"])
-        self._range = limits if self.mode == Mode.POSITION else (-_FAR, _FAR)
+        self._range = limits if self.mode == OperatingMode.POSITION else (-_FAR, _FAR)
         self._watchdog_s = memory["Bus_Watchdog"] * _WATCHDOG_S
         scale = 4096 / math.tau / 128 / _PWM
         self.joint.gain = memory["Position_P_Gain"] * scale
@@ -229,21 +229,21 @@ class DynamixelServo(Servo):
         if self._watchdog_s and self.now_s - self.heard_s > self._watchdog_s:
             self._bark()
         mode = self.mode
-        if mode in (Mode.POSITION, Mode.EXTENDED, Mode.CURRENT_POSITION):
+        if mode in (OperatingMode.POSITION, OperatingMode.EXTENDED, OperatingMode.CURRENT_POSITION):
             self.setpoint, self.setpoint_speed = approach(
                 self.setpoint, self.setpoint_speed, self.goal, self._top_speed, self._rate, dt
             )
             joint.drive, joint.goal_rad = Drive.POSITION, self.joint_rad(self.setpoint)
-            if mode == Mode.CURRENT_POSITION:
+            if mode == OperatingMode.CURRENT_POSITION:
                 share = abs(self._goal_current_a) / joint.motor.stall_a
                 emf = abs(joint.v_rad_s) / joint.motor.free_rad_s
                 joint.duty_limit = min(self._pwm, share + emf)
-        elif mode == Mode.VELOCITY:
+        elif mode == OperatingMode.VELOCITY:
             speed = self.memory["Goal_Velocity"] * VELOCITY_TICKS_S / TICKS_PER_RAD
             joint.drive, joint.goal_rad_s = Drive.VELOCITY, speed * self.shown_direction()
         else:
             share = self.memory["Goal_PWM"] / _PWM
-            if mode == Mode.CURRENT:
+            if mode == OperatingMode.CURRENT:
                 emf = joint.v_rad_s / joint.motor.free_rad_s * self.shown_direction()
                 share = self._goal_current_a / joint.motor.stall_a + emf
             joint.drive, joint.goal_rad_s = Drive.DUTY, share * self.shown_direction()

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterator
 from typing import Final
 
-from gaploop.teleop.emulator.registers import ControlTable, Register
+from gaploop.teleop.emulator.registers import ControlTable, EmulatedRegister
 
 BAUD_RATES: Final = (9_600, 57_600, 115_200, 1_000_000, 2_000_000, 3_000_000, 4_000_000, 4_500_000)
 """Bits per second for each value of Baud_Rate."""
@@ -32,16 +32,18 @@ def dynamixel_table(model: str) -> ControlTable:
     return ControlTable(tuple(registers), 228 if small else 662)
 
 
-def _eeprom(model: str, small: bool) -> Iterator[Register]:
-    def kept(name: str, address: int, size: int, initial: int, low: int, high: int) -> Register:
-        return Register(name, address, size, initial, low, high, kept=True, signed=low < 0)
+def _eeprom(model: str, small: bool) -> Iterator[EmulatedRegister]:
+    def kept(
+        name: str, address: int, size: int, initial: int, low: int, high: int
+    ) -> EmulatedRegister:
+        return EmulatedRegister(name, address, size, initial, low, high, kept=True, signed=low < 0)
 
     number = {"xl330-m077": 1190, "xl330-m288": 1200, "xl430-w250": 1060}[model]
     volts = (70, 35, 31, 70) if small else (140, 60, 60, 140)
     speed = {"xl330-m077": (1620, 2047), "xl330-m288": (445, 2047), "xl430-w250": (265, 1023)}
-    yield Register("Model_Number", 0, 2, number, writable=False, kept=True)
-    yield Register("Model_Information", 2, 4, 0, writable=False, kept=True)
-    yield Register("Firmware_Version", 6, 1, FIRMWARE, writable=False, kept=True)
+    yield EmulatedRegister("Model_Number", 0, 2, number, writable=False, kept=True)
+    yield EmulatedRegister("Model_Information", 2, 4, 0, writable=False, kept=True)
+    yield EmulatedRegister("Firmware_Version", 6, 1, FIRMWARE, writable=False, kept=True)
     yield kept("ID", 7, 1, 1, 0, 252)
     yield kept("Baud_Rate", 8, 1, 1, 0, 6 if small else 7)
     yield kept("Return_Delay_Time", 9, 1, 250, 0, 254)
@@ -66,31 +68,31 @@ def _eeprom(model: str, small: bool) -> Iterator[Register]:
     yield kept("Shutdown", 63, 1, 53 if small else 52, 0, 255)
 
 
-def _ram(small: bool) -> Iterator[Register]:
+def _ram(small: bool) -> Iterator[EmulatedRegister]:
     gains = (1_600, 180, 0, 400) if small else (1_000, 100, 4_000, 640)
-    yield Register("Torque_Enable", 64, 1, 0, 0, 1)
-    yield Register("LED", 65, 1, 0, 0, 1)
-    yield Register("Status_Return_Level", 68, 1, 2, 0, 2)
-    yield Register("Registered_Instruction", 69, 1, writable=False)
-    yield Register("Hardware_Error_Status", 70, 1, writable=False)
-    yield Register("Velocity_I_Gain", 76, 2, gains[0], 0, _GAIN)
-    yield Register("Velocity_P_Gain", 78, 2, gains[1], 0, _GAIN)
-    yield Register("Position_D_Gain", 80, 2, gains[2], 0, _GAIN)
-    yield Register("Position_I_Gain", 82, 2, 0, 0, _GAIN)
-    yield Register("Position_P_Gain", 84, 2, gains[3], 0, _GAIN)
-    yield Register("Feedforward_2nd_Gain", 88, 2, 0, 0, _GAIN)
-    yield Register("Feedforward_1st_Gain", 90, 2, 0, 0, _GAIN)
-    yield Register("Bus_Watchdog", 98, 1, 0, 0, 127)
-    yield Register("Goal_PWM", 100, 2, 885, -885, 885, signed=True)
+    yield EmulatedRegister("Torque_Enable", 64, 1, 0, 0, 1)
+    yield EmulatedRegister("LED", 65, 1, 0, 0, 1)
+    yield EmulatedRegister("Status_Return_Level", 68, 1, 2, 0, 2)
+    yield EmulatedRegister("Registered_Instruction", 69, 1, writable=False)
+    yield EmulatedRegister("Hardware_Error_Status", 70, 1, writable=False)
+    yield EmulatedRegister("Velocity_I_Gain", 76, 2, gains[0], 0, _GAIN)
+    yield EmulatedRegister("Velocity_P_Gain", 78, 2, gains[1], 0, _GAIN)
+    yield EmulatedRegister("Position_D_Gain", 80, 2, gains[2], 0, _GAIN)
+    yield EmulatedRegister("Position_I_Gain", 82, 2, 0, 0, _GAIN)
+    yield EmulatedRegister("Position_P_Gain", 84, 2, gains[3], 0, _GAIN)
+    yield EmulatedRegister("Feedforward_2nd_Gain", 88, 2, 0, 0, _GAIN)
+    yield EmulatedRegister("Feedforward_1st_Gain", 90, 2, 0, 0, _GAIN)
+    yield EmulatedRegister("Bus_Watchdog", 98, 1, 0, 0, 127)
+    yield EmulatedRegister("Goal_PWM", 100, 2, 885, -885, 885, signed=True)
     if small:
-        yield Register("Goal_Current", 102, 2, 1_750, -1_750, 1_750, signed=True)
-    yield Register("Goal_Velocity", 104, 4, 0, -2_047, 2_047, signed=True)
-    yield Register("Profile_Acceleration", 108, 4, 0, 0, _PROFILE)
-    yield Register("Profile_Velocity", 112, 4, 0, 0, _PROFILE)
-    yield Register("Goal_Position", 116, 4, 0, -_EXTENDED, _EXTENDED, signed=True)
+        yield EmulatedRegister("Goal_Current", 102, 2, 1_750, -1_750, 1_750, signed=True)
+    yield EmulatedRegister("Goal_Velocity", 104, 4, 0, -2_047, 2_047, signed=True)
+    yield EmulatedRegister("Profile_Acceleration", 108, 4, 0, 0, _PROFILE)
+    yield EmulatedRegister("Profile_Velocity", 112, 4, 0, 0, _PROFILE)
+    yield EmulatedRegister("Goal_Position", 116, 4, 0, -_EXTENDED, _EXTENDED, signed=True)
 
 
-def _present(small: bool) -> Iterator[Register]:
+def _present(small: bool) -> Iterator[EmulatedRegister]:
     for name, address, size, signed in (
         ("Realtime_Tick", 120, 2, False),
         ("Moving", 122, 1, False),
@@ -105,17 +107,17 @@ def _present(small: bool) -> Iterator[Register]:
         ("Present_Temperature", 146, 1, False),
         ("Backup_Ready", 147, 1, False),
     ):
-        yield Register(name, address, size, writable=False, signed=signed)
+        yield EmulatedRegister(name, address, size, writable=False, signed=signed)
 
 
-def _indirect(small: bool) -> Iterator[Register]:
+def _indirect(small: bool) -> Iterator[EmulatedRegister]:
     """XL330: 20 pairs. XL430: 56 pairs in two blocks."""
     blocks = ((1, 20, 168, 208),) if small else ((1, 28, 168, 224), (29, 28, 578, 634))
     last = 227 if small else 661
     for first, count, addresses, data in blocks:
         for n in range(count):
-            yield Register(
+            yield EmulatedRegister(
                 f"Indirect_Address_{first + n}", addresses + 2 * n, 2, data + n, RAM, last
             )
         for n in range(count):
-            yield Register(f"Indirect_Data_{first + n}", data + n, 1, 0, 0, 255)
+            yield EmulatedRegister(f"Indirect_Data_{first + n}", data + n, 1, 0, 0, 255)

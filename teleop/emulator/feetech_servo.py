@@ -8,7 +8,7 @@ from typing import Final
 
 from gaploop.teleop.emulator.feetech_tables import BAUD_RATES, SRAM, feetech_table
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, MotorSpec
-from gaploop.teleop.emulator.servo import Mount, Servo, approach
+from gaploop.teleop.emulator.servo import EmulatedServo, Mount, approach
 
 # Feetech's sheets: C018, 12 V, 30 kg cm, 2.7 A, 45 rev/min; STS3250, 12 V, 50 kg cm, 75 rev/min.
 MOTORS: Final = {
@@ -42,7 +42,7 @@ def from_sign_magnitude(raw: int, sign_bit: int) -> int:
     return -magnitude if raw >> sign_bit & 1 else magnitude
 
 
-class FeetechServo(Servo):
+class FeetechServo(EmulatedServo):
     """An STS3215 or STS3250."""
 
     BAUD_RATES = BAUD_RATES

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterator
 from typing import Final
 
-from gaploop.teleop.emulator.registers import ControlTable, Register
+from gaploop.teleop.emulator.registers import ControlTable, EmulatedRegister
 
 BAUD_RATES: Final = (1_000_000, 500_000, 250_000, 128_000, 115_200, 76_800, 57_600, 38_400)
 """Bits per second for each value of Baud_Rate."""
@@ -30,14 +30,14 @@ def feetech_table(model: str) -> ControlTable:
     return ControlTable(tuple(registers), 87)
 
 
-def _eprom(number: int) -> Iterator[Register]:
+def _eprom(number: int) -> Iterator[EmulatedRegister]:
     for name, address, size, value in (
         ("Firmware_Major_Version", 0, 1, FIRMWARE[0]),
         ("Firmware_Minor_Version", 1, 1, FIRMWARE[1]),
         ("Endianness", 2, 1, 0),
         ("Model_Number", 3, 2, number),
     ):
-        yield Register(name, address, size, value, writable=False, kept=True)
+        yield EmulatedRegister(name, address, size, value, writable=False, kept=True)
     for name, address, size, initial, low, high in (
         ("ID", 5, 1, 1, 0, 253),
         ("Baud_Rate", 6, 1, 0, 0, 7),
@@ -69,20 +69,20 @@ def _eprom(number: int) -> Iterator[Register]:
         ("Over_Current_Protection_Time", 38, 1, 200, 0, 254),
         ("Velocity_closed_loop_I_integral_coefficient", 39, 1, 10, 0, 254),
     ):
-        yield Register(name, address, size, initial, low, high, kept=True)
+        yield EmulatedRegister(name, address, size, initial, low, high, kept=True)
 
 
-def _sram() -> Iterator[Register]:
-    yield Register("Torque_Enable", 40, 1, 0, 0, 128)
-    yield Register("Acceleration", 41, 1, 0, 0, 254)
-    yield Register("Goal_Position", 42, 2, 0)
-    yield Register("Goal_Time", 44, 2, 0)
-    yield Register("Goal_Velocity", 46, 2, 0)
-    yield Register("Torque_Limit", 48, 2, 1_000, 0, 1_000)
-    yield Register("Lock", 55, 1, 1, 0, 1)
+def _sram() -> Iterator[EmulatedRegister]:
+    yield EmulatedRegister("Torque_Enable", 40, 1, 0, 0, 128)
+    yield EmulatedRegister("Acceleration", 41, 1, 0, 0, 254)
+    yield EmulatedRegister("Goal_Position", 42, 2, 0)
+    yield EmulatedRegister("Goal_Time", 44, 2, 0)
+    yield EmulatedRegister("Goal_Velocity", 46, 2, 0)
+    yield EmulatedRegister("Torque_Limit", 48, 2, 1_000, 0, 1_000)
+    yield EmulatedRegister("Lock", 55, 1, 1, 0, 1)
 
 
-def _feedback() -> Iterator[Register]:
+def _feedback() -> Iterator[EmulatedRegister]:
     for name, address, size in (
         ("Present_Position", 56, 2),
         ("Present_Velocity", 58, 2),
@@ -95,10 +95,10 @@ def _feedback() -> Iterator[Register]:
         ("Present_Current", 69, 2),
         ("Goal_Position_2", 71, 2),
     ):
-        yield Register(name, address, size, writable=False)
+        yield EmulatedRegister(name, address, size, writable=False)
 
 
-def _factory() -> Iterator[Register]:
+def _factory() -> Iterator[EmulatedRegister]:
     for name, address, initial in (
         ("Moving_Velocity_Threshold", 80, 3),
         ("DTs", 81, 1),
@@ -108,4 +108,4 @@ def _factory() -> Iterator[Register]:
         ("Maximum_Acceleration", 85, 100),
         ("Acceleration_Multiplier", 86, 4),
     ):
-        yield Register(name, address, 1, initial, 0, 254, kept=True)
+        yield EmulatedRegister(name, address, 1, initial, 0, 254, kept=True)

@@ -8,7 +8,7 @@ from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.teleop.emulator.joint import Drive
-from gaploop.teleop.emulator.servo import Servo
+from gaploop.teleop.emulator.servo import EmulatedServo
 
 HANDS: Final = ("none", "still", "middle_then_ranges", "wave", "trace")
 
@@ -20,7 +20,7 @@ _INSIDE_RAD: Final = 0.01  # a sweep presses against the stops but not past them
 _CENTRED_TICKS: Final = 40
 
 
-class Hand:
+class ManualHand:
     """Moves the joints that it holds: all limp ones of a follower, every one of a leader.
 
     Attributes:
@@ -29,7 +29,9 @@ class Hand:
         sweep_s: once through all ranges and back [s].
     """
 
-    def __init__(self, servos: Sequence[Servo], mode: str = "still", leads: bool = False) -> None:
+    def __init__(
+        self, servos: Sequence[EmulatedServo], mode: str = "still", leads: bool = False
+    ) -> None:
         self.servos, self.leads = tuple(servos), leads
         self._middle = [(s.joint.low_rad + s.joint.high_rad) / 2 for s in self.servos]
         self._at = [s.joint.q_rad for s in self.servos]
@@ -127,7 +129,7 @@ class Hand:
         return [a + share * (b - a) for a, b in zip(last[1:], this[1:], strict=True)]
 
 
-def _centred(servo: Servo) -> bool:
+def _centred(servo: EmulatedServo) -> bool:
     """A homing offset was written that makes the middle read as half a turn."""
     joint = servo.joint
     middle = (joint.low_rad + joint.high_rad) / 2
@@ -135,7 +137,7 @@ def _centred(servo: Servo) -> bool:
     return bool(servo.memory["Homing_Offset"]) and abs(shown - 2047) <= _CENTRED_TICKS
 
 
-def _ranged(servo: Servo) -> bool:
+def _ranged(servo: EmulatedServo) -> bool:
     """Limits narrower than a whole turn were written."""
     memory = servo.memory
     return memory["Max_Position_Limit"] - memory["Min_Position_Limit"] < 4000

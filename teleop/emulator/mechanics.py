@@ -25,7 +25,7 @@ class Mechanics(Protocol):
         ...
 
 
-class Joints:
+class JointMechanics:
     """Every joint on its own; those of one nominal voltage share a supply.
 
     Attributes:
@@ -57,7 +57,7 @@ class Joints:
             joint.voltage_v = rail * self.brown_out - self.resistance_ohm * drawn_a[rail]
 
 
-class PlantJoints(Joints):
+class PlantJoints(JointMechanics):
     """Joints that a `Plant`, such as a MuJoCo arm, moves together."""
 
     def __init__(self, joints: Sequence[Joint], plant: Plant) -> None:

@@ -11,7 +11,7 @@ from gaploop.core import platform_calls
 from gaploop.core.errors import UnusableInputError
 
 
-class Port:
+class PseudoTerminal:
     """The servos' end of a pseudo-terminal.
 
     Attributes:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 
 @dataclass(frozen=True)
-class Register:
+class EmulatedRegister:
     """One entry of a control table.
 
     Attributes:
@@ -53,24 +53,24 @@ class ControlTable:
         size: bytes that can be read, from address 0.
     """
 
-    registers: tuple[Register, ...]
+    registers: tuple[EmulatedRegister, ...]
     size: int
-    by_name: Mapping[str, Register] = field(init=False, repr=False)
+    by_name: Mapping[str, EmulatedRegister] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_name", {r.name: r for r in self.registers})
 
     @cached_property
-    def by_byte(self) -> tuple[Register | None, ...]:
+    def by_byte(self) -> tuple[EmulatedRegister | None, ...]:
         """The register that each byte belongs to."""
-        owner: list[Register | None] = [None] * self.size
+        owner: list[EmulatedRegister | None] = [None] * self.size
         for register in self.registers:
             owner[register.address : register.end] = [register] * register.size
         return tuple(owner)
 
-    def spanned(self, address: int, length: int) -> Iterable[Register | None]:
+    def spanned(self, address: int, length: int) -> Iterable[EmulatedRegister | None]:
         """Yield the registers that `length` bytes from `address` touch, each once."""
-        last: Register | None = None
+        last: EmulatedRegister | None = None
         for owner in self.by_byte[address : address + length]:
             if owner is None or owner is not last:
                 yield owner
@@ -89,7 +89,7 @@ class Memory:
             self.store(register, (overrides or {}).get(register.name, register.initial))
         self._kept[:] = self.bytes
 
-    def store(self, register: Register, value: int) -> None:
+    def store(self, register: EmulatedRegister, value: int) -> None:
         """Set a register without any check; too large a value wraps, as in the firmware."""
         raw = (value % (1 << 8 * register.size)).to_bytes(register.size, "little")
         self.bytes[register.address : register.end] = raw
@@ -101,7 +101,7 @@ class Memory:
     def __setitem__(self, name: str, value: int) -> None:
         self.store(self.table.by_name[name], value)
 
-    def keep(self, register: Register) -> None:
+    def keep(self, register: EmulatedRegister) -> None:
         """Make the present value of a register survive a loss of power."""
         here = slice(register.address, register.end)
         self._kept[here] = self.bytes[here]

@@ -66,7 +66,7 @@ def approach(
     return at + step, speed
 
 
-class Servo(ABC):
+class EmulatedServo(ABC):
     """One servo on the bus.
 
     Attributes:

@@ -1,6 +1,6 @@
 """From buttons and sticks to an intent: what is pressed now, and what a press switches.
 
-Pure bookkeeping, without pygame: keyboard and gamepad say which `Action` is pressed how far.
+Pure bookkeeping, without pygame: keyboard and gamepad say which `ControlAction` is pressed how far.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gaploop.teleop.leaders.intent import Intent
 from gaploop.teleop.leaders.options import FRAMES, SPEED_STEPS, CartesianOptions
 
 
-class Action(Enum):
+class ControlAction(Enum):
     """What a key, button or stick direction means."""
 
     HOLD = "hold to move"
@@ -39,10 +39,20 @@ class Action(Enum):
 
 
 MOTIONS: Final = (
-    Action.FORWARD, Action.BACK, Action.LEFT, Action.RIGHT, Action.UP, Action.DOWN,
-    Action.PITCH_UP, Action.PITCH_DOWN, Action.ROLL_LEFT, Action.ROLL_RIGHT, Action.OPEN,
-    Action.CLOSE, Action.HOME,
-)  # fmt: skip
+    ControlAction.FORWARD,
+    ControlAction.BACK,
+    ControlAction.LEFT,
+    ControlAction.RIGHT,
+    ControlAction.UP,
+    ControlAction.DOWN,
+    ControlAction.PITCH_UP,
+    ControlAction.PITCH_DOWN,
+    ControlAction.ROLL_LEFT,
+    ControlAction.ROLL_RIGHT,
+    ControlAction.OPEN,
+    ControlAction.CLOSE,
+    ControlAction.HOME,
+)
 """Actions that move the arm while `HOLD` is pressed."""
 
 
@@ -61,7 +71,7 @@ class Controls:
         on_estop: Callable[[], None] = lambda: None,
         on_clear: Callable[[], None] = lambda: None,
     ) -> None:
-        self._amounts: dict[Action, float] = {}
+        self._amounts: dict[ControlAction, float] = {}
         self._step, self._frame = options.speed_step, options.frame
         self._clutch_in = True
         self._on_estop, self._on_clear = on_estop, on_clear
@@ -71,18 +81,18 @@ class Controls:
         self._on_estop, self._on_clear = on_estop, on_clear
 
     @property
-    def pressed(self) -> tuple[Action, ...]:
+    def pressed(self) -> tuple[ControlAction, ...]:
         """What is pressed now, in order of pressing."""
         return tuple(self._amounts)
 
-    def press(self, action: Action, amount: float = 1.0) -> None:
+    def press(self, action: ControlAction, amount: float = 1.0) -> None:
         """Take note of a press; `amount` in (0, 1] is how far a stick is pushed."""
         new = action not in self._amounts
         self._amounts[action] = min(max(amount, 0.0), 1.0)
         if new:
             self._switch(action)
 
-    def release(self, action: Action) -> None:
+    def release(self, action: ControlAction) -> None:
         """Take note of a release."""
         self._amounts.pop(action, None)
 
@@ -98,40 +108,40 @@ class Controls:
         """Return what the operator wants now."""
         amount = self._amounts.get
 
-        def between(plus: Action, minus: Action) -> float:
+        def between(plus: ControlAction, minus: ControlAction) -> float:
             return amount(plus, 0.0) - amount(minus, 0.0)
 
         return Intent(
-            held=Action.HOLD in self._amounts,
+            held=ControlAction.HOLD in self._amounts,
             clutch_in=self._clutch_in,
-            forward=between(Action.FORWARD, Action.BACK),
-            left=between(Action.LEFT, Action.RIGHT),
-            up=between(Action.UP, Action.DOWN),
-            roll=between(Action.ROLL_RIGHT, Action.ROLL_LEFT),
-            pitch=between(Action.PITCH_UP, Action.PITCH_DOWN),
-            gripper=between(Action.OPEN, Action.CLOSE),
-            home=Action.HOME in self._amounts,
+            forward=between(ControlAction.FORWARD, ControlAction.BACK),
+            left=between(ControlAction.LEFT, ControlAction.RIGHT),
+            up=between(ControlAction.UP, ControlAction.DOWN),
+            roll=between(ControlAction.ROLL_RIGHT, ControlAction.ROLL_LEFT),
+            pitch=between(ControlAction.PITCH_UP, ControlAction.PITCH_DOWN),
+            gripper=between(ControlAction.OPEN, ControlAction.CLOSE),
+            home=ControlAction.HOME in self._amounts,
             step=self._step,
             frame=self._frame,
             present=present,
             focused=focused,
         )
 
-    def _switch(self, action: Action) -> None:
+    def _switch(self, action: ControlAction) -> None:
         match action:
-            case Action.ESTOP:
+            case ControlAction.ESTOP:
                 self.release_all()
                 self._on_estop()
-            case Action.CLEAR:
+            case ControlAction.CLEAR:
                 self.release_all()
                 self._on_clear()
-            case Action.CLUTCH:
+            case ControlAction.CLUTCH:
                 self._clutch_in = not self._clutch_in
-            case Action.FRAME if Action.HOLD not in self._amounts:
+            case ControlAction.FRAME if ControlAction.HOLD not in self._amounts:
                 self._frame = FRAMES[1 - FRAMES.index(self._frame)]
-            case Action.SLOWER:
+            case ControlAction.SLOWER:
                 self.set_speed_step(self._step - 1)
-            case Action.FASTER:
+            case ControlAction.FASTER:
                 self.set_speed_step(self._step + 1)
             case _:
                 pass

@@ -8,33 +8,33 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gaploop.core.errors import DeviceError
-from gaploop.teleop.leaders.controls import Action, Controls
-from gaploop.teleop.leaders.panel import Panel
+from gaploop.teleop.leaders.controls import ControlAction, Controls
+from gaploop.teleop.leaders.panel import LeaderPanel
 from gaploop.teleop.leaders.sdl import controller, pygame
-from gaploop.teleop.leaders.window import Help
+from gaploop.teleop.leaders.window import HelpLine
 
 log = logging.getLogger(__name__)
 
-BUTTONS: Final[Mapping[int, Action]] = {
-    pygame.CONTROLLER_BUTTON_RIGHTSHOULDER: Action.HOLD,
-    pygame.CONTROLLER_BUTTON_LEFTSHOULDER: Action.CLUTCH,
-    pygame.CONTROLLER_BUTTON_DPAD_UP: Action.PITCH_UP,
-    pygame.CONTROLLER_BUTTON_DPAD_DOWN: Action.PITCH_DOWN,
-    pygame.CONTROLLER_BUTTON_DPAD_LEFT: Action.SLOWER,
-    pygame.CONTROLLER_BUTTON_DPAD_RIGHT: Action.FASTER,
-    pygame.CONTROLLER_BUTTON_B: Action.ESTOP,
-    pygame.CONTROLLER_BUTTON_Y: Action.HOME,
-    pygame.CONTROLLER_BUTTON_BACK: Action.FRAME,
-    pygame.CONTROLLER_BUTTON_START: Action.CLEAR,
+BUTTONS: Final[Mapping[int, ControlAction]] = {
+    pygame.CONTROLLER_BUTTON_RIGHTSHOULDER: ControlAction.HOLD,
+    pygame.CONTROLLER_BUTTON_LEFTSHOULDER: ControlAction.CLUTCH,
+    pygame.CONTROLLER_BUTTON_DPAD_UP: ControlAction.PITCH_UP,
+    pygame.CONTROLLER_BUTTON_DPAD_DOWN: ControlAction.PITCH_DOWN,
+    pygame.CONTROLLER_BUTTON_DPAD_LEFT: ControlAction.SLOWER,
+    pygame.CONTROLLER_BUTTON_DPAD_RIGHT: ControlAction.FASTER,
+    pygame.CONTROLLER_BUTTON_B: ControlAction.ESTOP,
+    pygame.CONTROLLER_BUTTON_Y: ControlAction.HOME,
+    pygame.CONTROLLER_BUTTON_BACK: ControlAction.FRAME,
+    pygame.CONTROLLER_BUTTON_START: ControlAction.CLEAR,
 }
 
-AXES: Final[Mapping[int, tuple[Action | None, Action]]] = {
-    pygame.CONTROLLER_AXIS_LEFTY: (Action.FORWARD, Action.BACK),
-    pygame.CONTROLLER_AXIS_LEFTX: (Action.LEFT, Action.RIGHT),
-    pygame.CONTROLLER_AXIS_RIGHTY: (Action.UP, Action.DOWN),
-    pygame.CONTROLLER_AXIS_RIGHTX: (Action.ROLL_LEFT, Action.ROLL_RIGHT),
-    pygame.CONTROLLER_AXIS_TRIGGERLEFT: (None, Action.OPEN),
-    pygame.CONTROLLER_AXIS_TRIGGERRIGHT: (None, Action.CLOSE),
+AXES: Final[Mapping[int, tuple[ControlAction | None, ControlAction]]] = {
+    pygame.CONTROLLER_AXIS_LEFTY: (ControlAction.FORWARD, ControlAction.BACK),
+    pygame.CONTROLLER_AXIS_LEFTX: (ControlAction.LEFT, ControlAction.RIGHT),
+    pygame.CONTROLLER_AXIS_RIGHTY: (ControlAction.UP, ControlAction.DOWN),
+    pygame.CONTROLLER_AXIS_RIGHTX: (ControlAction.ROLL_LEFT, ControlAction.ROLL_RIGHT),
+    pygame.CONTROLLER_AXIS_TRIGGERLEFT: (None, ControlAction.OPEN),
+    pygame.CONTROLLER_AXIS_TRIGGERRIGHT: (None, ControlAction.CLOSE),
 }
 """Axis to what its negative and its positive half do (up and left are negative)."""
 
@@ -46,21 +46,21 @@ STICK_POWER: Final = 2.0
 """Little way, little speed: the share beyond the dead zone to this power."""
 
 HELP: Final = (
-    Help("R1", "hold to move"),
-    Help("Left stick", "forward, back, sideways"),
-    Help("Right stick", "up, down; roll"),
-    Help("D-pad up", "finger tips up, down"),
-    Help("R2  L2", "close, open gripper"),
-    Help("D-pad side", "slower, faster"),
-    Help("B  (circle)", "EMERGENCY STOP"),
-    Help("Start", "clear a trip"),
-    Help("Y  (triangle)", "back to the start"),
-    Help("L1", "clutch out, in"),
-    Help("Back", "frame: base, tool"),
+    HelpLine("R1", "hold to move"),
+    HelpLine("Left stick", "forward, back, sideways"),
+    HelpLine("Right stick", "up, down; roll"),
+    HelpLine("D-pad up", "finger tips up, down"),
+    HelpLine("R2  L2", "close, open gripper"),
+    HelpLine("D-pad side", "slower, faster"),
+    HelpLine("B  (circle)", "EMERGENCY STOP"),
+    HelpLine("Start", "clear a trip"),
+    HelpLine("Y  (triangle)", "back to the start"),
+    HelpLine("L1", "clutch out, in"),
+    HelpLine("Back", "frame: base, tool"),
 )
 
 
-class Gamepad(Panel):
+class Gamepad(LeaderPanel):
     """The first gamepad that is there; one that is pulled out may be plugged in again.
 
     Args:
@@ -108,7 +108,7 @@ class Gamepad(Panel):
         elif event.type == pygame.CONTROLLERAXISMOTION and event.axis in AXES:
             self._on_axis(AXES[event.axis], event.value / FULL)
 
-    def _on_axis(self, actions: tuple[Action | None, Action], share: float) -> None:
+    def _on_axis(self, actions: tuple[ControlAction | None, ControlAction], share: float) -> None:
         beyond = (abs(share) - DEAD_ZONE) / (1.0 - DEAD_ZONE)
         for action, here in zip(actions, (share < 0, share > 0), strict=True):
             if action is None:

@@ -6,32 +6,32 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gaploop.teleop.leaders.controls import Action, Controls
-from gaploop.teleop.leaders.panel import Panel
+from gaploop.teleop.leaders.controls import ControlAction, Controls
+from gaploop.teleop.leaders.panel import LeaderPanel
 from gaploop.teleop.leaders.sdl import pygame
-from gaploop.teleop.leaders.window import Help
+from gaploop.teleop.leaders.window import HelpLine
 
-KEYS: Final[Mapping[int, Action]] = {
-    pygame.KSCAN_SPACE: Action.HOLD,
-    pygame.KSCAN_W: Action.FORWARD,
-    pygame.KSCAN_S: Action.BACK,
-    pygame.KSCAN_A: Action.LEFT,
-    pygame.KSCAN_D: Action.RIGHT,
-    pygame.KSCAN_R: Action.UP,
-    pygame.KSCAN_F: Action.DOWN,
-    pygame.KSCAN_UP: Action.PITCH_UP,
-    pygame.KSCAN_DOWN: Action.PITCH_DOWN,
-    pygame.KSCAN_LEFT: Action.ROLL_LEFT,
-    pygame.KSCAN_RIGHT: Action.ROLL_RIGHT,
-    pygame.KSCAN_C: Action.CLOSE,
-    pygame.KSCAN_V: Action.OPEN,
-    pygame.KSCAN_H: Action.HOME,
-    pygame.KSCAN_X: Action.CLUTCH,
-    pygame.KSCAN_TAB: Action.FRAME,
-    pygame.KSCAN_MINUS: Action.SLOWER,
-    pygame.KSCAN_EQUALS: Action.FASTER,
-    pygame.KSCAN_ESCAPE: Action.ESTOP,
-    pygame.KSCAN_RETURN: Action.CLEAR,
+KEYS: Final[Mapping[int, ControlAction]] = {
+    pygame.KSCAN_SPACE: ControlAction.HOLD,
+    pygame.KSCAN_W: ControlAction.FORWARD,
+    pygame.KSCAN_S: ControlAction.BACK,
+    pygame.KSCAN_A: ControlAction.LEFT,
+    pygame.KSCAN_D: ControlAction.RIGHT,
+    pygame.KSCAN_R: ControlAction.UP,
+    pygame.KSCAN_F: ControlAction.DOWN,
+    pygame.KSCAN_UP: ControlAction.PITCH_UP,
+    pygame.KSCAN_DOWN: ControlAction.PITCH_DOWN,
+    pygame.KSCAN_LEFT: ControlAction.ROLL_LEFT,
+    pygame.KSCAN_RIGHT: ControlAction.ROLL_RIGHT,
+    pygame.KSCAN_C: ControlAction.CLOSE,
+    pygame.KSCAN_V: ControlAction.OPEN,
+    pygame.KSCAN_H: ControlAction.HOME,
+    pygame.KSCAN_X: ControlAction.CLUTCH,
+    pygame.KSCAN_TAB: ControlAction.FRAME,
+    pygame.KSCAN_MINUS: ControlAction.SLOWER,
+    pygame.KSCAN_EQUALS: ControlAction.FASTER,
+    pygame.KSCAN_ESCAPE: ControlAction.ESTOP,
+    pygame.KSCAN_RETURN: ControlAction.CLEAR,
 }
 """Place of a key (USB HID usage) to what it does."""
 
@@ -44,23 +44,23 @@ SPEED_KEYS: Final[Mapping[int, int]] = {
 """Place of a key to the speed step it chooses."""
 
 HELP: Final = (
-    Help("Space", "hold to move"),
-    Help("W  S", "forward, back"),
-    Help("A  D", "left, right"),
-    Help("R  F", "up, down"),
-    Help("Up  Down", "finger tips up, down"),
-    Help("Left  Right", "roll"),
-    Help("C  V", "close, open gripper"),
-    Help("Esc", "EMERGENCY STOP"),
-    Help("Enter", "clear a trip"),
-    Help("1 2 3 4", "speed"),
-    Help("H", "back to the start"),
-    Help("X", "clutch out, in"),
-    Help("Tab", "frame: base, tool"),
+    HelpLine("Space", "hold to move"),
+    HelpLine("W  S", "forward, back"),
+    HelpLine("A  D", "left, right"),
+    HelpLine("R  F", "up, down"),
+    HelpLine("Up  Down", "finger tips up, down"),
+    HelpLine("Left  Right", "roll"),
+    HelpLine("C  V", "close, open gripper"),
+    HelpLine("Esc", "EMERGENCY STOP"),
+    HelpLine("Enter", "clear a trip"),
+    HelpLine("1 2 3 4", "speed"),
+    HelpLine("H", "back to the start"),
+    HelpLine("X", "clutch out, in"),
+    HelpLine("Tab", "frame: base, tool"),
 )
 
 
-class Keyboard(Panel):
+class Keyboard(LeaderPanel):
     """A keyboard, while its window has the focus."""
 
     def __init__(

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from gaploop.core.errors import DeviceError
-from gaploop.teleop.leaders.controls import Action, Controls
+from gaploop.teleop.leaders.controls import ControlAction, Controls
 from gaploop.teleop.leaders.intent import Heard, Intent
 from gaploop.teleop.leaders.sdl import pygame
-from gaploop.teleop.leaders.window import Help, Sign, Window, sign_of
+from gaploop.teleop.leaders.window import HelpLine, LeaderWindow, Sign, sign_of
 
 PUMP_S: Final = 0.01
 """`heard` pumps no more often than this [s]."""
@@ -46,7 +46,7 @@ class Guest(Protocol):
         ...
 
 
-class Panel:
+class LeaderPanel:
     """Base of keyboard and gamepad. Make and pump it on the main thread.
 
     Args:
@@ -64,7 +64,7 @@ class Panel:
         self,
         controls: Controls,
         title: str,
-        help_lines: Sequence[Help],
+        help_lines: Sequence[HelpLine],
         hold_key: str,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -74,7 +74,7 @@ class Panel:
         self._closed = False
         self._trip = ""
         self._guest: Guest | None = None
-        self._window: Window | None = _open_window(title, help_lines)
+        self._window: LeaderWindow | None = _open_window(title, help_lines)
         self._focused = bool(pygame.key.get_focused())
         self._drawn_s = float("-inf")
         self._snapshot: tuple[Intent, float, bool] = (Intent(), now_s(), False)
@@ -128,7 +128,7 @@ class Panel:
         if self._window is None:
             return
         for event in pygame.event.get():
-            held = Action.HOLD in self.controls.pressed
+            held = ControlAction.HOLD in self.controls.pressed
             if self._guest is None or not self._guest.on_event(event, held):
                 self._handle(event)
         intent = self.controls.intent(present=self.present, focused=self._focused)
@@ -157,14 +157,14 @@ class Panel:
             self.on_event(event)
 
 
-def _open_window(title: str, help_lines: Sequence[Help]) -> Window:
+def _open_window(title: str, help_lines: Sequence[HelpLine]) -> LeaderWindow:
     try:
         pygame.display.init()
         driver = pygame.display.get_driver()
         if driver in UNSEEN and "SDL_VIDEODRIVER" not in os.environ:
             pygame.display.quit()
             raise DeviceError(_no_window(f"SDL fell back to its driver '{driver}'"))
-        return Window(title, help_lines)
+        return LeaderWindow(title, help_lines)
     except pygame.error as error:
         raise DeviceError(_no_window(str(error))) from error
 

@@ -16,7 +16,14 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.kinematics import ArmModel, Box
 from gaploop.core.types import FloatArray
 from gaploop.teleop.leaders.options import MotionOptions
-from gaploop.teleop.leaders.trajectory import Chirp, Dwell, Piece, Smooth, Stroke, Trajectory
+from gaploop.teleop.leaders.trajectory import (
+    Chirp,
+    Dwell,
+    MotionSegment,
+    Smooth,
+    Stroke,
+    Trajectory,
+)
 
 CHECK_S: Final = 0.01
 """A script is checked at this spacing [s]; a joint moves 1° at most between."""
@@ -57,7 +64,7 @@ class _Stage:
     start_rad: FloatArray
     notes: list[str] = field(default_factory=list)
 
-    def reason_against(self, pieces: list[Piece]) -> str:
+    def reason_against(self, pieces: list[MotionSegment]) -> str:
         """Say why the arm can't do this, or ""."""
         low, high = self.limits_rad.T
         for q in Trajectory(pieces).sampled(CHECK_S):
@@ -127,10 +134,14 @@ def build_script(
     return Script(Trajectory(pieces), tuple(stage.notes))
 
 
-type _Swing = Callable[[_Stage, int, FloatArray, float, np.random.Generator], Iterator[Piece]]
+type _Swing = Callable[
+    [_Stage, int, FloatArray, float, np.random.Generator], Iterator[MotionSegment]
+]
 
 
-def _fitted(stage: _Stage, joint: int, swing: _Swing, rng: np.random.Generator) -> list[Piece]:
+def _fitted(
+    stage: _Stage, joint: int, swing: _Swing, rng: np.random.Generator
+) -> list[MotionSegment]:
     """Return one joint's part of a script, made smaller until it fits; empty if it never does."""
     name, options = stage.arm.joint_names[joint], stage.options
     order = rng.spawn(1)[0]
@@ -139,7 +150,7 @@ def _fitted(stage: _Stage, joint: int, swing: _Swing, rng: np.random.Generator) 
     why = "its range is small" if amplitude_rad < options.amplitude_rad else ""
     while amplitude_rad >= LEAST_RAD:
         order.bit_generator.state = state  # made smaller, it is otherwise the same
-        pieces: list[Piece] = [stage.smooth(stage.start_rad, centre)]
+        pieces: list[MotionSegment] = [stage.smooth(stage.start_rad, centre)]
         pieces += swing(stage, joint, centre, amplitude_rad, order)
         pieces += [stage.smooth(centre, stage.start_rad), Dwell(stage.start_rad, PAUSE_S)]
         reason = stage.reason_against(pieces)
@@ -159,7 +170,7 @@ def _chirp(
     centre: FloatArray,
     amplitude_rad: float,
     order: np.random.Generator,
-) -> Iterator[Piece]:
+) -> Iterator[MotionSegment]:
     del order
     o = stage.options
     # Fading and growing frequency add a little to a sine's own speed.
@@ -173,7 +184,7 @@ def _reverse(
     centre: FloatArray,
     amplitude_rad: float,
     order: np.random.Generator,
-) -> Iterator[Piece]:
+) -> Iterator[MotionSegment]:
     o = stage.options
     low, high = centre.copy(), centre.copy()
     low[joint] -= amplitude_rad
@@ -188,17 +199,17 @@ def _reverse(
         yield Dwell(centre, PAUSE_S)
 
 
-def _grid(stage: _Stage, rng: np.random.Generator) -> list[Piece]:
+def _grid(stage: _Stage, rng: np.random.Generator) -> list[MotionSegment]:
     offsets = _offsets(stage.options)
     rng.shuffle(offsets)
     poses = _solved(stage, offsets)
-    here, pieces, visited = stage.start_rad, list[Piece](), 0
+    here, pieces, visited = stage.start_rad, list[MotionSegment](), 0
     for offset, pose in zip(offsets, poses, strict=True):
         away = f"point {_millimetres(offset)} is left out, because"
         if pose is None:
             stage.notes.append(f"{away} the arm can't reach it")
             continue
-        part: list[Piece] = [stage.smooth(here, pose), Dwell(pose, stage.options.dwell_s)]
+        part: list[MotionSegment] = [stage.smooth(here, pose), Dwell(pose, stage.options.dwell_s)]
         if said := stage.reason_against([*part, stage.smooth(pose, stage.start_rad)]):
             stage.notes.append(f"{away} on the way {said}")
             continue

@@ -14,7 +14,7 @@ import numpy as np
 from gaploop.core.types import FloatArray
 
 
-class Piece(Protocol):
+class MotionSegment(Protocol):
     """A stretch of joint motion."""
 
     @property
@@ -143,7 +143,7 @@ class Chirp:
 class Trajectory:
     """Pieces one after the other."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[MotionSegment]) -> None:
         self._pieces = tuple(pieces)
         self._ends_s = list(itertools.accumulate(piece.duration_s for piece in pieces))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gaploop.teleop.leaders.controls import MOTIONS, Action
+from gaploop.teleop.leaders.controls import MOTIONS, ControlAction
 from gaploop.teleop.leaders.intent import Intent
 from gaploop.teleop.leaders.look import AMBER, DIM, GREEN, GREY, GROUND, INK, RED, letters
 from gaploop.teleop.leaders.options import SPEED_STEPS
@@ -21,7 +21,7 @@ ROW_PX: Final = 50
 
 
 @dataclass(frozen=True)
-class Help:
+class HelpLine:
     """One line of the on-screen help: keys and what they do."""
 
     keys: str
@@ -37,7 +37,7 @@ class Sign:
     below: str
 
 
-def sign_of(intent: Intent, pressed: Sequence[Action], trip: str, hold_key: str) -> Sign:
+def sign_of(intent: Intent, pressed: Sequence[ControlAction], trip: str, hold_key: str) -> Sign:
     """Return what the window says.
 
     Args:
@@ -60,10 +60,10 @@ def sign_of(intent: Intent, pressed: Sequence[Action], trip: str, hold_key: str)
     return Sign("MOVING" if moves else "READY", GREEN, ", ".join(moves) or "Nothing asked for.")
 
 
-class Window:
+class LeaderWindow:
     """Draws on the pygame display; belongs to the thread that made it."""
 
-    def __init__(self, title: str, help_lines: Sequence[Help]) -> None:
+    def __init__(self, title: str, help_lines: Sequence[HelpLine]) -> None:
         pygame.font.init()
         letters.cache_clear()  # fonts don't outlive the module's end
         self._surface = pygame.display.set_mode(SIZE_PX, pygame.RESIZABLE)

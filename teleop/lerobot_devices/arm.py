@@ -22,7 +22,7 @@ from gaploop.teleop.lerobot_devices.checks import check_servos
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
 from gaploop.teleop.lerobot_devices.units import JointUnits, joint_units
 from gaploop.teleop.servos.bus import ServoBus
-from gaploop.teleop.servos.exchange import Line, run
+from gaploop.teleop.servos.exchange import BusLine, run
 from gaploop.teleop.servos.port import SerialPort
 from gaploop.teleop.servos.registers import MODELS, Protocol
 from gaploop.teleop.servos.sdk_port import PollPortHandler
@@ -30,7 +30,7 @@ from gaploop.teleop.servos.torque import torque_off
 
 
 @dataclass(frozen=True)
-class Arm:
+class ConnectedArm:
     """One arm that is connected.
 
     Attributes:
@@ -80,7 +80,7 @@ def arms_of(device: Any) -> list[tuple[str, Any]]:
     return found if joints == set(device.action_features) else []
 
 
-def open_arm(device: Any, prefix: str, *, limp: bool) -> Arm:
+def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
     """Open, check and configure one arm.
 
     Args:
@@ -102,13 +102,13 @@ def open_arm(device: Any, prefix: str, *, limp: bool) -> Arm:
     lerobot_bus.sync_reader.port = lerobot_bus.sync_writer.port = handler
     port.open()
     motors = list(lerobot_bus.motors.values())
-    bus = ServoBus(Line(port, protocol), [m.id for m in motors], [m.model for m in motors])
+    bus = ServoBus(BusLine(port, protocol), [m.id for m in motors], [m.model for m in motors])
     with contextlib.ExitStack() as undo:
         undo.callback(port.close)
         undo.callback(let_go, bus)
         check_servos(bus, device)
         _connect(device, handler, limp=limp)
-        arm = Arm(device, prefix, port, bus, joint_units(lerobot_bus, device.name))
+        arm = ConnectedArm(device, prefix, port, bus, joint_units(lerobot_bus, device.name))
         _prepare(bus, limp=limp)
         undo.pop_all()
     return arm

@@ -10,7 +10,7 @@ from typing import Any, Final
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.registers import MODEL_NAMES, Protocol
-from gaploop.teleop.servos.survey import Seen, present, survey
+from gaploop.teleop.servos.survey import ServoReply, present, survey
 
 _ARMS: Final[Mapping[str, Mapping[int, str]]] = {
     "koch_follower": {1: "xl430-w250", 2: "xl430-w250", **dict.fromkeys(range(3, 7), "xl330-m288")},
@@ -100,7 +100,9 @@ def _arm_with(ids: set[int]) -> str | None:
     return next((name for name, arm in _ARMS.items() if set(arm) == ids), None)
 
 
-def _check_firmware(bus: ServoBus, seen: Mapping[int, Seen], names: Mapping[int, str]) -> None:
+def _check_firmware(
+    bus: ServoBus, seen: Mapping[int, ServoReply], names: Mapping[int, str]
+) -> None:
     if bus.protocol is not Protocol.FEETECH:
         return  # Dynamixel's models have versions of their own
     versions = {i: servo.firmware for i, servo in seen.items()}
@@ -113,7 +115,7 @@ def _check_firmware(bus: ServoBus, seen: Mapping[int, Seen], names: Mapping[int,
         )
 
 
-def _model(servo: Seen) -> str:
+def _model(servo: ServoReply) -> str:
     number = servo.model_number
     return MODEL_NAMES.get(number, f"model {number}") if number is not None else "nothing"
 

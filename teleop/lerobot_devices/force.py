@@ -28,7 +28,7 @@ from gaploop.teleop.servos.exchange import Script
 
 CURRENT_MODE: Final = b"\x00"
 """Value of Operating Mode (ROBOTIS e-manual)."""
-BUS_WATCHDOG: Final = reg.Register(98, 1)
+BUS_WATCHDOG: Final = reg.ServoRegister(98, 1)
 WATCHDOG_S: Final = 0.2
 """A servo that hears nothing for this long stops by itself [s]."""
 WATCHDOG_STEP_S: Final = 0.02

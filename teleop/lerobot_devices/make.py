@@ -16,7 +16,7 @@ from gaploop.core.clock import Clock, MonotonicClock
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
-from gaploop.teleop.lerobot_devices.arm import Arm, arms_of, let_go, open_arm
+from gaploop.teleop.lerobot_devices.arm import ConnectedArm, arms_of, let_go, open_arm
 from gaploop.teleop.lerobot_devices.cameras import LerobotCamera, camera_configs
 from gaploop.teleop.lerobot_devices.checks import check_supply
 from gaploop.teleop.lerobot_devices.faults import (
@@ -169,10 +169,10 @@ def _without_cameras(robot_config: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _opened(found: Iterable[tuple[str, Any]], *, limp: bool) -> Iterator[list[Arm]]:
+def _opened(found: Iterable[tuple[str, Any]], *, limp: bool) -> Iterator[list[ConnectedArm]]:
     """Open every arm; if anything goes wrong before the block is left, make all limp and close."""
     with contextlib.ExitStack() as undo:
-        arms: list[Arm] = []
+        arms: list[ConnectedArm] = []
         paths: list[str] = []
         for prefix, device in found:
             _check_ports([device.bus.port], paths)

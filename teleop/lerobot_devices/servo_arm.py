@@ -16,7 +16,7 @@ from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.protocols import Follower
 from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, LeaderSample, SafeCommand
-from gaploop.teleop.lerobot_devices.arm import Arm
+from gaploop.teleop.lerobot_devices.arm import ConnectedArm
 from gaploop.teleop.lerobot_devices.group import BusGroup
 from gaploop.teleop.lerobot_devices.units import joined
 from gaploop.teleop.servos.registers import TICKS_PER_TURN, describe_error
@@ -29,7 +29,7 @@ HALF_TURN_TICKS: Final = TICKS_PER_TURN / 2
 class ServoArms:
     """What a follower and a leader made of servo arms have in common."""
 
-    def __init__(self, device: Any, arms: Sequence[Arm], group: BusGroup) -> None:
+    def __init__(self, device: Any, arms: Sequence[ConnectedArm], group: BusGroup) -> None:
         self.device = device
         """LeRobot's device as a whole: a pair that nobody refers to disconnects its arms."""
         self.arms = tuple(arms)
@@ -140,7 +140,7 @@ class ServoFollower(ServoArms):
 
     name = "follower"
 
-    def __init__(self, device: Any, arms: Sequence[Arm], group: BusGroup) -> None:
+    def __init__(self, device: Any, arms: Sequence[ConnectedArm], group: BusGroup) -> None:
         super().__init__(device, arms, group)
         self.robot_type: str = device.name
         self.units = self.convert.label
@@ -225,7 +225,7 @@ class ServoLeader(ServoArms):
     """
 
     def __init__(
-        self, device: Any, arms: Sequence[Arm], group: BusGroup, follower: Follower
+        self, device: Any, arms: Sequence[ConnectedArm], group: BusGroup, follower: Follower
     ) -> None:
         super().__init__(device, arms, group)
         if set(self.joint_names) != set(follower.joint_names):
@@ -322,7 +322,7 @@ def _rows(*columns: NDArray[Any]) -> list[tuple[Any, ...]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _cause(arm: Arm, bits: int) -> str:
+def _cause(arm: ConnectedArm, bits: int) -> str:
     """Say why a servo with these status bits doesn't hold."""
     if bits & NO_REPLY:
         return "doesn't answer: check its cable and the arm's power"

@@ -13,8 +13,8 @@ from gaploop.core.protocols import Follower
 from gaploop.teleop.calibration.drift import before_recording
 from gaploop.teleop.calibration.hand_eye_model import MAX_RESIDUAL_MM
 from gaploop.teleop.calibration.intrinsics import MAX_RMS_PX
-from gaploop.teleop.calibration.observation import Observation
-from gaploop.teleop.calibration.store import Calibration, load_calibration
+from gaploop.teleop.calibration.observation import CalibrationSighting
+from gaploop.teleop.calibration.store import CellCalibration, load_calibration
 from gaploop.teleop.preflight.item import By, Item, Person, Result, confirmed
 
 NAME: Final = "calibration"
@@ -50,7 +50,7 @@ def check_calibration(
         yield Item(NAME, Result.OK, By.MACHINE, "the policy sees no camera")
 
 
-def _camera(calibration: Calibration, camera: str, person: Person) -> Item:
+def _camera(calibration: CellCalibration, camera: str, person: Person) -> Item:
     parts = calibration.get("cameras", camera) or {}
     measured = [
         (part, float(parts[part].get(key, math.inf)), limit, unit)
@@ -79,12 +79,12 @@ def _camera(calibration: Calibration, camera: str, person: Person) -> Item:
     return Item(NAME, Result.FAIL, By.MACHINE, words, mend, data)
 
 
-def _said(calibration: Calibration, follower: Follower) -> tuple[str, ...]:
+def _said(calibration: CellCalibration, follower: Follower) -> tuple[str, ...]:
     name = model_of(follower.robot_type)
     own: Mapping[str, Any] = vars(follower) if hasattr(follower, "__dict__") else {}
     return before_recording(
         calibration,
-        Observation(follower.read().position_rad, follower.joint_names),
+        CalibrationSighting(follower.read().position_rad, follower.joint_names),
         arm=ArmModel.load(name) if name else None,
         arm_file=getattr(own.get("device"), "calibration_fpath", None),
     )

@@ -10,7 +10,7 @@ import numpy as np
 from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Follower
 from gaploop.core.types import NO_REPLY, REBOOTED, FollowerState
-from gaploop.teleop.control import ControlThread, Mode
+from gaploop.teleop.control import ControlThread, LoopMode
 from gaploop.teleop.preflight.item import By, Item, Person, Result
 
 NAME: Final = "estop"
@@ -37,7 +37,7 @@ def check_estop(control: ControlThread, follower: Follower, hold_s: float) -> It
     pressed_s = clock.now_s()
     control.estop()
     allowed_s = hold_s + SLACK_S
-    while control.snapshot().mode is not Mode.TRIPPED:
+    while control.snapshot().mode is not LoopMode.TRIPPED:
         if clock.now_s() - pressed_s > 2 * allowed_s + 1.0 or not control.alive:
             break
         time.sleep(POLL_S)
@@ -49,7 +49,7 @@ def check_estop(control: ControlThread, follower: Follower, hold_s: float) -> It
         return Item(NAME, Result.FAIL, By.MACHINE, str(error), "Switch the power off.", data)
     found = f"torque off {took_s * 1e3:.0f} ms after the program's stop, {hold_s * 1e3:.0f} of "
     found += "them held on purpose"
-    if control.snapshot().mode is Mode.TRIPPED and took_s <= allowed_s:
+    if control.snapshot().mode is LoopMode.TRIPPED and took_s <= allowed_s:
         return Item(NAME, Result.OK, By.MACHINE, found, data=data)
     mend = "The machine is too busy, or real-time rights are missing: gaploop doctor"
     return Item(NAME, Result.FAIL, By.MACHINE, found, mend, data)

@@ -20,8 +20,8 @@ import numpy as np
 from gaploop.core.types import NO_REPLY, REBOOTED, FloatArray
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos import registers as reg
-from gaploop.teleop.servos.exchange import Answers, Line, Request, Script
-from gaploop.teleop.servos.faults import BusFaults, ServoFaults
+from gaploop.teleop.servos.exchange import Answers, BusLine, Request, Script
+from gaploop.teleop.servos.faults import BusErrorCounts, ServoFaults
 from gaploop.teleop.servos.frames import Expected, Reply
 from gaploop.teleop.servos.state import BusState, Decoder, encode_goals
 
@@ -38,10 +38,16 @@ from the state's span that leads to Goal Velocity (104) and to Max Torque Limit 
 between is defined on every model, but for five bytes of Feetech's that read as 0."""
 WATCH_S: Final = 0.1
 """So often those that hold are asked whether they still do [s]."""
-_TORQUE: Final = reg.Register(64, 1)
+_TORQUE: Final = reg.ServoRegister(64, 1)
 _WATCHED: Final = {
-    reg.Protocol.FEETECH: (reg.Register(33, 23),),
-    reg.Protocol.DYNAMIXEL: (_TORQUE, _TORQUE, reg.Register(11, 1), _TORQUE, reg.Register(100, 2)),
+    reg.Protocol.FEETECH: (reg.ServoRegister(33, 23),),
+    reg.Protocol.DYNAMIXEL: (
+        _TORQUE,
+        _TORQUE,
+        reg.ServoRegister(11, 1),
+        _TORQUE,
+        reg.ServoRegister(100, 2),
+    ),
 }
 """Spans asked for in turn: mode, torque, limits; and on a Feetech servo, whose torque comes back
 with the next goal, what else it forgets."""
@@ -61,7 +67,7 @@ class ServoBus:
         models: the model of each, a key of `registers.MODELS`.
     """
 
-    def __init__(self, line: Line, ids: Sequence[int], models: Sequence[str]) -> None:
+    def __init__(self, line: BusLine, ids: Sequence[int], models: Sequence[str]) -> None:
         self.line = line
         self.protocol = line.protocol
         self.ids = tuple(ids)
@@ -75,7 +81,7 @@ class ServoBus:
         """Servos that came back limp and haven't been set up again."""
         self.revive = False
         """Set a servo that came back limp up again at once: right for a leader, not a follower."""
-        self.settings: dict[int, list[tuple[reg.Register, bytes]]] = {}
+        self.settings: dict[int, list[tuple[reg.ServoRegister, bytes]]] = {}
         """What each servo forgets when it loses power; `remember` reads it."""
         self.heard_s = [-math.inf] * len(self.ids)
         """When each servo answered last, on the caller's clock [s]."""
@@ -97,7 +103,7 @@ class ServoBus:
 
     def forget_faults(self) -> None:
         """Begin to count anew: finding out who is there waits for some who aren't."""
-        self.line.faults = BusFaults({servo_id: ServoFaults() for servo_id in self.ids})
+        self.line.faults = BusErrorCounts({servo_id: ServoFaults() for servo_id in self.ids})
 
     @property
     def silent(self) -> tuple[int, ...]:
@@ -106,12 +112,12 @@ class ServoBus:
 
     # Requests
 
-    def register(self, name: str) -> reg.Register:
+    def register(self, name: str) -> reg.ServoRegister:
         """Return where a register lies."""
         return reg.TABLES[self.protocol][name]
 
     def ask(
-        self, register: reg.Register, ids: Iterable[int], wait_s: float | None = None
+        self, register: reg.ServoRegister, ids: Iterable[int], wait_s: float | None = None
     ) -> Request:
         """Return the request for the same register of several servos.
 
@@ -134,12 +140,12 @@ class ServoBus:
         fast = self.fast and not is_feetech
         return Request(packet, wanted, size, fast, wait_s, skip=more, fresh=True)
 
-    def store(self, servo_id: int, register: reg.Register, data: bytes) -> Request:
+    def store(self, servo_id: int, register: reg.ServoRegister, data: bytes) -> Request:
         """Return the request that writes one servo's register; it answers."""
         wire = dynamixel if self.protocol is reg.Protocol.DYNAMIXEL else feetech
         return Request(wire.write(servo_id, register.address, data), (servo_id,))
 
-    def store_all(self, register: reg.Register, id_data: bytes) -> Request:
+    def store_all(self, register: reg.ServoRegister, id_data: bytes) -> Request:
         """Return the request that writes a register of several servos; nobody answers."""
         wire = dynamixel if self.protocol is reg.Protocol.DYNAMIXEL else feetech
         return Request(wire.sync_write(register.address, register.size, id_data))
@@ -273,7 +279,7 @@ class ServoBus:
             if servo_id in self.holding and not self._still_holds(servo_id, found):
                 yield from self._lost_hold(servo_id)
 
-    def _settings_in(self, span: reg.Register) -> Script[dict[int, dict[str, int]]]:
+    def _settings_in(self, span: reg.ServoRegister) -> Script[dict[int, dict[str, int]]]:
         asked = [i for i in self.ids if i in self.holding and i not in self._silent]
         answers = (yield self.ask(span, asked)) if asked else {}
         names = [
@@ -348,7 +354,7 @@ class ServoBus:
 
     # Set-up
 
-    def collect(self, register: reg.Register, ids: Iterable[int]) -> Script[dict[int, bytes]]:
+    def collect(self, register: reg.ServoRegister, ids: Iterable[int]) -> Script[dict[int, bytes]]:
         """Read a register of several servos, asking again who doesn't answer at first."""
         found: dict[int, bytes] = {}
         wanted = tuple(ids)

@@ -8,8 +8,8 @@ that a bus does, or fails to do, can hang the caller.
 An answer that misses its deadline may still come, in the time of another request. It says whose it
 is and how long, but not what it answers. So it is remembered who still owes an answer of which
 length; an answer like that counts for nothing, and whoever wants the same again meanwhile asks for
-a few bytes more (`Line.more_bytes`), whose answer can't be mistaken for it. A late answer that is
-taken for a new one makes a stale position a fresh one, and a torque that was off one that is.
+a few bytes more (`BusLine.more_bytes`), whose answer can't be mistaken for it. A late answer that
+is taken for a new one makes a stale position a fresh one, and a torque that was off one that is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gaploop.teleop.servos import dynamixel, feetech
-from gaploop.teleop.servos.faults import BusFaults
+from gaploop.teleop.servos.faults import BusErrorCounts
 from gaploop.teleop.servos.frames import Expected, Frame, Reply
 from gaploop.teleop.servos.port import SerialPort
 from gaploop.teleop.servos.registers import Protocol
@@ -61,7 +61,7 @@ class Request:
         fresh: the answer to the same packet sent earlier won't do.
         wait_s: how long to wait beyond what the bytes take [s]; as the bus needs where None.
         expected: what a bus that is well answers. Where just that comes, nothing is cut into
-            frames: `Line.whole` has the data, and there are no answers.
+            frames: `BusLine.whole` has the data, and there are no answers.
     """
 
     packet: bytes
@@ -74,7 +74,7 @@ class Request:
     fresh: bool = False
 
 
-class Line:
+class BusLine:
     """One bus: its port, what comes in on it, and what went wrong.
 
     Args:
@@ -85,7 +85,7 @@ class Line:
     def __init__(self, port: SerialPort, protocol: Protocol) -> None:
         self.port = port
         self.protocol = protocol
-        self.faults = BusFaults()
+        self.faults = BusErrorCounts()
         self.reply_s = MIN_WAIT_S / _PATIENCE
         """Usual time between what the bytes take and the last answer [s]."""
         self.parser: dynamixel.Parser | feetech.Parser = (
@@ -312,7 +312,7 @@ class Line:
         self.reply_s += 0.05 * (took_s - self.reply_s)
 
 
-def run(scripts: Sequence[tuple[Line, Script[Any]]]) -> list[Any]:
+def run(scripts: Sequence[tuple[BusLine, Script[Any]]]) -> list[Any]:
     """Run one script on each bus, all at once, and return their results in order."""
     results: list[Any] = [None] * len(scripts)
     active: dict[int, int] = {}

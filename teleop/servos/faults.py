@@ -35,7 +35,7 @@ class ServoFaults:
 
 
 @dataclass(slots=True)
-class BusFaults:
+class BusErrorCounts:
     """Counts for one bus since it was opened.
 
     Attributes:

@@ -30,7 +30,7 @@ class Protocol(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Register:
+class ServoRegister:
     """One entry of a control table: first byte's address and number of bytes."""
 
     address: int
@@ -42,77 +42,77 @@ class Register:
         return self.address + self.size
 
 
-DYNAMIXEL: Final[Mapping[str, Register]] = {
-    "Model_Number": Register(0, 2),
-    "Firmware_Version": Register(6, 1),
-    "ID": Register(7, 1),
-    "Baud_Rate": Register(8, 1),
-    "Return_Delay_Time": Register(9, 1),
-    "Drive_Mode": Register(10, 1),
-    "Operating_Mode": Register(11, 1),
-    "Homing_Offset": Register(20, 4),
-    "Current_Limit": Register(38, 2),
-    "Max_Position_Limit": Register(48, 4),
-    "Min_Position_Limit": Register(52, 4),
-    "Torque_Enable": Register(64, 1),
-    "Hardware_Error_Status": Register(70, 1),
-    "Velocity_I_Gain": Register(76, 2),
-    "Velocity_P_Gain": Register(78, 2),
-    "Position_D_Gain": Register(80, 2),
-    "Position_I_Gain": Register(82, 2),
-    "Position_P_Gain": Register(84, 2),
-    "Goal_PWM": Register(100, 2),
-    "Goal_Current": Register(102, 2),
-    "Goal_Velocity": Register(104, 4),
-    "Profile_Acceleration": Register(108, 4),
-    "Profile_Velocity": Register(112, 4),
-    "Goal_Position": Register(116, 4),
-    "Present_PWM": Register(124, 2),
-    "Present_Current": Register(126, 2),
-    "Present_Velocity": Register(128, 4),
-    "Present_Position": Register(132, 4),
-    "Present_Input_Voltage": Register(144, 2),
-    "Present_Temperature": Register(146, 1),
+DYNAMIXEL: Final[Mapping[str, ServoRegister]] = {
+    "Model_Number": ServoRegister(0, 2),
+    "Firmware_Version": ServoRegister(6, 1),
+    "ID": ServoRegister(7, 1),
+    "Baud_Rate": ServoRegister(8, 1),
+    "Return_Delay_Time": ServoRegister(9, 1),
+    "Drive_Mode": ServoRegister(10, 1),
+    "Operating_Mode": ServoRegister(11, 1),
+    "Homing_Offset": ServoRegister(20, 4),
+    "Current_Limit": ServoRegister(38, 2),
+    "Max_Position_Limit": ServoRegister(48, 4),
+    "Min_Position_Limit": ServoRegister(52, 4),
+    "Torque_Enable": ServoRegister(64, 1),
+    "Hardware_Error_Status": ServoRegister(70, 1),
+    "Velocity_I_Gain": ServoRegister(76, 2),
+    "Velocity_P_Gain": ServoRegister(78, 2),
+    "Position_D_Gain": ServoRegister(80, 2),
+    "Position_I_Gain": ServoRegister(82, 2),
+    "Position_P_Gain": ServoRegister(84, 2),
+    "Goal_PWM": ServoRegister(100, 2),
+    "Goal_Current": ServoRegister(102, 2),
+    "Goal_Velocity": ServoRegister(104, 4),
+    "Profile_Acceleration": ServoRegister(108, 4),
+    "Profile_Velocity": ServoRegister(112, 4),
+    "Goal_Position": ServoRegister(116, 4),
+    "Present_PWM": ServoRegister(124, 2),
+    "Present_Current": ServoRegister(126, 2),
+    "Present_Velocity": ServoRegister(128, 4),
+    "Present_Position": ServoRegister(132, 4),
+    "Present_Input_Voltage": ServoRegister(144, 2),
+    "Present_Temperature": ServoRegister(146, 1),
 }
 """X series. On the XL430 and XC430, 126 is Present Load and 38 and 102 don't exist."""
 
-FEETECH: Final[Mapping[str, Register]] = {
-    "Firmware_Major_Version": Register(0, 1),
-    "Firmware_Minor_Version": Register(1, 1),
-    "Model_Number": Register(3, 2),
-    "ID": Register(5, 1),
-    "Baud_Rate": Register(6, 1),
-    "Return_Delay_Time": Register(7, 1),
-    "Min_Position_Limit": Register(9, 2),
-    "Max_Position_Limit": Register(11, 2),
-    "Phase": Register(18, 1),
-    "Homing_Offset": Register(31, 2),
-    "Operating_Mode": Register(33, 1),
-    "Torque_Enable": Register(40, 1),
-    "Acceleration": Register(41, 1),
-    "Goal_Position": Register(42, 2),
-    "Goal_Velocity": Register(46, 2),
-    "Torque_Limit": Register(48, 2),
-    "Lock": Register(55, 1),
-    "Present_Position": Register(56, 2),
-    "Present_Velocity": Register(58, 2),
-    "Present_Load": Register(60, 2),
-    "Present_Voltage": Register(62, 1),
-    "Present_Temperature": Register(63, 1),
-    "Status": Register(65, 1),
-    "Moving": Register(66, 1),
-    "Present_Current": Register(69, 2),
+FEETECH: Final[Mapping[str, ServoRegister]] = {
+    "Firmware_Major_Version": ServoRegister(0, 1),
+    "Firmware_Minor_Version": ServoRegister(1, 1),
+    "Model_Number": ServoRegister(3, 2),
+    "ID": ServoRegister(5, 1),
+    "Baud_Rate": ServoRegister(6, 1),
+    "Return_Delay_Time": ServoRegister(7, 1),
+    "Min_Position_Limit": ServoRegister(9, 2),
+    "Max_Position_Limit": ServoRegister(11, 2),
+    "Phase": ServoRegister(18, 1),
+    "Homing_Offset": ServoRegister(31, 2),
+    "Operating_Mode": ServoRegister(33, 1),
+    "Torque_Enable": ServoRegister(40, 1),
+    "Acceleration": ServoRegister(41, 1),
+    "Goal_Position": ServoRegister(42, 2),
+    "Goal_Velocity": ServoRegister(46, 2),
+    "Torque_Limit": ServoRegister(48, 2),
+    "Lock": ServoRegister(55, 1),
+    "Present_Position": ServoRegister(56, 2),
+    "Present_Velocity": ServoRegister(58, 2),
+    "Present_Load": ServoRegister(60, 2),
+    "Present_Voltage": ServoRegister(62, 1),
+    "Present_Temperature": ServoRegister(63, 1),
+    "Status": ServoRegister(65, 1),
+    "Moving": ServoRegister(66, 1),
+    "Present_Current": ServoRegister(69, 2),
 }
 """STS and SMS series."""
 
-TABLES: Final[Mapping[Protocol, Mapping[str, Register]]] = {
+TABLES: Final[Mapping[Protocol, Mapping[str, ServoRegister]]] = {
     Protocol.DYNAMIXEL: DYNAMIXEL,
     Protocol.FEETECH: FEETECH,
 }
 
-STATE_SPAN: Final[Mapping[Protocol, Register]] = {
-    Protocol.DYNAMIXEL: Register(126, 21),
-    Protocol.FEETECH: Register(56, 15),
+STATE_SPAN: Final[Mapping[Protocol, ServoRegister]] = {
+    Protocol.DYNAMIXEL: ServoRegister(126, 21),
+    Protocol.FEETECH: ServoRegister(56, 15),
 }
 """The registers that hold all of a servo's state but, on a Dynamixel, its hardware error."""
 

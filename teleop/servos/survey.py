@@ -9,24 +9,30 @@ from dataclasses import dataclass
 from typing import Final
 
 from gaploop.teleop.servos import dynamixel, feetech
-from gaploop.teleop.servos.exchange import Line, Request, Script, run
+from gaploop.teleop.servos.exchange import BusLine, Request, Script, run
 from gaploop.teleop.servos.faults import ServoFaults
 from gaploop.teleop.servos.frames import MAX_ID
-from gaploop.teleop.servos.registers import STATE_SPAN, TABLES, VOLTAGE_STEP_V, Protocol, Register
+from gaploop.teleop.servos.registers import (
+    STATE_SPAN,
+    TABLES,
+    VOLTAGE_STEP_V,
+    Protocol,
+    ServoRegister,
+)
 
 TRIES: Final = 3
 PATIENCE_S: Final = 0.05
 """A servo that is there may answer this late on a busy machine [s]; one that isn't costs it."""
 LATE_S: Final = 0.5
 """Where answers came late: how long the bus is left alone, and then each answer waited for [s]."""
-_HEAD: Final = Register(0, 7)
+_HEAD: Final = ServoRegister(0, 7)
 """Firmware and model number of either maker."""
 _NOBODY: Final = 0xFD
 """Waiting for a servo that isn't there lets a second answer to the same id be heard."""
 
 
 @dataclass(frozen=True)
-class Seen:
+class ServoReply:
     """How one servo answered.
 
     Attributes:
@@ -44,7 +50,7 @@ class Seen:
     voltage_v: float = float("nan")
 
 
-def survey(line: Line, ids: Iterable[int]) -> dict[int, Seen]:
+def survey(line: BusLine, ids: Iterable[int]) -> dict[int, ServoReply]:
     """Ask each of `ids` who it is.
 
     A machine that stalls hears answers after their time, which looks like a servo that is missing
@@ -61,7 +67,7 @@ def survey(line: Line, ids: Iterable[int]) -> dict[int, Seen]:
     return seen
 
 
-def present(line: Line, ids: Iterable[int] = range(1, 21)) -> list[int]:
+def present(line: BusLine, ids: Iterable[int] = range(1, 21)) -> list[int]:
     """Return which of `ids` answer a ping."""
     size = 3 if line.protocol is Protocol.DYNAMIXEL else 0
     wire = dynamixel if line.protocol is Protocol.DYNAMIXEL else feetech
@@ -73,11 +79,11 @@ def present(line: Line, ids: Iterable[int] = range(1, 21)) -> list[int]:
     return [i for i in ids if i <= MAX_ID and run([(line, ping(i))])[0]]
 
 
-def _look(line: Line, servo_id: int, wait_s: float) -> Seen:
+def _look(line: BusLine, servo_id: int, wait_s: float) -> ServoReply:
     before = _noise(line, servo_id)
     head = _patient(line, servo_id, _HEAD, wait_s)
     if not head and _noise(line, servo_id) == before:
-        return Seen(servo_id, None)
+        return ServoReply(servo_id, None)
     # Noise spoils an answer now and then; two servos that talk at once spoil most of them.
     spoiled, state = 0, b""
     for _ in range(TRIES):
@@ -87,10 +93,10 @@ def _look(line: Line, servo_id: int, wait_s: float) -> Seen:
         state = data or state
     line.faults.servos.pop(_NOBODY, None)
     doubled = spoiled > TRIES // 2 or not head
-    return Seen(servo_id, *_identity(line, head), doubled, _voltage(line, state))
+    return ServoReply(servo_id, *_identity(line, head), doubled, _voltage(line, state))
 
 
-def _patient(line: Line, servo_id: int, span: Register, wait_s: float) -> bytes:
+def _patient(line: BusLine, servo_id: int, span: ServoRegister, wait_s: float) -> bytes:
     """Ask until there is an answer, a few times."""
     for _ in range(TRIES):
         (data,) = run([(line, _read(line, servo_id, span, wait_s))])
@@ -99,7 +105,9 @@ def _patient(line: Line, servo_id: int, span: Register, wait_s: float) -> bytes:
     return b""
 
 
-def _read(line: Line, servo_id: int, span: Register, wait_s: float | None = None) -> Script[bytes]:
+def _read(
+    line: BusLine, servo_id: int, span: ServoRegister, wait_s: float | None = None
+) -> Script[bytes]:
     """Read, as long as the bus needs to hear a second answer, too, or until the first has come."""
     wire = dynamixel if line.protocol is Protocol.DYNAMIXEL else feetech
     ids = (servo_id, _NOBODY) if wait_s is None else (servo_id,)
@@ -108,18 +116,18 @@ def _read(line: Line, servo_id: int, span: Register, wait_s: float | None = None
     return answers[servo_id].data if servo_id in answers else b""
 
 
-def _noise(line: Line, servo_id: int) -> int:
+def _noise(line: BusLine, servo_id: int) -> int:
     faults, of = line.faults, line.faults.of(servo_id)
     return _spoiled(of) + faults.corrupt + faults.garbage_bytes + faults.unasked
 
 
-def _hear(line: Line) -> None:
+def _hear(line: BusLine) -> None:
     """Count what has come after its time."""
     with contextlib.suppress(OSError):  # unplugged: nothing comes
         line.faults.stale_bytes += line.port.discard()
 
 
-def _unexpected(line: Line) -> int:
+def _unexpected(line: BusLine) -> int:
     faults = line.faults
     spoiled = sum(map(_spoiled, faults.servos.values()))
     return spoiled + faults.corrupt + faults.garbage_bytes + faults.unasked + faults.stale_bytes
@@ -129,7 +137,7 @@ def _spoiled(of: ServoFaults) -> int:
     return of.corrupt + of.repeated + of.wrong_size
 
 
-def _identity(line: Line, head: bytes) -> tuple[int | None, str]:
+def _identity(line: BusLine, head: bytes) -> tuple[int | None, str]:
     if not head:
         return None, ""
     table = TABLES[line.protocol]
@@ -140,7 +148,7 @@ def _identity(line: Line, head: bytes) -> tuple[int | None, str]:
     return _at(table["Model_Number"], head, 0), firmware
 
 
-def _voltage(line: Line, state: bytes) -> float:
+def _voltage(line: BusLine, state: bytes) -> float:
     if not state:
         return float("nan")
     feetech_bus = line.protocol is Protocol.FEETECH
@@ -150,6 +158,6 @@ def _voltage(line: Line, state: bytes) -> float:
     )
 
 
-def _at(register: Register, data: bytes, start: int) -> int:
+def _at(register: ServoRegister, data: bytes, start: int) -> int:
     place = register.address - start
     return int.from_bytes(data[place : place + register.size], "little")

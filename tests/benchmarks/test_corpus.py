@@ -23,7 +23,7 @@ from benchmarks.corpus.design import (
     TRAIN_SEVERITIES,
     TRAIN_TASKS,
     TWIN,
-    Station,
+    DrawnStation,
     draw_corpus,
     mechanism_names,
 )
@@ -34,7 +34,7 @@ from benchmarks.corpus.signals import MeasuredTake, corpus_references, measure_c
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import TRUTH, read_journal, take_folders
 from gaploop.core.vocabulary import GapDimension, Outcome
-from gaploop.failure_analysis.reference import Nominal, Reference
+from gaploop.failure_analysis.reference import Reference, UsualValue
 from gaploop.failure_analysis.signals.registry import registry
 
 TRAINED = ("train", "train_mixed", "train_none")
@@ -92,8 +92,8 @@ def test_every_dimension_is_trained_and_tested_alike() -> None:
         assert min(counts.values()) >= 0.7 * max(counts.values())
 
 
-def station(**changes: Any) -> Station:
-    given = Station("a1", "train", "pick_place", "stops", (3_000_000,))
+def station(**changes: Any) -> DrawnStation:
+    given = DrawnStation("a1", "train", "pick_place", "stops", (3_000_000,))
     return replace(given, **changes)
 
 
@@ -147,7 +147,7 @@ def test_measured_takes_survive_their_table_and_the_bench_runs_on_them(tmp_path:
 
 
 USUAL = {
-    "x": Reference("x", 20, {name: Nominal(0.0, 1.0, 20) for name in registry()}),
+    "x": Reference("x", 20, {name: UsualValue(0.0, 1.0, 20) for name in registry()}),
 }
 
 

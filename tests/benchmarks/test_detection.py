@@ -6,16 +6,16 @@ import numpy as np
 
 from benchmarks.detection import analysed, auroc, table
 from benchmarks.detection_rollouts import CLASSES, NOMINAL, Rolled, trials
-from gaploop.failure_analysis.live.score import FEATURES, Track
+from gaploop.failure_analysis.live.score import FEATURES, SignalTrack
 
 
-def made(rng: np.random.Generator, failed: bool, odd: float) -> Track:
+def made(rng: np.random.Generator, failed: bool, odd: float) -> SignalTrack:
     """Return a take of 3 to 4 s, or of 6 s where it failed; one signal is off by `odd` from 1 s."""
     end_s = 6.0 if failed else rng.uniform(3.0, 4.0)
     t_s = np.arange(1, int(end_s / 0.1)) * 0.1
     values = t_s[:, None] + rng.normal(0.0, 0.3, (len(t_s), len(FEATURES)))
     values[:, 0] += odd * (t_s > 1.0)
-    return Track(t_s, values, failed)
+    return SignalTrack(t_s, values, failed)
 
 
 def test_the_clock_alone_gets_one_half_however_long_failures_are() -> None:

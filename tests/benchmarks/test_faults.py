@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import fault_schedules as schedules
-from benchmarks.fault_schedules import Outcome, Schedule, draw
+from benchmarks.fault_schedules import Schedule, ScheduleOutcome, draw
 from gaploop.core.protocols import Follower
 from gaploop.teleop.emulator import Fault
 
@@ -22,7 +22,7 @@ ONE_OF_EACH: Mapping[str, tuple[str, str, Fault | None]] = {
 }
 
 
-def run(schedule: Schedule, **given: Any) -> Outcome:
+def run(schedule: Schedule, **given: Any) -> ScheduleOutcome:
     """Run it again where the machine was too busy to time it."""
     outcome = schedules.run(schedule, **given)
     for _ in range(4):

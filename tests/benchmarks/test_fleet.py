@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.fleets import FleetRun, FleetSpec, simulate
 from gaploop.core.suite import CanaryRules
-from gaploop.finetune.gate.canary import Phase
+from gaploop.finetune.gate.canary import CanaryPhase
 
 RULES = CanaryRules()
 FLEET = FleetSpec(silent=4, late=0.2)
@@ -22,21 +22,21 @@ def runs(**changes: float) -> list[FleetRun]:
 def test_a_bad_candidate_is_rolled_back_before_many_episodes() -> None:
     """40 points worse, on 4 of 20 stations: gone within 80 episodes, late reports and all."""
     for run in runs(candidate=0.35):
-        assert run.canary.phase is Phase.ROLLED_BACK
+        assert run.canary.phase is CanaryPhase.ROLLED_BACK
         assert run.exposed <= 80
         assert not run.canary.widened
 
 
 def test_an_unsafe_candidate_is_rolled_back_though_it_succeeds() -> None:
     for run in runs(candidate=0.95, candidate_safety=0.2):
-        assert run.canary.phase is Phase.ROLLED_BACK
+        assert run.canary.phase is CanaryPhase.ROLLED_BACK
         assert "safety events" in run.canary.says
         assert run.exposed <= 80
 
 
 def test_a_good_candidate_gets_the_whole_fleet() -> None:
     for run in runs():
-        assert run.canary.phase is Phase.PROMOTED
+        assert run.canary.phase is CanaryPhase.PROMOTED
         heard = {s.robot for s in run.starts if s.candidate} | set(run.silent)
         assert heard == set(run.canary.robots)
 
@@ -45,7 +45,7 @@ def test_a_good_candidate_gets_the_whole_fleet() -> None:
 def test_a_candidate_that_is_no_worse_is_seldom_rolled_back() -> None:
     spec = replace(FLEET, candidate=0.75)
     phases = [simulate(RULES, spec, seed).canary.phase for seed in range(60)]
-    assert phases.count(Phase.ROLLED_BACK) <= 0.05 * 60 + 5
+    assert phases.count(CanaryPhase.ROLLED_BACK) <= 0.05 * 60 + 5
 
 
 @pytest.mark.parametrize("candidate", [0.35, 0.85])

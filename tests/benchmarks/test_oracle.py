@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.oracle import Oracle
-from benchmarks.oracle_facts import Contact, Facts, Hold, Record
+from benchmarks.oracle_facts import AttemptFacts, Contact, Hold, Record
 from benchmarks.oracle_verdict import CLOSED_S, Happened, judge, verdict
 from benchmarks.provoke import WAYS, Provoked
 from gaploop.collect.rig import embedded_rig
@@ -42,7 +42,7 @@ LEADS_TO = {
 }
 
 
-NOTHING = Facts(
+NOTHING = AttemptFacts(
     phases=((Phase.APPROACH, 0.0, 8.0),), holds=(), missed_s=(), contacts=(), shook_s=None,
     drifted_s=None, still_s=None, stopped="", stopped_s=None, end_distance_m=0.1, duration_s=8.0,
     succeeded=False,

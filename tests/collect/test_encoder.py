@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from gaploop.collect import encoder as encoder_module
 from gaploop.collect import encoder_main
 from gaploop.collect.encoder import Closed, Encoder
-from gaploop.collect.encoder_main import Pace
+from gaploop.collect.encoder_main import EncodingPace
 from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.collect.recovery import recover
 from gaploop.collect.ring import LEAST_SLOTS, MOST_BYTES, SLACK_S, Ring
@@ -177,7 +177,7 @@ def test_an_encoder_that_hangs_says_so_then_drops_pictures_but_never_shifts_them
 def test_a_camera_is_coarse_from_falling_behind_until_it_has_kept_up_for_a_while(
     waiting: list[int],
 ) -> None:
-    pace, since = Pace(25, 50.0), None
+    pace, since = EncodingPace(25, 50.0), None
     for count in waiting:
         coarse = pace.is_coarse(count)
         if count >= 25:

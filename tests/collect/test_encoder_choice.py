@@ -10,15 +10,15 @@ import pytest
 
 from gaploop.collect import encoder_choice
 from gaploop.collect.encoder import Encoder
-from gaploop.collect.encoder_choice import Measured, best, choose, measure
+from gaploop.collect.encoder_choice import EncoderTrial, best, choose, measure
 from gaploop.collect.video_stream import HARDWARE, SOFTWARE
 
 FAKES = {
-    SOFTWARE: Measured(SOFTWARE, 3.0, 2.6),
-    "fast": Measured("fast", 2.0, 0.4),
-    "slow": Measured("slow", 30.0, 0.1),
-    "absent": Measured("absent", why_not="The encoder absent doesn't open here."),
-    "late": Measured("late", 1.0, 0.1, "it keeps pictures back"),
+    SOFTWARE: EncoderTrial(SOFTWARE, 3.0, 2.6),
+    "fast": EncoderTrial("fast", 2.0, 0.4),
+    "slow": EncoderTrial("slow", 30.0, 0.1),
+    "absent": EncoderTrial("absent", why_not="The encoder absent doesn't open here."),
+    "late": EncoderTrial("late", 1.0, 0.1, "it keeps pictures back"),
 }
 
 
@@ -36,7 +36,7 @@ def test_the_cheapest_of_those_that_do_what_a_take_needs_is_chosen_and_remembere
     """FFmpeg offered h264_nvenc on a laptop without that card, and every take failed."""
     tried: list[str] = []
 
-    def trial(name: str, _width: int, _height: int) -> Measured:
+    def trial(name: str, _width: int, _height: int) -> EncoderTrial:
         tried.append(name)
         return FAKES[name]
 
@@ -63,7 +63,7 @@ def test_where_nothing_can_be_remembered_a_session_measures_once(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tried: list[tuple[int, int]] = []
 
-    def trial(name: str, width: int, height: int) -> Measured:
+    def trial(name: str, width: int, height: int) -> EncoderTrial:
         tried.append((width, height))
         return FAKES[name]
 
@@ -89,7 +89,7 @@ def test_pictures_are_compared_and_counted(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_where_nothing_keeps_up_software_does_it() -> None:
-    assert best([FAKES["slow"], Measured(SOFTWARE, 20.0, 9.0)]) == SOFTWARE
+    assert best([FAKES["slow"], EncoderTrial(SOFTWARE, 20.0, 9.0)]) == SOFTWARE
 
 
 def test_candidates_are_tried_for_real_in_a_process_of_their_own() -> None:

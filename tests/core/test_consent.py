@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaploop.core import consent, consent_store
-from gaploop.core.consent import Consent, Place, Register, Use
+from gaploop.core.consent import Consent, ConsentRegister, Place, Use
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import append_line, remove_lines
 from gaploop.core.take import TakeInfo
@@ -25,9 +25,9 @@ ALL = frozenset(Use)
 ANA = "c-aaaaaaaaaa"
 
 
-def register(**changes: object) -> Register:
+def register(**changes: object) -> ConsentRegister:
     fields: dict[str, object] = {"expires": DAY, "scope": ALL, "at": "2026-01-01", **changes}
-    return Register({ANA: Consent(ANA, **fields)}, {}, "consents.jsonl")  # type: ignore[arg-type]
+    return ConsentRegister({ANA: Consent(ANA, **fields)}, {}, "consents.jsonl")  # type: ignore[arg-type]
 
 
 def info(**fields: object) -> TakeInfo:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.core.statistics import (
-    Cell,
+    TrialCounts,
     bootstrap_mean,
     holm,
     mcnemar_p,
@@ -38,7 +38,7 @@ def test_a_rate_has_wilson_s_interval() -> None:
 
 def test_newcombe_s_own_examples() -> None:
     """Tables of Newcombe 1998: 56/70 beside 48/80; paired (36, 12, 2, 0)."""
-    found = weighted_sum([(1.0, [Cell(56, 70)]), (-1.0, [Cell(48, 80)])])
+    found = weighted_sum([(1.0, [TrialCounts(56, 70)]), (-1.0, [TrialCounts(48, 80)])])
     assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
     pair = paired_difference(36, 12, 2, 0)
     assert (pair.value, pair.low, pair.high) == pytest.approx((0.2, 0.0569, 0.3404), abs=1e-4)
@@ -48,8 +48,8 @@ def test_newcombe_s_own_examples() -> None:
 def test_swapping_the_two_sides_turns_the_difference_round(
     one: list[tuple[int, int]], two: list[tuple[int, int]]
 ) -> None:
-    first = [Cell(*c, 1 / len(one)) for c in one]
-    second = [Cell(*c, 1 / len(two)) for c in two]
+    first = [TrialCounts(*c, 1 / len(one)) for c in one]
+    second = [TrialCounts(*c, 1 / len(two)) for c in two]
     there = weighted_sum([(1.0, first), (-1.0, second)])
     back = weighted_sum([(1.0, second), (-1.0, first)])
     assert -1 - 1e-9 <= there.low <= there.value <= there.high <= 1 + 1e-9
@@ -59,7 +59,7 @@ def test_swapping_the_two_sides_turns_the_difference_round(
 @given(counts)
 def test_alike_strata_say_what_all_trials_together_say(count: tuple[int, int]) -> None:
     won, n = 10 * count[0], 10 * count[1]
-    split = standardised([Cell(won, n, 0.25)] * 4)
+    split = standardised([TrialCounts(won, n, 0.25)] * 4)
     whole = rate(4 * won, 4 * n)
     assert (split.low, split.high) == pytest.approx((whole.low, whole.high), abs=0.02)
 

@@ -30,9 +30,9 @@ from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import layout, staging
 from gaploop.datasets.check.dataset import check
-from gaploop.datasets.edit.actions import Rules, carry_out, opened, plan_choice, plan_split
+from gaploop.datasets.edit.actions import EditRules, carry_out, opened, plan_choice, plan_split
 from gaploop.datasets.edit.merge import plan_merge
-from gaploop.datasets.edit.pieces import Piece
+from gaploop.datasets.edit.pieces import DatasetPiece
 from gaploop.datasets.edit.splits import by_field
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
@@ -105,13 +105,13 @@ def errors(root: Path) -> list[str]:
 
 def split(root: Path, parts: dict[str, list[int]], out: Path) -> list[Path]:
     with opened([root]) as (piece,):
-        carry_out(plan_split(piece, parts, {}, named=True, shared=True), out, Rules())
+        carry_out(plan_split(piece, parts, {}, named=True, shared=True), out, EditRules())
     return [out / name for name in parts]
 
 
 def merge(roots: list[Path], out: Path, duplicates: str = "refuse") -> Path:
     with opened(roots) as pieces:
-        carry_out(plan_merge(pieces, {}, duplicates), out, Rules())
+        carry_out(plan_merge(pieces, {}, duplicates), out, EditRules())
     return out
 
 
@@ -387,7 +387,7 @@ def test_an_output_folder_that_filled_while_it_was_waited_for_is_left_alone(
 
 def test_values_that_would_share_a_folder_are_refused(original: Path) -> None:
     """Takes of "lab 1" and of "lab_1" went into one part without a word."""
-    (first, second, *others) = Piece.whole(original).held
+    (first, second, *others) = DatasetPiece.whole(original).held
     for a, b in (("lab 1", "lab_1"), ("", "none"), ("x", "x.")):
         held = [
             replace(e, info=replace(e.info, station=station))
@@ -455,12 +455,12 @@ def test_killed_at_any_step_it_is_the_old_or_the_new_one(dataset: Path, step: st
     with opened([dataset], change=True) as (piece,):
         plan = plan_choice("edit delete", piece, [0, 1, 2, 3], {})
         with pytest.raises(Killed):
-            carry_out(plan, None, Rules(hook=kill))
+            carry_out(plan, None, EditRules(hook=kill))
     held = [row["gap_uid"] for row in layout.episode_rows(dataset)]
     assert held == (uids[:4] if step == "swapped" else uids)
     assert errors(dataset) == []
     with opened([dataset], change=True) as (piece,):
-        carry_out(plan_choice("edit keep", piece, [0, 1], {}), None, Rules())
+        carry_out(plan_choice("edit keep", piece, [0, 1], {}), None, EditRules())
     names = {p.name for p in dataset.parent.iterdir()}
     assert names <= {"set", staging.beside(dataset, "lock").name}
 

@@ -22,7 +22,7 @@ from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.formats.mcap_read import read_mcap
-from gaploop.datasets.formats.model import ImportSettings, Incoming
+from gaploop.datasets.formats.model import ForeignRecording, ImportSettings
 from gaploop.datasets.formats.registry import LAYOUTS, guess
 from gaploop.datasets.formats.sink import write_dataset
 from gaploop.datasets.layout import read_info
@@ -52,7 +52,7 @@ COMPRESSED = (
 )
 
 
-def written(incoming: Incoming, target: Path) -> list[Take]:
+def written(incoming: ForeignRecording, target: Path) -> list[Take]:
     write_dataset(incoming, target)
     assert [f for f in check(target) if f.severity == ERROR] == []
     return list(read_takes(target))

@@ -25,7 +25,7 @@ from gaploop.datasets.harmonise.differences import profile, require_trainable_to
 from gaploop.datasets.harmonise.pose import POSE, ToTool
 from gaploop.datasets.harmonise.rate import between, chosen_rows
 from gaploop.datasets.harmonise.spec import parse_spec
-from gaploop.datasets.harmonise.steps import JointChange, Joints, Order, Step, Units, Vector
+from gaploop.datasets.harmonise.steps import JointChange, JointMapping, Order, Step, Units, Vector
 from gaploop.datasets.layout import LABELS, TELEMETRY, read_episodes, read_info
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.scripts import cli
@@ -100,7 +100,7 @@ def test_what_is_converted_and_undone_is_what_it_was(
     ranges = {"pan": (-90.0, 100.0), "lift": (20.0, -30.0)}
     vector = {"action": Vector(("a.pos", "lift.pos", "gripper.pos"), np.array(rows))}
     steps: list[Step] = [
-        Joints({"a": JointChange("pan", sign, offset)}),
+        JointMapping({"a": JointChange("pan", sign, offset)}),
         Units(source, target, ranges, (-0.1, 1.7)),
         Order(
             {"action": ("gripper.pos", "lift.pos", "pan.pos")},

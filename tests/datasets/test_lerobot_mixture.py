@@ -24,7 +24,7 @@ from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.mixing.lerobot_mixture import MixtureDataset, MixtureSampler, common_meta
 from gaploop.datasets.mixing.lerobot_mixture_train import held_out
-from gaploop.datasets.mixing.mixture import Mixture, Pool, Stage
+from gaploop.datasets.mixing.mixture import Mixture, MixtureStage, Pool
 from gaploop.datasets.mixing.sources import OpenMixture, open_mixture
 from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec, StageSpec
 from gaploop.scripts import cli
@@ -112,7 +112,7 @@ def test_a_batch_is_what_the_stream_says_and_counts_are_true(folders: tuple[Path
 def sharded(ranks: int, steps: int, first: int = 0) -> list[list[list[tuple[int, int]]]]:
     """Return rank to step to keys, dealt out by accelerate, resumed as LeRobot resumes."""
     pools = [Pool.even("a", 0, np.arange(50)), Pool.even("b", 1, np.arange(500))]
-    stages = (Stage((1, 0), 3), Stage((0.5, 0.5)))
+    stages = (MixtureStage((1, 0), 3), MixtureStage((0.5, 0.5)))
     mixture = Mixture(pools, stages, batch_size=3, world_size=ranks, seed=7)
     result = []
     for rank in range(ranks):

@@ -15,10 +15,10 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.columns import EPISODE_COLUMNS, default_row
 from gaploop.datasets.labels.query import matching, where
 from gaploop.datasets.labels.query_fields import FIELDS, Facts
-from gaploop.datasets.layout import Episode
+from gaploop.datasets.layout import EpisodeRow
 
 
-def episode(index: int) -> Episode:
+def episode(index: int) -> EpisodeRow:
     failed = index % 2 == 1
     info = TakeInfo(
         f"u{index}",
@@ -32,7 +32,7 @@ def episode(index: int) -> Episode:
     )
     outcome = Outcome.FAILURE if failed else Outcome.SUCCESS
     mode, phase = ("slip", "transport") if failed else ("", "")
-    return Episode(index, 10 * (index + 1), info, outcome, mode, phase, row={})
+    return EpisodeRow(index, 10 * (index + 1), info, outcome, mode, phase, row={})
 
 
 EPISODES = [episode(index) for index in range(10)]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.statistics import Cell, weighted_sum
+from gaploop.core.statistics import TrialCounts, weighted_sum
 from gaploop.failure_analysis.across.factors import factor_table
 from gaploop.failure_analysis.across.matched import matched
 from gaploop.failure_analysis.across.trends import change, versions
@@ -127,7 +127,7 @@ def test_matched_scenes_say_more_than_unmatched_ones() -> None:
     paired = matched(sim, real, besides=("domain",))
     assert paired is not None
     assert paired.pairs == 30
-    loose = weighted_sum([(1.0, [Cell(20, 30)]), (-1.0, [Cell(14, 30)])])
+    loose = weighted_sum([(1.0, [TrialCounts(20, 30)]), (-1.0, [TrialCounts(14, 30)])])
     assert paired.difference.value == pytest.approx(0.2)
     assert paired.difference.low > 0 > loose.low
 

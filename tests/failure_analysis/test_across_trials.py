@@ -28,8 +28,8 @@ from gaploop.failure_analysis.across.trials import (
 )
 from gaploop.failure_analysis.across.unexplained import Unexplained, group_unexplained
 from gaploop.failure_analysis.across.words import across_lines, naming_command
-from gaploop.failure_analysis.reference import Nominal
-from gaploop.failure_analysis.signals.registry import Measured
+from gaploop.failure_analysis.reference import UsualValue
+from gaploop.failure_analysis.signals.registry import TakeSignals
 from gaploop.scripts.cli import main
 
 
@@ -132,11 +132,11 @@ def test_no_judged_take_is_said(tmp_path: Path) -> None:
     path.write_text(json.dumps(across_takes([attempt(0, True)]).to_json(), allow_nan=False))
 
 
-def measured(**values: float) -> Measured:
-    return Measured(values, {})
+def measured(**values: float) -> TakeSignals:
+    return TakeSignals(values, {})
 
 
-USUAL = {"lag_s": Nominal(0.01, 0.01, 20), "jitter_rad": Nominal(0.001, 0.001, 20)}
+USUAL = {"lag_s": UsualValue(0.01, 0.01, 20), "jitter_rad": UsualValue(0.001, 0.001, 20)}
 
 
 def unexplained(count: int = 12, seed: int = 0, apart: float = 0.2) -> list[Unexplained]:

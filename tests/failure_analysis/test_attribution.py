@@ -20,7 +20,7 @@ from gaploop.core.labels import LabelEvent
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode, GapDimension
 from gaploop.failure_analysis.attribution import calibrate, features, fit
-from gaploop.failure_analysis.attribution.labelled import Labelled, targets
+from gaploop.failure_analysis.attribution.labelled import LabelledFailures, targets
 from gaploop.failure_analysis.attribution.model import (
     CAUSES,
     FIRST,
@@ -41,18 +41,18 @@ from gaploop.failure_analysis.attribution.model import (
 from gaploop.failure_analysis.attribution.posterior import attribute
 from gaploop.failure_analysis.attribution.station_labels import engineers_say
 from gaploop.failure_analysis.diagnosis import diagnose
-from gaploop.failure_analysis.reference import Nominal, Reference
-from gaploop.failure_analysis.signals.registry import Measured, registry
+from gaploop.failure_analysis.reference import Reference, UsualValue
+from gaploop.failure_analysis.signals.registry import TakeSignals, registry
 
 LIMITS = Thresholds(0.5, 0.5, (0.9,) * 10)
-USUAL = Reference("made up", 20, {name: Nominal(0.0, 1.0, 20) for name in registry()})
+USUAL = Reference("made up", 20, {name: UsualValue(0.0, 1.0, 20) for name in registry()})
 
 
-def measured(**z: float) -> Measured:
+def measured(**z: float) -> TakeSignals:
     """Signals that stand so many spreads from usual; all others are usual."""
     spread = {n: max(1.0, s.floor) for n, s in registry().items()}
     values = {n: z.get(n, 0.0) * spread[n] for n, s in registry().items() if s.source != "policy"}
-    return Measured(values, {})
+    return TakeSignals(values, {})
 
 
 def row(mode: FailureMode | None = None, **z: float) -> FloatArray:
@@ -71,8 +71,8 @@ def labelled(
     of: FloatArray,
     groups: tuple[frozenset[str], ...] = (),
     tasks: tuple[str, ...] = (),
-) -> Labelled:
-    return Labelled(rows, of, np.ones(len(rows)), np.ones(len(rows)), groups, tasks)
+) -> LabelledFailures:
+    return LabelledFailures(rows, of, np.ones(len(rows)), np.ones(len(rows)), groups, tasks)
 
 
 shares = arrays(np.float64, 10, elements=st.floats(0.001, 1.0)).map(lambda a: a / a.sum())
@@ -151,9 +151,9 @@ def test_evidence_for_two_dimensions_names_both() -> None:
 PLACED = {"held_share": 1.0, "release_target_m": 0.0}
 
 
-def let_go(end_m: float, **z: float) -> Measured:
+def let_go(end_m: float, **z: float) -> TakeSignals:
     """Held all along and opened over the target; the object rests so far from it [m]."""
-    return Measured({**measured(**z).values, **PLACED, "end_distance_m": end_m}, {})
+    return TakeSignals({**measured(**z).values, **PLACED, "end_distance_m": end_m}, {})
 
 
 def test_put_where_it_was_aimed_speaks_for_a_restated_task_and_beside_it_for_contact() -> None:
@@ -208,9 +208,9 @@ def test_left_out_predictions_never_saw_their_mechanism_or_task() -> None:
     groups = tuple(frozenset({g}) for g in "aabbccdd")
     tasks = ("x", "y") * 4
     data = labelled(np.arange(8.0)[:, None], np.full((8, 10), 0.1), groups, tasks)
-    seen: list[Labelled] = []
+    seen: list[LabelledFailures] = []
 
-    def spy(train: Labelled):  # type: ignore[no-untyped-def]
+    def spy(train: LabelledFailures):  # type: ignore[no-untyped-def]
         seen.append(train)
         return lambda rows: np.full((len(rows), 10), train.rows.sum())
 
@@ -235,7 +235,7 @@ def test_conformal_sets_cover_every_cause_as_stated() -> None:
     """Within each cause, fresh draws are covered as stated; a rare cause is in every set."""
     rng = np.random.default_rng(0)
 
-    def draw(n: int) -> tuple[FloatArray, Labelled]:
+    def draw(n: int) -> tuple[FloatArray, LabelledFailures]:
         p = rng.dirichlet(np.full(10, 0.4), n)
         truth = [int(rng.choice(10, p=row)) for row in p]
         return p, labelled(np.empty((n, 0)), np.eye(10)[truth])
@@ -250,7 +250,7 @@ def test_conformal_sets_cover_every_cause_as_stated() -> None:
     assert set(candidates(fresh[0], calibrate.conformal_cuts(few, rare))) == set(CAUSES)
 
 
-def drawn(logits: FloatArray, doubt: float = 0.0, seed: int = 1) -> Labelled:
+def drawn(logits: FloatArray, doubt: float = 0.0, seed: int = 1) -> LabelledFailures:
     """Causes drawn as often as these logits say."""
     rng = np.random.default_rng(seed)
     p = doubted(softmax(logits), (doubt,) * 10)

@@ -22,15 +22,15 @@ from gaploop.failure_analysis.live.score import (
     BIN_S,
     FEATURES,
     FailureScore,
-    Track,
+    SignalTrack,
     Usual,
     fit_score,
     learn_weights,
 )
 from gaploop.failure_analysis.live.stream import STREAMED, LiveSignals
-from gaploop.failure_analysis.live.watch import Alarm, FailureWatch, PlanChange, Tracker
+from gaploop.failure_analysis.live.watch import Alarm, FailureWatch, PlanChange, SignalTracker
 from gaploop.failure_analysis.signals.registry import measure, registry
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.views.view import TakeView
 
 FPS = 50.0
 
@@ -70,7 +70,7 @@ def test_a_watched_take_has_the_numbers_of_the_recorded_one(
     for tick in turns(made):
         live.tick(tick)
     live.finish()
-    recorded, watched = measure(View(made)), live.values()
+    recorded, watched = measure(TakeView(made)), live.values()
     for name in STREAMED:
         assert watched[name] == pytest.approx(recorded[name], rel=1e-6, abs=1e-9, nan_ok=True), name
 
@@ -78,7 +78,7 @@ def test_a_watched_take_has_the_numbers_of_the_recorded_one(
 def test_a_rollout_watched_in_the_cell_has_the_numbers_that_were_recorded(tmp_path: Path) -> None:
     rig = embedded_rig()
     live = LiveSignals(rig.follower.joint_names, rig.control_hz, rig.fps)
-    watched = Tracker(rig.follower.joint_names, rig.control_hz, rig.fps)
+    watched = SignalTracker(rig.follower.joint_names, rig.control_hz, rig.fps)
     rig.reset(7)
     try:
         with JournalWriter(tmp_path, rig.header("pick")) as writer:
@@ -88,7 +88,7 @@ def test_a_rollout_watched_in_the_cell_has_the_numbers_that_were_recorded(tmp_pa
         rig.close()
     live.finish()
     made = next(iter(read_journal(tmp_path)))
-    recorded, values = measure(View(made, images=False)), live.values()
+    recorded, values = measure(TakeView(made, images=False)), live.values()
     for name in STREAMED:
         assert values[name] == pytest.approx(recorded[name], rel=1e-6, abs=1e-9, nan_ok=True), name
     again = track_of(made)
@@ -104,7 +104,7 @@ def test_windows_of_half_a_sample_do_not_hang_on_rounding() -> None:
     50 ms at 100 Hz is five samples, half of it 2.5: whether that became 2 or 3 was decided by the
     rounding of the times, which grows along a take.
     """
-    motion = View(take(sent=commands(80.0))).motion
+    motion = TakeView(take(sent=commands(80.0))).motion
     assert motion is not None
     assert motion.rate_hz == RATE_HZ
 
@@ -145,7 +145,7 @@ def tracks(
     failed: bool = False,
     odd: float = 0.0,
     end_s: float = 3.0,
-) -> list[Track]:
+) -> list[SignalTrack]:
     """Return takes whose signals drift alike over time; `odd` spreads off in one of them."""
     made = []
     for _ in range(count):
@@ -153,7 +153,7 @@ def tracks(
         start = rng.normal(0.0, 1.0, len(FEATURES))
         values = start + t_s[:, None] + rng.normal(0.0, 0.2, (len(t_s), len(FEATURES)))
         values[:, 0] += odd
-        made.append(Track(t_s, values, failed))
+        made.append(SignalTrack(t_s, values, failed))
     return made
 
 
@@ -178,7 +178,7 @@ def test_length_alone_raises_no_alarm() -> None:
     score = fit_score(tracks(60, rng), even(), "made up")
     last_s = len(score.usual.mean) * BIN_S
     row = score.usual.mean[-1]
-    long = Track(np.arange(1, 200) * 0.1, np.tile(row, (199, 1)), failed=True)
+    long = SignalTrack(np.arange(1, 200) * 0.1, np.tile(row, (199, 1)), failed=True)
     after = score.along(long)[long.t_s > last_s]
     assert after.max() == pytest.approx(after.min())
     assert after.max() < score.threshold(0.05)

@@ -17,8 +17,8 @@ from gaploop.core.types import FloatArray, SafetyReason
 from gaploop.core.vocabulary import FailureMode, Outcome, Phase, TakeKind
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import shipped_reference
-from gaploop.failure_analysis.signals.registry import Measured, measure
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.signals.registry import TakeSignals, measure
+from gaploop.failure_analysis.views.view import TakeView
 
 RATE_HZ = 100.0
 ONE_ARM = ("waist", "shoulder", "elbow", "wrist", "gripper")
@@ -72,8 +72,8 @@ def take(
 
 
 def call(of: Take) -> ModeCall:
-    view = View(of, images=False)
-    return failure_mode(view, Measured({}, {}), shipped_reference())
+    view = TakeView(of, images=False)
+    return failure_mode(view, TakeSignals({}, {}), shipped_reference())
 
 
 @pytest.mark.parametrize("telemetry", [True, False], ids=["telemetry", "frames only"])
@@ -185,7 +185,7 @@ def test_no_take_crashes(data: st.DataObject, n: int, telemetry: bool) -> None:
     draw = arrays(np.float64, (n, len(ONE_ARM)), elements=VALUES)
     sent, read, load = (data.draw(draw) for _ in range(3))
     made = take(t_s, sent, read, load_pct=load, telemetry=telemetry)
-    found = failure_mode(View(made, images=False), Measured({}, {}), shipped_reference())
+    found = failure_mode(TakeView(made, images=False), TakeSignals({}, {}), shipped_reference())
     assert found.mode is None or found.mode in FailureMode
 
 
@@ -196,5 +196,5 @@ def test_short_and_constant_takes_are_measured_and_judged(n: int, value: float) 
     same = np.full((n, len(ONE_ARM)), value)
     made = take(t_s, same, same, load_pct=same)
     for of in (made, replace(made, telemetry=Telemetry(np.empty(0), {}))):
-        view = View(of, images=False)
+        view = TakeView(of, images=False)
         assert failure_mode(view, measure(view), shipped_reference()).mode is None

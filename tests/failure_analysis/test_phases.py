@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from gaploop.core.vocabulary import Phase
 from gaploop.failure_analysis.views.phases import grasps, phase_at, timeline
-from gaploop.failure_analysis.views.view import Motion, View
+from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 
 RATE_HZ = 100.0
 
 
-def motion(shut: list[tuple[float, float]], held: bool, seconds: float = 10.0) -> Motion:
+def motion(shut: list[tuple[float, float]], held: bool, seconds: float = 10.0) -> ArmMotion:
     """An arm whose gripper is told to close in each span [s]."""
     t_s = np.arange(int(seconds * RATE_HZ)) / RATE_HZ
     sent = np.zeros((len(t_s), 2))
@@ -26,7 +26,7 @@ def motion(shut: list[tuple[float, float]], held: bool, seconds: float = 10.0) -
     sent[:, 1] = np.where(closed, 0.0, 0.8)
     read = sent.copy()
     read[:, 1] = np.maximum(sent[:, 1], 0.3 if held else 0.0)
-    return Motion(t_s, sent, read, np.full_like(read, np.nan), ("arm", "gripper"), RATE_HZ)
+    return ArmMotion(t_s, sent, read, np.full_like(read, np.nan), ("arm", "gripper"), RATE_HZ)
 
 
 @given(st.lists(st.floats(0.3, 2.0), max_size=5), st.booleans())
@@ -57,7 +57,7 @@ def test_without_a_gripper_everything_is_approach() -> None:
 
 
 def test_a_tool_path_tells_when_it_was_lifted() -> None:
-    view = View(take())
+    view = TakeView(take())
     assert view.motion is not None
     assert view.tool is not None
     found = timeline(view.motion, view.tool)

@@ -31,11 +31,11 @@ from gaploop.failure_analysis.planning.effort import effort_from
 from gaploop.failure_analysis.planning.failures import CAUSES, Failures
 from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE, Ask, make_plan, plan_for
 from gaploop.failure_analysis.planning.remedies import REMEDIES
-from gaploop.failure_analysis.seen import Seen
+from gaploop.failure_analysis.seen import Evidence
 
 D = GapDimension
 DIMENSIONS = [d.value for d in D]
-SEEN = (Seen("lag_s", 0.3, "s", "motion follows the command 300 ms late (nominal 11 ms)"),)
+SEEN = (Evidence("lag_s", 0.3, "s", "motion follows the command 300 ms late (nominal 11 ms)"),)
 
 
 def failed(name: str, shares: dict[str, float], abstained: bool = False) -> TakeDiagnosis:

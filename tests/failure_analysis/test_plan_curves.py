@@ -27,7 +27,7 @@ from gaploop.failure_analysis.planning.curves import (
 )
 from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE
 from gaploop.failure_analysis.planning.results import (
-    Counts,
+    RolloutCounts,
     believed,
     campaign_trial,
     load_trials,
@@ -154,14 +154,14 @@ def test_a_campaign_becomes_a_trial() -> None:
         PlanItem("p:b", D.ACTUATOR_RESPONSE, 0, "identify", "", share=0.3),
     )
     plan = Plan("p", "d", items)
-    found = campaign_trial(plan, Counts(5, 50), Counts(30, 50, "policy"))
+    found = campaign_trial(plan, RolloutCounts(5, 50), RolloutCounts(30, 50, "policy"))
     assert (found.takes, found.shares) == ({OBJECT: 15}, {OBJECT: 0.6})
-    stopped = campaign_trial(plan, Counts(5, 50), Counts(30, 50), {"p:a": 4})
+    stopped = campaign_trial(plan, RolloutCounts(5, 50), RolloutCounts(30, 50), {"p:a": 4})
     assert stopped.takes == {OBJECT: 4}
     with pytest.raises(UnusableInputError, match="no takes were recorded"):
-        campaign_trial(plan, Counts(5, 50), Counts(30, 50), {})
+        campaign_trial(plan, RolloutCounts(5, 50), RolloutCounts(30, 50), {})
     with pytest.raises(UnusableInputError, match="no judged rollouts"):
-        campaign_trial(plan, Counts(0, 0), Counts(30, 50))
+        campaign_trial(plan, RolloutCounts(0, 0), RolloutCounts(30, 50))
 
 
 @pytest.mark.parametrize(

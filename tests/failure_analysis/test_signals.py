@@ -11,7 +11,7 @@ from failure_analysis_makers import RATE_HZ, commands, repeated, scene_picture, 
 from gaploop.failure_analysis.signals.registry import SOURCES, measure, registry
 from gaploop.failure_analysis.views.pictures import Background, background_of
 from gaploop.failure_analysis.views.register import register
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.views.view import TakeView
 
 
 def test_every_signal_says_what_it_is() -> None:
@@ -25,24 +25,24 @@ def test_every_signal_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("lag_s", [0.0, 0.05, 0.20, 0.40])
 def test_a_planted_lag_is_found_in_seconds(lag_s: float) -> None:
-    measured = measure(View(take(lag_s=lag_s)))
+    measured = measure(TakeView(take(lag_s=lag_s)))
     assert measured["lag_s"] == pytest.approx(lag_s, abs=0.6 / RATE_HZ)
 
 
 @pytest.mark.parametrize("noise_rad", [0.005, 0.02])
 def test_planted_noise_is_found_in_radians(noise_rad: float) -> None:
-    measured = measure(View(take(noise_rad=noise_rad)))
+    measured = measure(TakeView(take(noise_rad=noise_rad)))
     assert measured["jitter_rad"] == pytest.approx(noise_rad, rel=0.25)
 
 
 @pytest.mark.parametrize("offset_rad", [0.02, -0.06])
 def test_a_planted_offset_is_found_in_radians(offset_rad: float) -> None:
-    measured = measure(View(take(offset_rad=offset_rad)))
+    measured = measure(TakeView(take(offset_rad=offset_rad)))
     assert measured["rest_offset_rad"] == pytest.approx(abs(offset_rad), abs=0.002)
 
 
 def test_the_step_of_the_readings_is_found() -> None:
-    measured = measure(View(take(quantum_rad=0.01)))
+    measured = measure(TakeView(take(quantum_rad=0.01)))
     assert measured["quantum_rad"] == pytest.approx(0.01, rel=0.05)
 
 
@@ -54,16 +54,16 @@ def test_a_speed_limit_shows_as_a_share_of_the_commanded_speed() -> None:
     made = take(sent=sent, extra={f"follower.{name}.position_rad": slow[:, j] for j, name in
                                   enumerate(("shoulder_pan", "shoulder_lift", "elbow_flex",
                                              "wrist_flex", "wrist_roll", "gripper"))})  # fmt: skip
-    assert measure(View(made))["speed_gain"] < 0.7
+    assert measure(TakeView(made))["speed_gain"] < 0.7
 
 
 def test_what_stops_the_jaws_is_measured() -> None:
-    assert measure(View(take(hold_rad=0.25)))["grip_short_rad"] == pytest.approx(0.25, abs=0.01)
-    assert math.isnan(measure(View(take(hold_rad=0.0)))["grip_short_rad"])
+    assert measure(TakeView(take(hold_rad=0.25)))["grip_short_rad"] == pytest.approx(0.25, abs=0.01)
+    assert math.isnan(measure(TakeView(take(hold_rad=0.0)))["grip_short_rad"])
 
 
 def test_missing_channels_are_nan_and_said() -> None:
-    measured = measure(View(wrench(np.zeros(15))))
+    measured = measure(TakeView(wrench(np.zeros(15))))
     assert math.isnan(measured["lag_s"])
     assert math.isnan(measured["brightness"])
     assert "motion" in measured.unseen
@@ -77,33 +77,33 @@ def test_readings_of_nan_do_not_crash() -> None:
     for name in columns:
         if name.endswith("position_rad"):
             columns[name][::3] = np.nan
-    measured = measure(View(take(extra=columns)))
+    measured = measure(TakeView(take(extra=columns)))
     assert measured["dropout_share"] == pytest.approx(1 / 3, abs=0.01)
     blank = {k: np.full(len(made.telemetry), np.nan) for k in columns}
-    assert math.isfinite(measure(View(take(extra=blank)))["lag_s"])  # the frames tell it then
+    assert math.isfinite(measure(TakeView(take(extra=blank)))["lag_s"])  # the frames tell it then
 
 
 @pytest.mark.parametrize("shift_px", [(4, 0), (-6, 5), (0, 0)])
 def test_a_moved_camera_is_found_in_pixels(shift_px: tuple[int, int]) -> None:
     background = background_of([scene_picture(object_px=10 + k) for k in range(5)])
-    view = View(take(pictures=repeated(scene_picture(shift_px=shift_px))), background)
+    view = TakeView(take(pictures=repeated(scene_picture(shift_px=shift_px))), background)
     assert measure(view)["camera_shift_px"] == pytest.approx(np.hypot(*shift_px), abs=0.8)
 
 
 def test_light_does_not_look_like_a_moved_camera() -> None:
     background = background_of([scene_picture(object_px=10 + k) for k in range(5)])
-    dim = measure(View(take(pictures=repeated(scene_picture(gain=0.7))), background))
+    dim = measure(TakeView(take(pictures=repeated(scene_picture(gain=0.7))), background))
     assert dim["camera_shift_px"] < 0.8
     assert (
         dim["brightness"]
-        < 0.8 * measure(View(take(pictures=repeated(scene_picture()))))["brightness"]
+        < 0.8 * measure(TakeView(take(pictures=repeated(scene_picture()))))["brightness"]
     )
 
 
 def test_blobs_are_counted_and_their_size_compared() -> None:
-    three = measure(View(take(pictures=repeated(scene_picture(blobs=3)))))
-    large = measure(View(take(pictures=repeated(scene_picture(object_px=24)))))
-    usual = measure(View(take(pictures=repeated(scene_picture(object_px=12)))))
+    three = measure(TakeView(take(pictures=repeated(scene_picture(blobs=3)))))
+    large = measure(TakeView(take(pictures=repeated(scene_picture(object_px=24)))))
+    usual = measure(TakeView(take(pictures=repeated(scene_picture(object_px=12)))))
     assert three["object_blobs"] == 3
     assert large["object_area_ratio"] == pytest.approx(4 * usual["object_area_ratio"], rel=0.25)
 

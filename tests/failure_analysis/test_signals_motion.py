@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 from benchmarks.signals_page import page
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.signals.registry import Measured, measure, registry
+from gaploop.failure_analysis.signals.registry import TakeSignals, measure, registry
 from gaploop.failure_analysis.views.headway import Headway
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.views.view import TakeView
 
 ROOT = Path(__file__).parents[2]
 
 
-def moved(sent: FloatArray, position: FloatArray, **given: FloatArray) -> Measured:
+def moved(sent: FloatArray, position: FloatArray, **given: FloatArray) -> TakeSignals:
     """Measure a take with these commands and readings [rad], shape (n, 6)."""
     extra = {f"follower.{name}.position_rad": position[:, j] for j, name in enumerate(JOINTS)}
     for quantity, values in given.items():
         extra |= {f"follower.{name}.{quantity}": values[:, j] for j, name in enumerate(JOINTS)}
-    return measure(View(take(sent=sent, extra=extra)))
+    return measure(TakeView(take(sent=sent, extra=extra)))
 
 
 @pytest.mark.parametrize("hz", [4.0, 7.0])
@@ -95,7 +95,7 @@ def test_a_gripper_that_stalls_on_its_object_is_no_transient() -> None:
 
 def test_a_slip_is_found_and_counted() -> None:
     made = take(hold_rad=0.25)
-    held = measure(View(made))
+    held = measure(TakeView(made))
     position = made.telemetry.stack("follower", "position_rad").copy()
     sent = made.telemetry.stack("follower", "sent_rad")
     gripper = JOINTS.index("gripper")
@@ -110,22 +110,22 @@ def test_a_slip_is_found_and_counted() -> None:
 
 def test_the_width_of_what_is_held_is_told_in_metres() -> None:
     """The command closes to -0.1 rad: jaws that stop 0.4 rad short stand at 0.3 rad, 40 mm."""
-    assert measure(View(take(hold_rad=0.4)))["grip_width_m"] == pytest.approx(0.040, abs=0.002)
+    assert measure(TakeView(take(hold_rad=0.4)))["grip_width_m"] == pytest.approx(0.040, abs=0.002)
 
 
 def test_dropouts_of_the_tracker_are_counted() -> None:
     scene = np.tile([0.2, 0.18, 0.1, -0.4, 0.22, 1.0, 0.0], (300, 1))
     scene[100:110, 5] = scene[150:200, 5] = 0.0
-    measured = measure(View(take(scene=scene)))
+    measured = measure(TakeView(take(scene=scene)))
     assert measured["hidden_longest_s"] == pytest.approx(1.0)
     assert measured["hidden_hz"] == pytest.approx(2 / 6.0)
 
 
 def test_wrong_exposure_and_changing_light_are_seen() -> None:
     dim = [scene_picture(gain=0.5 + 0.5 * k / 299) for k in range(300)]  # one per frame
-    steady = measure(View(take(pictures=repeated(scene_picture()))))
-    changing = measure(View(take(pictures=dim)))
-    white = measure(View(take(pictures=repeated(scene_picture(gain=2.5)))))
+    steady = measure(TakeView(take(pictures=repeated(scene_picture()))))
+    changing = measure(TakeView(take(pictures=dim)))
+    white = measure(TakeView(take(pictures=repeated(scene_picture(gain=2.5)))))
     assert steady["light_swing_stops"] == pytest.approx(0.0, abs=0.01)
     assert changing["light_swing_stops"] == pytest.approx(0.85, abs=0.15)
     assert white["clipped_share"] > steady["clipped_share"] + 0.2

@@ -20,7 +20,7 @@ from gaploop.failure_analysis.views.asked import (
     observations,
     overlap_rms,
 )
-from gaploop.failure_analysis.views.view import View
+from gaploop.failure_analysis.views.view import TakeView
 
 
 class Planner:
@@ -44,14 +44,14 @@ class Planner:
 
 def test_changes_of_plan_are_found_in_radians() -> None:
     calm, torn = (ask(take(), Planner(sway)) for sway in (0.0, 2.0))
-    assert measure(View(take(), policy=calm))["chunk_disagreement_rad"] == pytest.approx(0.0)
-    measured = measure(View(take(), policy=torn))
+    assert measure(TakeView(take(), policy=calm))["chunk_disagreement_rad"] == pytest.approx(0.0)
+    measured = measure(TakeView(take(), policy=torn))
     assert measured["chunk_disagreement_rad"] == pytest.approx(math.radians(2.0))
     assert math.isnan(measured["feature_mahalanobis"])  # nobody said where it is at home
 
 
 def test_without_the_policy_its_signals_are_unknown_and_that_is_said() -> None:
-    measured = measure(View(take()))
+    measured = measure(TakeView(take()))
     assert math.isnan(measured["chunk_disagreement_rad"])
     assert "asked" in measured.unseen["policy"]
 
@@ -59,9 +59,9 @@ def test_without_the_policy_its_signals_are_unknown_and_that_is_said() -> None:
 def test_what_is_unlike_the_training_stands_far_from_it() -> None:
     probe = Planner()
     space = FeatureSpace.fit(features_of([take(seed=k) for k in range(4)], probe))
-    near = measure(View(take(seed=1), policy=ask(take(seed=1), probe, space)))
+    near = measure(TakeView(take(seed=1), policy=ask(take(seed=1), probe, space)))
     far_take = take(seed=1, offset_rad=3.0)
-    far = measure(View(far_take, policy=ask(far_take, probe, space)))
+    far = measure(TakeView(far_take, policy=ask(far_take, probe, space)))
     for name in ("feature_mahalanobis", "feature_neighbour"):
         assert far[name] > 1.5 * near[name], name
 

@@ -23,9 +23,9 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.telemetry import joint_columns
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.datasets.mixing.mixture import Stage
+from gaploop.datasets.mixing.mixture import MixtureStage
 from gaploop.finetune import lerobot_act as act
-from gaploop.finetune.batches import Episode, MixedBatches, Signature, Source
+from gaploop.finetune.batches import MixedBatches, Signature, TrainingEpisode, TrainingSource
 
 __all__ = ["tiny_policy"]
 
@@ -36,29 +36,31 @@ SIGNATURE = Signature(50.0, NAMES, SCENE, NAMES, "deg", "so101_sim")
 TINY = act.ActSize(chunk=4, execute=2, width=16, heads=2, feedforward=32)
 
 
-def make_episode(index: int, frames: int = 12, domain: float = 0.0) -> Episode:
+def make_episode(index: int, frames: int = 12, domain: float = 0.0) -> TrainingEpisode:
     """Return a take whose action is the state plus what the scene says."""
     rng = np.random.default_rng(index)
     state = rng.normal(size=(frames, 3)).astype(np.float32)
     scene = np.tile(np.array([rng.normal(), 1.0, domain], dtype=np.float32), (frames, 1))
     action = state * 10 + scene[:, :1]
-    return Episode(f"u{index}", index, state, scene, action, np.ones(frames, dtype=bool))
+    return TrainingEpisode(f"u{index}", index, state, scene, action, np.ones(frames, dtype=bool))
 
 
 @pytest.fixture(scope="session")
-def make_source() -> Callable[..., Source]:
-    def make(takes: int = 4, first: int = 0, domain: Domain = Domain.SIM, **changes: Any) -> Source:
+def make_source() -> Callable[..., TrainingSource]:
+    def make(
+        takes: int = 4, first: int = 0, domain: Domain = Domain.SIM, **changes: Any
+    ) -> TrainingSource:
         flag = 0.0 if domain is Domain.SIM else 1.0
         episodes = tuple(make_episode(first + i, domain=flag) for i in range(takes))
-        return Source(f"memory-{first}", domain, replace(SIGNATURE, **changes), episodes)
+        return TrainingSource(f"memory-{first}", domain, replace(SIGNATURE, **changes), episodes)
 
     return make
 
 
 @pytest.fixture(scope="session")
-def make_bundle(make_source: Callable[..., Source]) -> Callable[..., act.ActBundle]:
+def make_bundle(make_source: Callable[..., TrainingSource]) -> Callable[..., act.ActBundle]:
     def make(seed: int = 0) -> act.ActBundle:
-        stages = [Stage((1.0,))]
+        stages = [MixtureStage((1.0,))]
         batches = MixedBatches([make_source()], stages, chunk=TINY.chunk, batch_size=4, seed=0)
         return act.build(SIGNATURE, batches.moments(), TINY, seed=seed)
 

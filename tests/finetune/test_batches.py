@@ -8,24 +8,26 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
-from gaploop.datasets.mixing.mixture import Stage
-from gaploop.finetune.batches import MixedBatches, Source, check_signature
+from gaploop.datasets.mixing.mixture import MixtureStage
+from gaploop.finetune.batches import MixedBatches, TrainingSource, check_signature
 
-type MakeSource = Callable[..., Source]
+type MakeSource = Callable[..., TrainingSource]
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.9])
 def test_shares_converge_to_what_was_asked(make_source: MakeSource, share: float) -> None:
     """Whatever the sizes of the sources: a large one doesn't crowd a small one out."""
     sources = [make_source(3), make_source(30, first=50)]
-    mixture = MixedBatches(sources, [Stage((share, 1 - share))], chunk=4, batch_size=500, seed=3)
+    mixture = MixedBatches(
+        sources, [MixtureStage((share, 1 - share))], chunk=4, batch_size=500, seed=3
+    )
     drawn = np.concatenate([mixture.batch(k).source for k in range(40)])
     assert abs((drawn == 0).mean() - share) < 0.01
 
 
 def test_a_batch_depends_on_seed_and_step_alone(make_source: MakeSource) -> None:
     one, two = (
-        MixedBatches([make_source()], [Stage((1.0,))], chunk=4, batch_size=8, seed=5)
+        MixedBatches([make_source()], [MixtureStage((1.0,))], chunk=4, batch_size=8, seed=5)
         for _ in range(2)
     )
     for k in (7, 3, 7):
@@ -38,7 +40,7 @@ def test_a_chunk_never_reaches_into_another_take_or_past_a_span(make_source: Mak
     usable = np.zeros(12, dtype=bool)
     usable[3:7] = True
     source = replace(source, episodes=tuple(replace(e, usable=usable) for e in source.episodes))
-    batch = MixedBatches([source], [Stage((1.0,))], chunk=6, batch_size=200, seed=0).batch(0)
+    batch = MixedBatches([source], [MixtureStage((1.0,))], chunk=6, batch_size=200, seed=0).batch(0)
     for state, action, is_pad in zip(batch.state, batch.action, batch.is_pad, strict=True):
         home = next(e for e in source.episodes if (e.state == state).all(axis=1).any())
         first = int(np.flatnonzero((home.state == state).all(axis=1))[0])
@@ -52,7 +54,12 @@ def test_the_domain_entry_is_random_in_pretraining_and_has_a_scale(
     make_source: MakeSource,
 ) -> None:
     mixture = MixedBatches(
-        [make_source()], [Stage((1.0,))], chunk=4, batch_size=400, seed=0, randomise_domain=True
+        [make_source()],
+        [MixtureStage((1.0,))],
+        chunk=4,
+        batch_size=400,
+        seed=0,
+        randomise_domain=True,
     )
     assert abs(mixture.batch(0).environment[:, 2].mean() - 0.5) < 0.1
     scale = mixture.moments()["environment"]
@@ -64,7 +71,7 @@ def test_a_constant_entry_is_not_divided_by_zero(make_source: MakeSource) -> Non
     source = make_source()
     still = tuple(replace(e, state=np.full_like(e.state, 7.0)) for e in source.episodes)
     moments = MixedBatches(
-        [replace(source, episodes=still)], [Stage((1.0,))], chunk=2, batch_size=2, seed=0
+        [replace(source, episodes=still)], [MixtureStage((1.0,))], chunk=2, batch_size=2, seed=0
     ).moments()
     assert (moments["state"].std == 1).all()
 
@@ -84,7 +91,9 @@ def test_sources_that_differ_are_not_mixed(
 ) -> None:
     other = make_source(first=9, **changes)
     with pytest.raises(UnusableInputError, match=word):
-        MixedBatches([make_source(), other], [Stage((1.0, 1.0))], chunk=4, batch_size=4, seed=0)
+        MixedBatches(
+            [make_source(), other], [MixtureStage((1.0, 1.0))], chunk=4, batch_size=4, seed=0
+        )
 
 
 def test_units_that_one_side_does_not_state_are_no_difference(make_source: MakeSource) -> None:
@@ -98,5 +107,9 @@ def test_shares_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(UnusableInputError):
         MixedBatches(
-            [make_source(), make_source()], [Stage(tuple(shares))], chunk=4, batch_size=4, seed=0
+            [make_source(), make_source()],
+            [MixtureStage(tuple(shares))],
+            chunk=4,
+            batch_size=4,
+            seed=0,
         )

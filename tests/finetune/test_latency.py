@@ -10,7 +10,7 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import Observation
 from gaploop.finetune.lerobot_facts import facts_of
-from gaploop.finetune.lerobot_latency import Timing, time_plans, variant
+from gaploop.finetune.lerobot_latency import PlanTiming, time_plans, variant
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
 
 
@@ -65,4 +65,4 @@ def test_what_a_policy_was_trained_for_is_read_off_it(policy: ActPolicy) -> None
 
 def test_times_are_quantiles_of_what_was_timed() -> None:
     assert len(time_plans(lambda: None, 7).took_s) == 7
-    assert Timing((1.0, 2.0, 3.0)).quantile_s(0.5) == 2.0
+    assert PlanTiming((1.0, 2.0, 3.0)).quantile_s(0.5) == 2.0

@@ -193,12 +193,12 @@ def test_the_tracker_is_saved_only_where_the_scene_is_the_trackers(
     make_bundle: Callable[..., act.ActBundle],
 ) -> None:
     """Seven copied joint angles once got the camera tracker's step: only the count was compared."""
-    from gaploop.finetune.batches import Moments
+    from gaploop.finetune.batches import FeatureMoments
     from gaploop.sim.tracker import NAMES
 
     small = make_bundle().signature
-    unit = Moments(np.zeros(7, dtype=np.float32), np.ones(7, dtype=np.float32))
-    three = Moments(np.zeros(3, dtype=np.float32), np.ones(3, dtype=np.float32))
+    unit = FeatureMoments(np.zeros(7, dtype=np.float32), np.ones(7, dtype=np.float32))
+    three = FeatureMoments(np.zeros(3, dtype=np.float32), np.ones(3, dtype=np.float32))
     moments = {"state": three, "environment": unit, "action": three}
     for names, expected in ((NAMES, 1), (tuple(f"joint_{i}.pos" for i in range(7)), 0)):
         signature = replace(small, environment_names=names)

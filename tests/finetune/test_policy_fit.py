@@ -10,17 +10,17 @@ import pytest
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain
-from gaploop.finetune.lerobot_facts import PolicyFacts, Spread
-from gaploop.finetune.lerobot_latency import Timing, check_latency
-from gaploop.finetune.policy_fit import Seen, check_features, check_statistics
+from gaploop.finetune.lerobot_facts import FeatureSpread, PolicyFacts
+from gaploop.finetune.lerobot_latency import PlanTiming, check_latency
+from gaploop.finetune.policy_fit import ArmInputs, check_features, check_statistics
 from gaploop.teleop.preflight.item import Result
 
 JOINTS = ("pan", "lift", "grip")
 NAMES = tuple(f"{name}.pos" for name in JOINTS)
-SPREAD = Spread(np.array([0.0, -40.0, 20.0]), np.array([20.0, 15.0, 10.0]))
+SPREAD = FeatureSpread(np.array([0.0, -40.0, 20.0]), np.array([20.0, 15.0, 10.0]))
 FACTS = PolicyFacts(50.0, NAMES, NAMES, "deg", "so_follower", {"top": (480, 640)}, False, 10,
                     SPREAD, SPREAD)  # fmt: skip
-SEEN = Seen(JOINTS, "deg", 50.0, Domain.REAL, "so_follower", np.array([5.0, -60.0, 10.0]),
+SEEN = ArmInputs(JOINTS, "deg", 50.0, Domain.REAL, "so_follower", np.array([5.0, -60.0, 10.0]),
             np.array([[-110.0, 110.0], [-100.0, 90.0], [0.0, 100.0]]),
             {"top": (480, 640)})  # fmt: skip
 
@@ -63,8 +63,8 @@ def test_a_state_outside_all_takes_is_told(state: FloatArray, result: Result) ->
 
 
 def test_a_joint_that_never_moved_and_actions_beyond_the_arm_are_told() -> None:
-    still = Spread(SPREAD.mean, np.array([20.0, 0.0, 10.0]))
-    far = Spread(np.array([0.0, -40.0, 20.0]), np.array([200.0, 15.0, 10.0]))
+    still = FeatureSpread(SPREAD.mean, np.array([20.0, 0.0, 10.0]))
+    far = FeatureSpread(np.array([0.0, -40.0, 20.0]), np.array([200.0, 15.0, 10.0]))
     facts = replace(FACTS, state=still, action=far)
     found = " ".join(
         item.found for item in check_statistics(facts, replace(SEEN, state=still.mean))
@@ -77,4 +77,4 @@ def test_a_joint_that_never_moved_and_actions_beyond_the_arm_are_told() -> None:
     ("took_s", "result"), [(0.005, Result.OK), (0.05, Result.WARN), (0.5, Result.FAIL)]
 )
 def test_a_plan_must_be_there_before_the_last_one_ends(took_s: float, result: Result) -> None:
-    assert check_latency(Timing((took_s,) * 20), 50.0, 10).result is result
+    assert check_latency(PlanTiming((took_s,) * 20), 50.0, 10).result is result

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.mixing.mixture import Stage
+from gaploop.datasets.mixing.mixture import MixtureStage
 from gaploop.finetune import lerobot_act as act
-from gaploop.finetune.batches import Batch, MixedBatches, Source
+from gaploop.finetune.batches import Batch, MixedBatches, TrainingSource
 from gaploop.finetune.checkpoints import read_checkpoint, write_checkpoint
 from gaploop.finetune.lerobot_learner import ActLearner
 from gaploop.finetune.train_spec import TRACKED_SPECS, TrainSpec
@@ -23,8 +23,8 @@ SPEC = TrainSpec(steps=6, batch_size=4, warmup_steps=2, log_every=2, checkpoint_
 
 
 @pytest.fixture
-def batches(make_source: Callable[..., Source]) -> MixedBatches:
-    return MixedBatches([make_source()], [Stage((1.0,))], chunk=4, batch_size=4, seed=1)
+def batches(make_source: Callable[..., TrainingSource]) -> MixedBatches:
+    return MixedBatches([make_source()], [MixtureStage((1.0,))], chunk=4, batch_size=4, seed=1)
 
 
 def weights(bundle: act.ActBundle) -> torch.Tensor:
@@ -63,10 +63,12 @@ def test_resuming_equals_not_stopping(
 
 
 def test_training_learns(
-    make_bundle: Callable[..., act.ActBundle], make_source: Callable[..., Source], tmp_path: Path
+    make_bundle: Callable[..., act.ActBundle],
+    make_source: Callable[..., TrainingSource],
+    tmp_path: Path,
 ) -> None:
     bundle, held_out = make_bundle(), make_source(2, first=90).episodes
-    batches = MixedBatches([make_source()], [Stage((1.0,))], chunk=4, batch_size=32, seed=1)
+    batches = MixedBatches([make_source()], [MixtureStage((1.0,))], chunk=4, batch_size=32, seed=1)
     spec = replace(SPEC, steps=60, lr=5e-3, eval_every=20, log_every=5)
     learner = ActLearner(bundle, bundle.policy, held_out)
     before = learner.held_out_error()
@@ -76,10 +78,12 @@ def test_training_learns(
 
 
 def test_the_best_weights_are_kept_where_asked(
-    make_bundle: Callable[..., act.ActBundle], make_source: Callable[..., Source], tmp_path: Path
+    make_bundle: Callable[..., act.ActBundle],
+    make_source: Callable[..., TrainingSource],
+    tmp_path: Path,
 ) -> None:
     bundle, held_out = make_bundle(), make_source(2, first=90).episodes
-    batches = MixedBatches([make_source()], [Stage((1.0,))], chunk=4, batch_size=4, seed=1)
+    batches = MixedBatches([make_source()], [MixtureStage((1.0,))], chunk=4, batch_size=4, seed=1)
     spec = replace(SPEC, steps=30, lr=3e-2, eval_every=3, keep_best=True)
     learner = ActLearner(bundle, bundle.policy, held_out)
     result = train(learner, batches, spec, tmp_path)
@@ -180,7 +184,7 @@ def test_training_stops_when_held_out_takes_stop_getting_better(
 @pytest.mark.parametrize("at", ["step", "held-out"])
 def test_a_stop_at_any_instant_is_gone_on_from_as_if_it_had_not_been(
     make_bundle: Callable[..., act.ActBundle],
-    make_source: Callable[..., Source],
+    make_source: Callable[..., TrainingSource],
     batches: MixedBatches,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

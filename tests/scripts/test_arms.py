@@ -11,7 +11,7 @@ import pytest
 from gaploop.scripts._arms import calibration_of
 from gaploop.sim.cell import Cell
 from gaploop.sim.follower import CellFollower
-from gaploop.teleop.calibration.observation import Observation
+from gaploop.teleop.calibration.observation import CalibrationSighting
 from gaploop.teleop.calibration.store import calibration_path, save_part
 
 
@@ -31,11 +31,11 @@ def test_an_arm_that_rests_elsewhere_than_it_was_calibrated_is_told_before_recor
     assert calibration_of(station, follower) == ""
     q_rad = follower.read().position_rad
     place, path = ("references", "rest"), calibration_path(station)
-    kept = save_part(path, place, Observation(q_rad, follower.joint_names).to_json())
+    kept = save_part(path, place, CalibrationSighting(q_rad, follower.joint_names).to_json())
     assert calibration_of(station, follower) == kept.id
     assert not caplog.records
     q_rad = q_rad + np.radians([0, 17, 0, 0, 0, 0])
-    moved = save_part(path, place, Observation(q_rad, follower.joint_names).to_json())
+    moved = save_part(path, place, CalibrationSighting(q_rad, follower.joint_names).to_json())
     assert calibration_of(station, follower) == moved.id != kept.id
     (record,) = caplog.records
     assert "shoulder_lift by -17.0°" in record.getMessage()

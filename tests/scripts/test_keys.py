@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from gaploop.collect.operator import machine
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import HELD_S, Command, KeyMap, Twice
-from gaploop.collect.operator.console import Console, Safety
+from gaploop.collect.operator.console import OperatorConsole, Safety
 from gaploop.collect.operator.seen import Loop
-from gaploop.collect.operator.state import Stage, Timing
+from gaploop.collect.operator.state import SessionStage, StageTiming
 from gaploop.core.vocabulary import Outcome
-from gaploop.scripts._keys import SPACE, Decoder
+from gaploop.scripts._keys import SPACE, KeyDecoder
 
 WITHIN_S = 60.0
 
@@ -46,7 +46,7 @@ def test_a_space_is_heard_in_the_piece_in_which_it_comes(pieces: list[bytes]) ->
     """`h` and Space in one write: only the first byte of a read was looked at, and the emergency
     stop was lost 15 times of 15.
     """
-    decoder = Decoder()
+    decoder = KeyDecoder()
     for piece in pieces:
         assert piece.count(b" ") <= decoder.feed(piece).count(SPACE)
 
@@ -58,7 +58,7 @@ def test_keys_are_the_same_however_their_bytes_are_cut(
 ) -> None:
     sent = {"up": "\x1b[A", "right": "\x1bOC", "home": "\x1b[H", "f5": "\x1b[15~", "return": "\r"}
     raw = "".join(sent.get(name, " " if name == SPACE else name) for name in names).encode()
-    decoder, heard = Decoder(), list[str]()
+    decoder, heard = KeyDecoder(), list[str]()
     while raw:
         cut = data.draw(st.integers(1, len(raw)))
         heard += decoder.feed(raw[:cut])
@@ -70,7 +70,7 @@ def test_what_belongs_to_a_sequence_is_no_command() -> None:
     """Ctrl-Right chose an answer and pressed c: of a sequence that wasn't known each byte was a
     key.
     """
-    decoder = Decoder()
+    decoder = KeyDecoder()
     assert decoder.feed(b"\x1b[1;5C\x1b[200~\x1b[[A\x1b[<0;1;1M") == []
     assert decoder.feed(b"\x1b[3~x") == ["delete", "x"]
     assert decoder.feed(b"\x1b") == []
@@ -81,12 +81,12 @@ def test_what_belongs_to_a_sequence_is_no_command() -> None:
 # -- what a program does with them ---------------------------------------------------------------
 
 
-def console_at(stage: Stage, tripped: bool, stops: list[str]) -> Console:
+def console_at(stage: SessionStage, tripped: bool, stops: list[str]) -> OperatorConsole:
     """Return a console in some stage, with a question open where that stage has one."""
     loop = Loop(trip="too hot") if tripped else Loop()
     now = [0.0]
-    console = Console(
-        Timing(9.0, 9.0), KeyMap(), LabelBook(Path("/nowhere"), ""), now_s=lambda: now[0]
+    console = OperatorConsole(
+        StageTiming(9.0, 9.0), KeyMap(), LabelBook(Path("/nowhere"), ""), now_s=lambda: now[0]
     )
     console.safety = Safety(
         lambda: stops.append("stop"), lambda: stops.append("clear"), lambda: loop
@@ -95,29 +95,36 @@ def console_at(stage: Stage, tripped: bool, stops: list[str]) -> Console:
     console._book.say = lambda *_a, **_k: None  # type: ignore[method-assign]
     started, _ = machine.press(console._state, Command.NEXT, 0.0)
     states = {
-        Stage.STARTING: started,
-        Stage.RECORDING: machine.begun(started, 0.0, 9.0),
-        Stage.VERDICT: machine.ended(machine.begun(started, 0.0, 9.0), "a", 1.0)[0],
-        Stage.SET_UP: machine.set_up(console._state, 0.0),
-        Stage.DONE: machine.filled(console._state, 0.0),
+        SessionStage.STARTING: started,
+        SessionStage.RECORDING: machine.begun(started, 0.0, 9.0),
+        SessionStage.VERDICT: machine.ended(machine.begun(started, 0.0, 9.0), "a", 1.0)[0],
+        SessionStage.SET_UP: machine.set_up(console._state, 0.0),
+        SessionStage.DONE: machine.filled(console._state, 0.0),
     }
-    if stage is Stage.VERDICT:
+    if stage is SessionStage.VERDICT:
         console._book.add("a", Outcome.UNLABELLED)
     console._state = states.get(stage, console._state)
     console.seen()
     return console
 
 
-STAGES = (Stage.READY, Stage.STARTING, Stage.RECORDING, Stage.VERDICT, Stage.SET_UP, Stage.DONE)
+STAGES = (
+    SessionStage.READY,
+    SessionStage.STARTING,
+    SessionStage.RECORDING,
+    SessionStage.VERDICT,
+    SessionStage.SET_UP,
+    SessionStage.DONE,
+)
 
 
 @settings(deadline=None)
 @given(in_pieces(), st.sampled_from(STAGES), st.booleans())
 def test_it_stops_the_arm_in_every_state_and_nothing_read_with_it_clears(
-    pieces: list[bytes], stage: Stage, tripped: bool
+    pieces: list[bytes], stage: SessionStage, tripped: bool
 ) -> None:
     stops: list[str] = []
-    console, decoder = console_at(stage, tripped, stops), Decoder()
+    console, decoder = console_at(stage, tripped, stops), KeyDecoder()
     for piece in pieces:
         console.hear(decoder.feed(piece))
         assert "clear" not in stops  # not within an instant
@@ -128,7 +135,7 @@ def test_it_stops_the_arm_in_every_state_and_nothing_read_with_it_clears(
 
 def test_a_stop_is_taken_before_the_clear_that_was_typed_with_it() -> None:
     stops: list[str] = []
-    console = console_at(Stage.READY, True, stops)
+    console = console_at(SessionStage.READY, True, stops)
     for keys in (["c"], ["c", SPACE], ["c", "c", "c"]):
         console.hear(keys)
         console.seen()
@@ -163,12 +170,12 @@ def test_every_event_of_the_window_is_handled_and_a_stop_comes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    from gaploop.collect.operator.window import Window
+    from gaploop.collect.operator.window import OperatorWindow
     from gaploop.scripts._operator_screen import _Guest
     from gaploop.teleop.leaders.sdl import pygame
 
     stops: list[str] = []
-    console, shown = console_at(Stage.READY, True, stops), Window("test")
+    console, shown = console_at(SessionStage.READY, True, stops), OperatorWindow("test")
     try:
         guest = _Guest(console, lambda: None, shown, shares=False)
         for key in (pygame.K_c, pygame.K_p, pygame.K_c, pygame.K_SPACE, pygame.K_c):

@@ -21,8 +21,8 @@ from gaploop.collect.journal import JournalWriter
 from gaploop.collect.operator.attended import Operator
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import HELD_S, Command, KeyMap
-from gaploop.collect.operator.console import Console
-from gaploop.collect.operator.state import Stage, Timing
+from gaploop.collect.operator.console import OperatorConsole
+from gaploop.collect.operator.state import SessionStage, StageTiming
 from gaploop.collect.operator.view import look
 from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
@@ -36,7 +36,7 @@ from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.layout import episode_rows
 from gaploop.scripts import _arms
 from gaploop.scripts._arm_cast import ArmOptions, arm_cast
-from gaploop.scripts._casts import Cast
+from gaploop.scripts._casts import SessionDevices
 from gaploop.scripts._record_publish import Publisher
 from gaploop.scripts.cli import main
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
@@ -278,9 +278,9 @@ class Moment:
 class Desk:
     """A watched session on arms: a thread records, the test is the operator."""
 
-    def __init__(self, cast: Cast, journal: Path, takes: int) -> None:
+    def __init__(self, cast: SessionDevices, journal: Path, takes: int) -> None:
         self.book = LabelBook(journal, "ana")
-        self.console = Console(Timing(WITHIN_S, 0.0), KeyMap(), self.book, task="t")
+        self.console = OperatorConsole(StageTiming(WITHIN_S, 0.0), KeyMap(), self.book, task="t")
         self.console.safety = cast.safety
         self.lost: list[str] = []
         self._cast, self._journal, self._takes = cast, journal, takes
@@ -323,17 +323,17 @@ class Desk:
 
     def take(self, *, lose: Callable[[], None] | None = None) -> None:
         """Begin a take; call it a success, or do something in its middle."""
-        until(lambda: self._at(Stage.READY) and not self.console.seen().state.blocked)
+        until(lambda: self._at(SessionStage.READY) and not self.console.seen().state.blocked)
         self.console.command(Command.NEXT)
-        until(lambda: self._at(Stage.RECORDING))
+        until(lambda: self._at(SessionStage.RECORDING))
         if lose is not None:
             lose()
-            until(lambda: self._at(Stage.RESET, Stage.READY))
+            until(lambda: self._at(SessionStage.RESET, SessionStage.READY))
             return
         self.console.command(Command.SUCCESS)
-        until(lambda: not self._at(Stage.RECORDING, Stage.ENDING))
+        until(lambda: not self._at(SessionStage.RECORDING, SessionStage.ENDING))
 
-    def _at(self, *stages: Stage) -> bool:
+    def _at(self, *stages: SessionStage) -> bool:
         return self.console.seen().state.stage in stages
 
 
@@ -381,7 +381,7 @@ def test_a_camera_that_stands_costs_its_take_and_the_next_waits_for_it(
 
     with rig.control:
         rig.start()
-        cast = Cast(rig_of, lambda _rig, _seed: arms.leader, lambda: None, _unharmed())
+        cast = SessionDevices(rig_of, lambda _rig, _seed: arms.leader, lambda: None, _unharmed())
         with Desk(cast, tmp_path / "journal", 1) as desk:
             desk.take(lose=lambda: setattr(camera, "plugged", False))
             until(lambda: desk.sees("WAITING Camera top is stale"))

@@ -17,9 +17,9 @@ from gaploop.collect.intervention import Driver
 from gaploop.collect.operator.attended import Supervisor
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import HELD_S, ROLLOUT, Command, KeyMap
-from gaploop.collect.operator.console import Console
+from gaploop.collect.operator.console import OperatorConsole
 from gaploop.collect.operator.seen import Driven
-from gaploop.collect.operator.state import Stage, Timing
+from gaploop.collect.operator.state import SessionStage, StageTiming
 from gaploop.collect.operator.view import look
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rollout import Attempts, spans
@@ -34,8 +34,8 @@ from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import _arms
 from gaploop.scripts._arm_cast import ArmOptions, arm_cast
-from gaploop.scripts._casts import Cast
-from gaploop.scripts._find_again import Headway
+from gaploop.scripts._casts import SessionDevices
+from gaploop.scripts._find_again import LossCounter
 from gaploop.scripts._rolling import Rolling
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 
@@ -117,9 +117,11 @@ def until(is_so: Callable[[], bool]) -> None:
 class Desk:
     """A session in a thread; the test is its operator."""
 
-    def __init__(self, bench: Bench, cast: Cast, takes: int) -> None:
+    def __init__(self, bench: Bench, cast: SessionDevices, takes: int) -> None:
         self.book = LabelBook(bench.journal, "ana")
-        self.console = Console(Timing(WITHIN_S, WITHIN_S), KeyMap(ROLLOUT), self.book, task="t")
+        self.console = OperatorConsole(
+            StageTiming(WITHIN_S, WITHIN_S), KeyMap(ROLLOUT), self.book, task="t"
+        )
         self.console.safety, self.console.driving = cast.safety, bench.rolling.driving()
         self.error: DeviceError | None = None
         spec = SessionSpec(bench.journal, "t", TakeKind.ROLLOUT, max_s=WITHIN_S, policy="p")
@@ -154,13 +156,13 @@ class Desk:
         assert driven is not None
         return driven
 
-    def at(self, *stages: Stage) -> bool:
+    def at(self, *stages: SessionStage) -> bool:
         return self.console.seen().state.stage in stages
 
     def begin(self) -> None:
-        until(lambda: self.at(Stage.READY) and not self.console.seen().state.blocked)
+        until(lambda: self.at(SessionStage.READY) and not self.console.seen().state.blocked)
         self.console.key("right")
-        until(lambda: self.at(Stage.RECORDING) and self.driven.driver is Driver.POLICY)
+        until(lambda: self.at(SessionStage.RECORDING) and self.driven.driver is Driver.POLICY)
 
 
 def test_the_leader_comes_the_person_drives_and_all_is_limp_afterwards(bench: Bench) -> None:
@@ -198,13 +200,13 @@ def test_things_are_put_back_with_the_leader_and_that_is_no_intervention(bench: 
     with arm_cast(bench.options()) as cast:
         cast.start()
         with Desk(bench, cast, 1) as desk:
-            until(lambda: desk.at(Stage.READY))
+            until(lambda: desk.at(SessionStage.READY))
             desk.console.key("t")
             until(lambda: desk.driven.driver is Driver.PERSON)
             assert "you drive" in look(desk.console.seen()).driving
             desk.begin()
             desk.console.key("f")
-            until(lambda: desk.at(Stage.VERDICT))
+            until(lambda: desk.at(SessionStage.VERDICT))
             assert look(desk.console.seen()).word == "WHAT FAILED?"
             desk.console.key("1")
             desk.console.key("right")
@@ -221,7 +223,12 @@ def test_nothing_drives_after_a_trip_before_the_operator_says_so(bench: Bench) -
         with Desk(bench, cast, 1) as desk:
             desk.begin()
             desk.console.key("space")
-            until(lambda: bench.limp("follower") and not desk.at(Stage.RECORDING, Stage.ENDING))
+            until(
+                lambda: (
+                    bench.limp("follower")
+                    and not desk.at(SessionStage.RECORDING, SessionStage.ENDING)
+                )
+            )
             assert look(desk.console.seen()).word == "TRIPPED"
             desk.console.key("c")
             assert bench.limp("follower"), "one press is none"
@@ -259,7 +266,7 @@ def test_where_nobody_is_a_trip_of_a_real_arm_ends_the_session_and_says_why(benc
 
 
 def test_what_is_finished_between_losses_counts_as_headway() -> None:
-    headway = Headway()
+    headway = LossCounter()
     for finished in (0, 0, 1, 1, 2, 2):
         headway.lost("a cable", finished)
     with pytest.raises(DeviceError, match="a cable"):

@@ -20,8 +20,8 @@ from gaploop.core.types import SafetyReason
 from gaploop.scripts import _arms
 from gaploop.scripts._arms import Arms
 from gaploop.scripts._keys import Keys
-from gaploop.scripts._teleop_session import Ended, Session
-from gaploop.scripts._teleop_view import Mode, Picture, render
+from gaploop.scripts._teleop_session import Ended, TeleopSession
+from gaploop.scripts._teleop_view import ProgramMode, TeleopScreen, render
 from gaploop.teleop.emulator import EmulatedBus, arm_plan
 from gaploop.teleop.loop import Rates
 
@@ -42,17 +42,17 @@ class Operator(Keys):
             function, for what is done elsewhere.
     """
 
-    def __init__(self, *script: tuple[Mode, str, str | Callable[[], None]]) -> None:
+    def __init__(self, *script: tuple[ProgramMode, str, str | Callable[[], None]]) -> None:
         super().__init__(None)
         self.script = list(script)
-        self.seen: list[Picture] = []
+        self.seen: list[TeleopScreen] = []
         self._until_s = time.monotonic() + PATIENCE_S
 
     @property
     def works(self) -> bool:
         return True
 
-    def show(self, picture: Picture) -> None:
+    def show(self, picture: TeleopScreen) -> None:
         render(picture)  # whatever is shown can be drawn
         self.seen.append(picture)
 
@@ -65,7 +65,7 @@ class Operator(Keys):
         text = f"{now.lost} {now.note}"
         if time.monotonic() > self._until_s:
             raise AssertionError(f"never saw {mode} '{words}', but {now.mode} '{text}'")
-        limp = mode is not Mode.TRIPPED or not now.torque
+        limp = mode is not ProgramMode.TRIPPED or not now.torque
         if now.mode is not mode or words not in text or not limp or not now.figures.turns:
             return []
         self.script.pop(0)
@@ -111,7 +111,7 @@ def _registries() -> tuple[Any, Any]:
 
 def drive(connect: Callable[[], Arms], operator: Operator, max_s: float = math.inf) -> Ended:
     rates = Rates(HZ, HZ)
-    session = Session(connect, STATION, rates, operator, operator.show, max_s, [])
+    session = TeleopSession(connect, STATION, rates, operator, operator.show, max_s, [])
     return session.run(connect())
 
 
@@ -122,7 +122,7 @@ def limp(bus: EmulatedBus) -> bool:
 
 def test_q_leaves_with_torque_off(rig: Any) -> None:
     follower, _, connect = rig
-    ended = drive(connect, Operator((Mode.RUNNING, "", "q")))
+    ended = drive(connect, Operator((ProgramMode.RUNNING, "", "q")))
     assert (ended.why, ended.trip, ended.signal) == ("quit", "", 0)
     assert limp(follower)
 
@@ -131,12 +131,12 @@ def test_the_emergency_stop_is_cleared_by_c_pressed_twice(rig: Any) -> None:
     follower, _, connect = rig
     was_limp: list[bool] = []
     operator = Operator(
-        (Mode.RUNNING, "", "space"),
-        (Mode.TRIPPED, "", lambda: was_limp.append(limp(follower))),
-        (Mode.TRIPPED, "", "c"),
-        (Mode.TRIPPED, "Press it again", "c"),
-        (Mode.RUNNING, "", lambda: was_limp.append(limp(follower))),
-        (Mode.RUNNING, "", "q"),
+        (ProgramMode.RUNNING, "", "space"),
+        (ProgramMode.TRIPPED, "", lambda: was_limp.append(limp(follower))),
+        (ProgramMode.TRIPPED, "", "c"),
+        (ProgramMode.TRIPPED, "Press it again", "c"),
+        (ProgramMode.RUNNING, "", lambda: was_limp.append(limp(follower))),
+        (ProgramMode.RUNNING, "", "q"),
     )
     ended = drive(connect, operator)
     assert was_limp == [True, False]
@@ -148,14 +148,14 @@ def test_the_emergency_stop_is_cleared_by_c_pressed_twice(rig: Any) -> None:
 def test_one_press_of_c_clears_nothing(rig: Any) -> None:
     _, _, connect = rig
     operator = Operator(
-        (Mode.RUNNING, "", "space"),
-        (Mode.TRIPPED, "", "c"),
-        (Mode.TRIPPED, "Press it again", "h"),
-        (Mode.TRIPPED, "", "q"),
+        (ProgramMode.RUNNING, "", "space"),
+        (ProgramMode.TRIPPED, "", "c"),
+        (ProgramMode.TRIPPED, "Press it again", "h"),
+        (ProgramMode.TRIPPED, "", "q"),
     )
     ended = drive(connect, operator)
     assert "emergency stop" in ended.trip
-    assert all(picture.mode is not Mode.READY for picture in operator.seen)
+    assert all(picture.mode is not ProgramMode.READY for picture in operator.seen)
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
@@ -163,11 +163,11 @@ def test_a_pulled_cable_is_waited_for_and_found_again(role: str, rig: Any) -> No
     follower, leader, connect = rig
     faults = (leader if role == "leader" else follower).faults
     operator = Operator(
-        (Mode.RUNNING, "", faults.unplug),
-        (Mode.LOST, role, faults.clear),
-        (Mode.READY, "answers again", "c"),
-        (Mode.READY, "Press it again", "c"),
-        (Mode.RUNNING, "", "q"),
+        (ProgramMode.RUNNING, "", faults.unplug),
+        (ProgramMode.LOST, role, faults.clear),
+        (ProgramMode.READY, "answers again", "c"),
+        (ProgramMode.READY, "Press it again", "c"),
+        (ProgramMode.RUNNING, "", "q"),
     )
     ended = drive(connect, operator)
     assert (ended.why, ended.trip, ended.reconnected) == ("quit", "", 1)
@@ -177,11 +177,11 @@ def test_a_pulled_cable_is_waited_for_and_found_again(role: str, rig: Any) -> No
 def test_a_servo_that_lost_its_power_is_named_and_waited_for(rig: Any) -> None:
     follower, _, connect = rig
     operator = Operator(
-        (Mode.RUNNING, "", lambda: follower.faults.vanish(3)),
-        (Mode.LOST, "elbow_flex", follower.faults.clear),
-        (Mode.READY, "", "c"),
-        (Mode.READY, "Press it again", "c"),
-        (Mode.RUNNING, "", "q"),
+        (ProgramMode.RUNNING, "", lambda: follower.faults.vanish(3)),
+        (ProgramMode.LOST, "elbow_flex", follower.faults.clear),
+        (ProgramMode.READY, "", "c"),
+        (ProgramMode.READY, "Press it again", "c"),
+        (ProgramMode.RUNNING, "", "q"),
     )
     ended = drive(connect, operator)
     assert ended.figures.trips[0].reason & SafetyReason.LOST_SERVO
@@ -192,11 +192,11 @@ def test_a_servo_that_lost_its_power_is_named_and_waited_for(rig: Any) -> None:
 def test_a_hot_servo_is_shown_until_the_operator_goes_on(rig: Any) -> None:
     follower, _, connect = rig
     operator = Operator(
-        (Mode.RUNNING, "", lambda: follower.faults.overheat(3, 68.0)),
-        (Mode.TRIPPED, "", follower.faults.clear),
-        (Mode.TRIPPED, "", "c"),
-        (Mode.TRIPPED, "Press it again", "c"),
-        (Mode.RUNNING, "", "q"),
+        (ProgramMode.RUNNING, "", lambda: follower.faults.overheat(3, 68.0)),
+        (ProgramMode.TRIPPED, "", follower.faults.clear),
+        (ProgramMode.TRIPPED, "", "c"),
+        (ProgramMode.TRIPPED, "Press it again", "c"),
+        (ProgramMode.RUNNING, "", "q"),
     )
     ended = drive(connect, operator)
     (trip,) = ended.figures.trips
@@ -221,16 +221,16 @@ def test_an_arm_that_cannot_get_back_into_its_box_says_so(rig: Any) -> None:
     while not has_fallen():
         assert time.monotonic() < until_s
         time.sleep(0.02)
-    operator = Operator((Mode.RUNNING, "workspace box is in the way", "q"))
+    operator = Operator((ProgramMode.RUNNING, "workspace box is in the way", "q"))
     assert drive(connect, operator).why == "quit"
 
 
 def test_the_time_of_driving_is_kept_over_trips(rig: Any) -> None:
     _, _, connect = rig
     operator = Operator(
-        (Mode.RUNNING, "", "space"),
-        (Mode.TRIPPED, "", "c"),
-        (Mode.TRIPPED, "Press it again", "c"),
+        (ProgramMode.RUNNING, "", "space"),
+        (ProgramMode.TRIPPED, "", "c"),
+        (ProgramMode.TRIPPED, "Press it again", "c"),
     )
     ended = drive(connect, operator, max_s=0.5)
     assert ended.why == "time"
@@ -243,15 +243,15 @@ def test_what_is_lost_without_an_operator_ends_it_and_is_told(role: str, rig: An
     leader's with "Switch the arm's power off", though torque was off.
     """
     follower, leader, connect = rig
-    seen: list[Picture] = []
+    seen: list[TeleopScreen] = []
 
-    def show(picture: Picture) -> None:
+    def show(picture: TeleopScreen) -> None:
         seen.append(picture)
         if len(seen) == 3:
             (follower if role == "follower" else leader).faults.unplug()
 
     rates = Rates(HZ, HZ)
-    session = Session(connect, STATION, rates, Keys(None), show, math.inf, [])
+    session = TeleopSession(connect, STATION, rates, Keys(None), show, math.inf, [])
     ended = session.run(connect())
     assert ended.why == "trip"
     assert "stopped answering" in ended.trip
@@ -265,12 +265,12 @@ def test_a_space_while_a_lost_device_is_looked_for_takes_the_first_press_back(ri
     """Only c and q were looked at there: a space between two presses of c let the arm go on."""
     follower, _, connect = rig
     operator = Operator(
-        (Mode.RUNNING, "", follower.faults.unplug),
-        (Mode.LOST, "follower", follower.faults.clear),
-        (Mode.READY, "answers again", "c"),
-        (Mode.READY, "Press it again", "space"),
-        (Mode.READY, "", "c"),
-        (Mode.READY, "Press it again", "q"),
+        (ProgramMode.RUNNING, "", follower.faults.unplug),
+        (ProgramMode.LOST, "follower", follower.faults.clear),
+        (ProgramMode.READY, "answers again", "c"),
+        (ProgramMode.READY, "Press it again", "space"),
+        (ProgramMode.READY, "", "c"),
+        (ProgramMode.READY, "Press it again", "q"),
     )
     ended = drive(connect, operator)
     assert (ended.why, ended.reconnected) == ("quit", 0)
@@ -281,14 +281,14 @@ def test_clearing_while_the_arm_still_holds_says_when_it_can_be_cleared(rig: Any
     """A station that holds for seconds after a trip: c was ignored for as long, without a word."""
     _, _, connect = rig
     operator = Operator(
-        (Mode.RUNNING, "", "space"),
-        (Mode.TRIPPED, "", "c"),
-        (Mode.TRIPPED, "Press it again", "q"),
+        (ProgramMode.RUNNING, "", "space"),
+        (ProgramMode.TRIPPED, "", "c"),
+        (ProgramMode.TRIPPED, "Press it again", "q"),
     )
     station = Station(name="bench", safety=replace(PATIENT, torque_off_s=1.5))
-    session = Session(connect, station, Rates(HZ, HZ), operator, operator.show, math.inf, [])
+    session = TeleopSession(connect, station, Rates(HZ, HZ), operator, operator.show, math.inf, [])
     assert session.run(connect()).why == "quit"
-    held = [p.note for p in operator.seen if p.mode is Mode.TRIPPED and p.torque]
+    held = [p.note for p in operator.seen if p.mode is ProgramMode.TRIPPED and p.torque]
     assert any("goes limp" in note for note in held)
 
 
@@ -296,10 +296,10 @@ def test_a_leaver_isnt_kept_by_what_doesnt_answer(rig: Any) -> None:
     """After q the torque of a servo without power couldn't be confirmed: it was waited for."""
     follower, _, connect = rig
     operator = Operator(
-        (Mode.RUNNING, "", lambda: follower.faults.vanish(3)), (Mode.RUNNING, "", "q")
+        (ProgramMode.RUNNING, "", lambda: follower.faults.vanish(3)), (ProgramMode.RUNNING, "", "q")
     )
     station = Station(name="bench", safety=replace(PATIENT, lost_servo_s=60.0))
-    session = Session(connect, station, Rates(HZ, HZ), operator, operator.show, math.inf, [])
+    session = TeleopSession(connect, station, Rates(HZ, HZ), operator, operator.show, math.inf, [])
     ended = session.run(connect())
     assert ended.why == "quit"
     assert "elbow_flex" in ended.failed

@@ -20,7 +20,7 @@ from gaploop.core.types import (
     SafetyReason,
     Tick,
 )
-from gaploop.scripts._teleop_view import Mode, Picture, line, render
+from gaploop.scripts._teleop_view import ProgramMode, TeleopScreen, line, render
 from gaploop.teleop.advice import TO_DO, WHAT, say_status
 from gaploop.teleop.statistics import LoopStatistics
 
@@ -53,40 +53,40 @@ def tick(
     )  # fmt: skip
 
 
-def picture(mode: Mode, *ticks: Tick, lost: str = "", note: str = "") -> Picture:
+def picture(mode: ProgramMode, *ticks: Tick, lost: str = "", note: str = "") -> TeleopScreen:
     statistics = LoopStatistics(JOINTS, PERIOD_S, SafetyLimits())
     for one in ticks:
         statistics.tick(one)
     rate_hz, error, latency = statistics.now()
-    return Picture(
+    return TeleopScreen(
         "follower ← leader", mode, "deg", np.degrees, JOINTS, "feetech", SafetyLimits(),
         statistics.latest, rate_hz, error, latency, statistics.figures(), lost=lost, note=note,
         bus_faults={"follower timeouts": 3, "leader checksums": 0},
     )  # fmt: skip
 
 
-def shown(what: Picture, width: int = 120) -> str:
+def shown(what: TeleopScreen, width: int = 120) -> str:
     console = Console(file=io.StringIO(), width=width, record=True)
     console.print(render(what))
     return console.export_text()
 
 
 def test_running_shows_every_joint_and_the_timing() -> None:
-    text = shown(picture(Mode.RUNNING, *(tick(n) for n in range(50))))
+    text = shown(picture(ProgramMode.RUNNING, *(tick(n) for n in range(50))))
     for words in ("RUNNING", *JOINTS, "200.0 Hz", "20.0", "7.4", "follower timeouts 3", "missed 0"):
         assert words in text
     assert "leader checksums" not in text
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_nothing_read_yet_is_shown_too(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", ProgramMode)
+def test_nothing_read_yet_is_shown_too(mode: ProgramMode) -> None:
     assert mode.value in shown(picture(mode))
     assert mode.value.lower() in line(picture(mode))
 
 
 def test_what_a_device_lacks_has_no_column() -> None:
     lacking = state(current_a=np.full(3, np.nan), voltage_v=np.full(3, np.nan))
-    text = shown(picture(Mode.RUNNING, tick(0, reported=lacking)))
+    text = shown(picture(ProgramMode.RUNNING, tick(0, reported=lacking)))
     assert "°C" in text
     assert " V " not in text
     assert " A " not in text
@@ -94,7 +94,7 @@ def test_what_a_device_lacks_has_no_column() -> None:
 
 def test_a_silent_servo_is_named_with_its_last_position() -> None:
     silent = state(status=np.array([0, NO_REPLY, 0]), temperature_c=np.array([30.0, np.nan, 30.0]))
-    text = shown(picture(Mode.RUNNING, tick(0), tick(1, reported=silent)))
+    text = shown(picture(ProgramMode.RUNNING, tick(0), tick(1, reported=silent)))
     assert "silent" in text
     assert "silent: lift 1×" in text
 
@@ -103,7 +103,7 @@ def test_a_silent_servo_is_named_with_its_last_position() -> None:
 def test_a_trip_says_what_happened_and_what_to_do(reason: SafetyReason) -> None:
     hot = state(temperature_c=np.array([30.0, 80.0, 30.0]))
     tripped = tick(5, reason | SafetyReason.TRIPPED, hot)
-    what = picture(Mode.TRIPPED, tick(0), tripped)
+    what = picture(ProgramMode.TRIPPED, tick(0), tripped)
     for text in (" ".join(shown(what, 200).split()), line(what)):
         assert WHAT[reason] in text
         assert TO_DO[reason] in text
@@ -116,7 +116,7 @@ def test_every_reason_to_trip_is_explained() -> None:
 
 
 def test_what_is_lost_and_the_next_key_are_said() -> None:
-    what = picture(Mode.LOST, tick(0), lost="leader /dev/ttyACM1 is gone", note="plug it in")
+    what = picture(ProgramMode.LOST, tick(0), lost="leader /dev/ttyACM1 is gone", note="plug it in")
     for text in (shown(what), line(what)):
         assert "leader /dev/ttyACM1 is gone" in text
         assert "plug it in" in text
@@ -139,7 +139,7 @@ def test_status_bits_in_words(bits: int, protocol: str, says: str) -> None:
     assert say_status(bits, protocol) == says
 
 
-def drawn(what: Picture) -> str:
+def drawn(what: TeleopScreen) -> str:
     buffer = io.StringIO()
     Console(file=buffer, width=160).print(render(what))
     return buffer.getvalue()
@@ -150,17 +150,17 @@ def test_what_stands_still_shows_no_old_readings_and_only_keys_that_do_something
     does nothing there.
     """
     was = tick(reported=state(position_rad=np.radians([77.7, 0.0, 0.0])))
-    for mode, keys in ((Mode.LOST, "q quit"), (Mode.READY, "c c go on")):
+    for mode, keys in ((ProgramMode.LOST, "q quit"), (ProgramMode.READY, "c c go on")):
         shown = drawn(dataclasses.replace(picture(mode, tick(0), was), torque=False))
         assert keys in shown
         assert "e-stop" not in shown
         assert "77.7" not in shown
         assert "Hz" not in shown
     now = state(position_rad=np.radians([11.1, 0.0, 0.0]))
-    ready = dataclasses.replace(picture(Mode.READY, tick(0), was), torque=False, state=now)
+    ready = dataclasses.replace(picture(ProgramMode.READY, tick(0), was), torque=False, state=now)
     assert "11.1" in drawn(ready)
     assert "20.0" not in drawn(ready)  # what the leader asked for then
-    assert "e-stop" in drawn(picture(Mode.RUNNING, tick(0)))
+    assert "e-stop" in drawn(picture(ProgramMode.RUNNING, tick(0)))
 
 
 def test_the_key_that_clears_is_named_only_where_there_is_one() -> None:
@@ -172,7 +172,9 @@ def test_the_key_that_clears_is_named_only_where_there_is_one() -> None:
 
 def test_torque_is_called_off_only_where_every_servo_confirmed_it() -> None:
     why = "Torque off isn't confirmed by pan (servo 1 on ./f). Switch the arm's power off."
-    tripped = picture(Mode.TRIPPED, tick(0), tick(1, SafetyReason.TRIPPED | SafetyReason.ESTOP))
+    tripped = picture(
+        ProgramMode.TRIPPED, tick(0), tick(1, SafetyReason.TRIPPED | SafetyReason.ESTOP)
+    )
     limp = dataclasses.replace(tripped, torque=False)
     assert "torque off" in drawn(limp)
     assert "confirmed" not in drawn(limp)

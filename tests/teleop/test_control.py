@@ -26,7 +26,7 @@ from gaploop.core.types import (
     SafetyReason,
     Tick,
 )
-from gaploop.teleop.control import ControlThread, Mode
+from gaploop.teleop.control import ControlThread, LoopMode
 from gaploop.teleop.loop import EndReason, Rates
 from gaploop.teleop.mailbox import Mailbox
 from gaploop.teleop.realtime import Realtime, quiet_interpreter, realtime_rights
@@ -233,14 +233,14 @@ def test_it_stops_when_asked_holds_and_then_takes_torque_off() -> None:
     with thread(arm, sinks=[seen]) as control:
         control.start()
         until(lambda: len(seen.ticks) > 5)
-        assert control.snapshot().mode is Mode.RUNNING
+        assert control.snapshot().mode is LoopMode.RUNNING
         control.stop()
         assert control.wait(SOON_S)
         end = control.finish()
     assert end.reason is EndReason.STOPPED
     assert end.ticks == len(seen.ticks)
     assert arm.did[-3:] == ["send", "torque off", "close"]
-    assert control.snapshot().mode is Mode.ENDED
+    assert control.snapshot().mode is LoopMode.ENDED
 
 
 def test_subscribers_that_raise_hang_or_are_slow_neither_stop_nor_delay_it() -> None:
@@ -286,7 +286,7 @@ def test_after_a_trip_the_operator_clears_it_and_the_arm_goes_on_from_where_it_s
         control.start()
         until(lambda: len(seen.ticks) > 5)
         control.estop()
-        until(lambda: control.snapshot().mode is Mode.TRIPPED)
+        until(lambda: control.snapshot().mode is LoopMode.TRIPPED)
         assert not arm.torque
         assert control.snapshot().tripped == SafetyReason.ESTOP
         fallen = np.array([-0.5, -0.6])
@@ -312,12 +312,12 @@ def test_an_estop_while_it_waits_counts_for_nothing_once_the_operator_clears() -
     with thread(arm, sinks=[seen]) as control:
         control.start()
         control.estop()
-        until(lambda: control.snapshot().mode is Mode.TRIPPED)
+        until(lambda: control.snapshot().mode is LoopMode.TRIPPED)
         control.estop()
         control.clear()
         before = len(seen.ticks)
         until(lambda: len(seen.ticks) > before + 60)  # longer than the watchdog's patience
-        assert control.snapshot().mode is Mode.RUNNING
+        assert control.snapshot().mode is LoopMode.RUNNING
         control.finish()
 
 
@@ -326,16 +326,16 @@ def test_a_clear_that_fails_leaves_it_tripped_and_limp_and_can_be_tried_again() 
     with thread(arm) as control:
         control.start()
         control.estop()
-        until(lambda: control.snapshot().mode is Mode.TRIPPED)
+        until(lambda: control.snapshot().mode is LoopMode.TRIPPED)
         arm.fails = frozenset({"torque on"})
         control.clear()
         until(lambda: bool(control.snapshot().faults))
         assert "torque on failed" in control.snapshot().faults[0]
-        assert control.snapshot().mode is Mode.TRIPPED
+        assert control.snapshot().mode is LoopMode.TRIPPED
         assert not arm.torque
         arm.fails = frozenset()
         control.clear()
-        until(lambda: control.snapshot().mode is Mode.RUNNING)
+        until(lambda: control.snapshot().mode is LoopMode.RUNNING)
         control.finish()
 
 
@@ -346,7 +346,7 @@ def test_a_servo_that_kept_its_torque_after_a_trip_is_told_until_it_lets_go() ->
         until(lambda: arm.reads > 3)
         arm.fails, arm.after = frozenset({"torque off"}), 0
         control.estop()
-        until(lambda: control.snapshot().mode is Mode.TRIPPED)
+        until(lambda: control.snapshot().mode is LoopMode.TRIPPED)
         assert arm.torque
         arm.fails = frozenset()
         until(lambda: not arm.torque)

@@ -14,7 +14,7 @@ from gaploop.sim.cell import Cell
 from gaploop.sim.follower import CellClock, CellFollower
 from gaploop.teleop.emulator import koch, so101
 from gaploop.teleop.emulator.arms import ArmPlan
-from gaploop.teleop.emulator.servo import Servo
+from gaploop.teleop.emulator.servo import EmulatedServo
 from gaploop.teleop.safety import SafetyFilter
 
 PERIOD_S = 0.005
@@ -24,7 +24,7 @@ class Arm:
     """Emulated servos that are moved by hand of the test: no bus, no thread, no time."""
 
     def __init__(self, plan: ArmPlan) -> None:
-        self.servos: Sequence[Servo] = [servo.build() for servo in plan.calibrated().servos]
+        self.servos: Sequence[EmulatedServo] = [servo.build() for servo in plan.calibrated().servos]
         for servo in self.servos:
             servo.hold_here()
             servo.memory["Torque_Enable"] = 1

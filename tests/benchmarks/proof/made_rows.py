@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.proof.rows import Row
+from benchmarks.proof.rows import StudyRow
 
 SCENES = 100
 
@@ -14,8 +14,8 @@ def bits(rate: float) -> str:
     return "1" * won + "0" * (SCENES - won)
 
 
-def row(arm: str, budget: int, after: float, seed: int = 0, **given: object) -> Row:
-    made = Row(
+def row(arm: str, budget: int, after: float, seed: int = 0, **given: object) -> StudyRow:
+    made = StudyRow(
         task="pick_place", gap="spatial_geometry", seed=seed, arm=arm, budget=budget,
         gaps={"spatial_geometry.camera_pose": 0.9}, found="spatial_geometry", failures=12,
         planned={"spatial_geometry": budget} if budget else {}, takes=budget, attempts=budget,

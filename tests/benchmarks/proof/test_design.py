@@ -11,8 +11,8 @@ from benchmarks.proof.design import (
     SEVERITIES,
     STAGED,
     VARIED,
-    Arm,
     Part,
+    StudyArm,
     draw_site,
     mixtures,
 )
@@ -73,8 +73,8 @@ def test_the_design_is_run_seed_by_seed_so_that_a_part_is_balanced() -> None:
     assert [s.seed for s in sites] == sorted(s.seed for s in sites)
     assert {(s.task, s.gap) for s in sites[:12]} == {(s.task, s.gap) for s in sites[12:]}
     assert len(part.cells()) == 9
-    assert Part(arms=(Arm.UNIFORM, Arm.REMEDY), budgets=(5, 20)).cells() == [
-        (Arm.UNIFORM, 5), (Arm.UNIFORM, 20), (Arm.REMEDY, 0),
+    assert Part(arms=(StudyArm.UNIFORM, StudyArm.REMEDY), budgets=(5, 20)).cells() == [
+        (StudyArm.UNIFORM, 5), (StudyArm.UNIFORM, 20), (StudyArm.REMEDY, 0),
     ]  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def test_uniform_takes_differ_by_at_most_one_between_dimensions_and_spend_the_bu
     budget: int,
 ) -> None:
     site = draw_site("pick_place", "spatial_geometry", 0)
-    takes = takes_of(Arm.UNIFORM, site, budget, None)
+    takes = takes_of(StudyArm.UNIFORM, site, budget, None)
     assert sum(takes.values()) == budget
     counts = [takes.get(d, 0) for d in STAGED]
     assert max(counts) - min(counts) <= 1
@@ -100,7 +100,7 @@ def test_uniform_takes_fall_into_those_for_what_is_hidden_and_the_others() -> No
     site = draw_site("pick_place", "contact_dynamics", 2)
     hidden, other, uniform = (
         dict(takes_of(arm, site, 20, None))
-        for arm in (Arm.HIDDEN_PART, Arm.OTHER_PART, Arm.UNIFORM)
+        for arm in (StudyArm.HIDDEN_PART, StudyArm.OTHER_PART, StudyArm.UNIFORM)
     )
     assert set(hidden) == {D.CONTACT_DYNAMICS}
     assert not set(hidden) & set(other)
@@ -109,8 +109,8 @@ def test_uniform_takes_fall_into_those_for_what_is_hidden_and_the_others() -> No
 
 def test_the_oracle_spends_everything_on_what_is_hidden_whatever_the_planner_believes() -> None:
     spatial = draw_site("pick_place", "spatial_geometry", 0)
-    assert takes_of(Arm.ORACLE, spatial, 20, None) == {D.SPATIAL_GEOMETRY: 20}
-    assert takes_of(Arm.ORACLE, draw_site("pick_place", "visual_domain", 0), 20, None) == {
+    assert takes_of(StudyArm.ORACLE, spatial, 20, None) == {D.SPATIAL_GEOMETRY: 20}
+    assert takes_of(StudyArm.ORACLE, draw_site("pick_place", "visual_domain", 0), 20, None) == {
         D.VISUAL_DOMAIN: 20
     }
 

@@ -18,12 +18,14 @@ from benchmarks.proof.figures import reached
 from benchmarks.proof.lessons import STUDY, TAUGHT, taught, trials
 from benchmarks.proof.pictures import curves_picture, most_run, saved_picture, success_picture
 from benchmarks.proof.report import losses, summary, table
-from benchmarks.proof.rows import Row, load_rows, save_rows
+from benchmarks.proof.rows import StudyRow, load_rows, save_rows
 from gaploop.core.errors import UnusableInputError
 from gaploop.failure_analysis.planning.curves import prior_entries
 
 
-def a_study(targeted: dict[int, float], uniform: dict[int, float], sites: int = 3) -> list[Row]:
+def a_study(
+    targeted: dict[int, float], uniform: dict[int, float], sites: int = 3
+) -> list[StudyRow]:
     arms = {"targeted": targeted, "uniform": uniform}
     return [
         row(arm, n, rate, seed)
@@ -245,7 +247,7 @@ def test_a_figure_over_fewer_sites_says_so() -> None:
     assert line.count("(") == 1
 
 
-def of(dimension: str, arm: str, after: float, seed: int, **given: object) -> Row:
+def of(dimension: str, arm: str, after: float, seed: int, **given: object) -> StudyRow:
     planned = given.pop("planned", {dimension: 20})
     return row(
         arm, 20, after, seed, gap=dimension, gaps={f"{dimension}.some": 0.9}, found=dimension,

@@ -14,7 +14,7 @@ from made_rows import row
 from benchmarks.proof.design import draw_site
 from benchmarks.proof.figures import by_gap
 from benchmarks.proof.report import summary
-from benchmarks.proof.rows import Row, load_rows, save_rows, site_name
+from benchmarks.proof.rows import StudyRow, load_rows, save_rows, site_name
 from gaploop.core.vocabulary import GapDimension
 from gaploop.finetune.evaluate import CellSpec, _plain
 
@@ -24,7 +24,7 @@ def test_a_row_from_before_there_was_another_arm_is_the_so101s(tmp_path: Path) -
     kept = row("uniform", 5, 0.5)
     value = kept.to_json()
     del value["robot"]
-    assert Row.from_json(value) == kept
+    assert StudyRow.from_json(value) == kept
     path = tmp_path / "rows.parquet"
     save_rows([kept], path)
     old = pq.read_table(path).drop_columns(["robot"])

@@ -13,21 +13,21 @@ from made_rows import row
 
 import gaploop
 from benchmarks.closed_loop import _code
-from benchmarks.proof.design import Arm, Part, draw_site
+from benchmarks.proof.design import Part, StudyArm, draw_site
 from benchmarks.proof.site import SiteJob, run_site
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.core.vocabulary import GapDimension
-from gaploop.finetune.closed_loop import Start, start_for
+from gaploop.finetune.closed_loop import LoopStart, start_for
 
 SPATIAL = GapDimension.SPATIAL_GEOMETRY.value
 
 
 def test_cells_that_have_a_row_are_not_run_again(tmp_path: Path) -> None:
-    site, part = draw_site("pick_place", SPATIAL, 0), Part(budgets=(5,), arms=(Arm.UNIFORM,))
+    site, part = draw_site("pick_place", SPATIAL, 0), Part(budgets=(5,), arms=(StudyArm.UNIFORM,))
     kept = row("uniform", 5, 0.5)
     write_json(tmp_path / "row_uniform_5.json", kept.to_json())
-    nothing = Start(str(tmp_path / "no_such_policy"), tmp_path / "no_such_takes")
+    nothing = LoopStart(str(tmp_path / "no_such_policy"), tmp_path / "no_such_takes")
     assert run_site(SiteJob(site, part, nothing, tmp_path, "c")) == [kept]
 
 
@@ -51,9 +51,9 @@ def test_the_hash_of_the_program_covers_what_a_checkout_links(
 def test_a_cell_with_other_rollouts_is_refused_and_not_taken_for_a_result(tmp_path: Path) -> None:
     """A quick trial in the folder of the study would otherwise have become a part of it."""
     site = draw_site("pick_place", SPATIAL, 0)
-    part = Part(budgets=(5,), arms=(Arm.UNIFORM,), rollouts=4)
+    part = Part(budgets=(5,), arms=(StudyArm.UNIFORM,), rollouts=4)
     write_json(tmp_path / "row_uniform_5.json", row("uniform", 5, 0.5).to_json())
-    nothing = Start(str(tmp_path / "no_such_policy"), tmp_path / "no_such_takes")
+    nothing = LoopStart(str(tmp_path / "no_such_policy"), tmp_path / "no_such_takes")
     with pytest.raises(UnusableInputError, match="100 rollouts, and 4 are wanted"):
         run_site(SiteJob(site, part, nothing, tmp_path, "c"))
 
@@ -62,7 +62,7 @@ def test_a_cell_with_other_rollouts_is_refused_and_not_taken_for_a_result(tmp_pa
 def test_a_site_is_run_from_base_to_rows(tmp_path: Path) -> None:
     part = Part(
         gaps=(SPATIAL,), seeds=(0,), budgets=(3,), rollouts=2, diagnosed=4, steps=4,
-        arms=(Arm.TARGETED, Arm.UNIFORM, Arm.ORACLE, Arm.REMEDY),
+        arms=(StudyArm.TARGETED, StudyArm.UNIFORM, StudyArm.ORACLE, StudyArm.REMEDY),
     )  # fmt: skip
     (site,) = part.sites()
     start = start_for("pick_place", tmp_path, 3)

@@ -15,11 +15,11 @@ from gaploop.collect.campaign_log import held
 from gaploop.collect.operator.attended import Operator
 from gaploop.collect.operator.book import LabelBook, known_takes
 from gaploop.collect.operator.commands import HELD_S, Command, KeyMap
-from gaploop.collect.operator.console import Console, Quotas, Safety
+from gaploop.collect.operator.console import OperatorConsole, Quotas, Safety
 from gaploop.collect.operator.inquiry import Suggestion
 from gaploop.collect.operator.seen import Loop, SetUp
-from gaploop.collect.operator.state import Stage, Timing
-from gaploop.collect.operator.suggesting import Suggester
+from gaploop.collect.operator.state import SessionStage, StageTiming
+from gaploop.collect.operator.suggesting import LabelSuggester
 from gaploop.collect.rig import Rig, embedded_rig
 from gaploop.collect.session import Quota, SessionEnd, SessionSpec, record_takes
 from gaploop.core import labels
@@ -53,12 +53,12 @@ class Desk:
         self.journal = journal
         self.book = LabelBook(journal, "ana")
         self._ahead_s = 0.0
-        self.console = Console(
-            *(Timing(0.3, 0.0), KeyMap(), self.book),
+        self.console = OperatorConsole(
+            *(StageTiming(0.3, 0.0), KeyMap(), self.book),
             task="t",
             now_s=lambda: time.monotonic() + self._ahead_s,
         )
-        self.suggester = Suggester(suggest, self.console.suggested)
+        self.suggester = LabelSuggester(suggest, self.console.suggested)
         self.end: SessionEnd | None = None
         self.told: list[int] = []
         operator = Operator(
@@ -87,7 +87,7 @@ class Desk:
         self.suggester.close()
         self.book.close()
 
-    def until(self, stage: Stage, *, is_so: Callable[[], bool] = lambda: True) -> None:
+    def until(self, stage: SessionStage, *, is_so: Callable[[], bool] = lambda: True) -> None:
         """Wait for a stage, as the window does."""
         give_up_s = time.monotonic() + WITHIN_S
         while self.console.seen().state.stage is not stage or not is_so():
@@ -96,9 +96,9 @@ class Desk:
 
     def take(self, *keys: Command) -> None:
         """Record a take and press keys at its verdict, later than a slip of the finger."""
-        self.until(Stage.READY)
+        self.until(SessionStage.READY)
         self.console.command(C.NEXT)
-        self.until(Stage.VERDICT)
+        self.until(SessionStage.VERDICT)
         self._ahead_s += 0.45
         for key in keys:
             self.console.command(key)
@@ -135,7 +135,7 @@ def test_what_the_operator_says_is_what_the_journal_holds(tmp_path: Path) -> Non
         desk.take(C.FAILURE)
         inquiry = desk.console.seen
         desk.until(
-            Stage.VERDICT,
+            SessionStage.VERDICT,
             is_so=lambda: (
                 (i := inquiry().state.inquiry) is not None and i.suggestion.mode == "slip"
             ),
@@ -161,7 +161,9 @@ def test_what_the_operator_says_is_what_the_journal_holds(tmp_path: Path) -> Non
 def test_a_take_is_sealed_while_the_operator_still_thinks(tmp_path: Path) -> None:
     with Desk(tmp_path, 1, slipped) as desk:
         desk.take()
-        desk.until(Stage.VERDICT, is_so=lambda: read_end(take_folders(tmp_path)[0]) is not None)
+        desk.until(
+            SessionStage.VERDICT, is_so=lambda: read_end(take_folders(tmp_path)[0]) is not None
+        )
         assert said(tmp_path) == []
 
 
@@ -170,7 +172,7 @@ def test_passing_over_leaves_it_unlabelled_and_it_can_be_said_later_and_taken_ba
 ) -> None:
     with Desk(tmp_path, 3, slipped) as desk:
         desk.take(C.NEXT)
-        desk.until(Stage.READY)
+        desk.until(SessionStage.READY)
         uid = desk.console.seen().takes[-1].uid
         for command, outcome in ((C.SUCCESS, "success"), (C.DISCARD, "discarded")):
             desk.console.command(command)
@@ -186,11 +188,13 @@ def test_passing_over_leaves_it_unlabelled_and_it_can_be_said_later_and_taken_ba
 def test_a_take_relabelled_as_failed_is_recorded_once_more(tmp_path: Path) -> None:
     with Desk(tmp_path, 2, slipped) as desk:
         desk.take(C.SUCCESS)
-        desk.until(Stage.READY)
+        desk.until(SessionStage.READY)
         time.sleep(0.2)  # the session waits for the next take by now
         told = len(desk.told)
         desk.console.command(C.FAILURE)
-        desk.until(Stage.READY, is_so=lambda: len(desk.told) > told)  # quotas are counted at once
+        desk.until(
+            SessionStage.READY, is_so=lambda: len(desk.told) > told
+        )  # quotas are counted at once
         desk.console.command(C.NEXT)
         desk.console.command(C.NEXT)
         desk.take(C.SUCCESS)
@@ -218,7 +222,7 @@ def test_a_suggestion_that_never_comes_keeps_nobody_waiting(tmp_path: Path) -> N
 def test_closing_the_window_interrupts_the_open_take_and_keeps_the_rest(tmp_path: Path) -> None:
     with Desk(tmp_path, 5, slipped) as desk:
         desk.take(C.SUCCESS)
-        desk.until(Stage.READY)
+        desk.until(SessionStage.READY)
         desk.console.leave()
         assert desk.finished().counted == 1
 
@@ -227,11 +231,11 @@ def test_the_journals_last_takes_are_known_again(tmp_path: Path) -> None:
     with Desk(tmp_path, 2, slipped) as desk:
         desk.take(C.SUCCESS)
         desk.take(C.FAILURE, C.NEXT, C.NEXT)
-        desk.until(Stage.READY)
+        desk.until(SessionStage.READY)
     found = known_takes(tmp_path, 1)
     assert [(outcome, now["outcome"]) for _, outcome, now in found] == [("unlabelled", "failure")]
     book = LabelBook(tmp_path, "eve")
-    console = Console(Timing(1.0, 1.0), KeyMap(), book)
+    console = OperatorConsole(StageTiming(1.0, 1.0), KeyMap(), book)
     for uid, outcome, now in found:
         console.remember(uid, outcome, now)
     console.command(C.SUCCESS)
@@ -239,8 +243,8 @@ def test_the_journals_last_takes_are_known_again(tmp_path: Path) -> None:
     assert [take.outcome for take in read_journal(tmp_path)][-1] is Outcome.SUCCESS
 
 
-def console_with(safety: Safety, **more: object) -> Console:
-    made = Console(Timing(1.0, 0.0), KeyMap(), LabelBook(Path("/nowhere"), ""), **more)  # type: ignore[arg-type]
+def console_with(safety: Safety, **more: object) -> OperatorConsole:
+    made = OperatorConsole(StageTiming(1.0, 0.0), KeyMap(), LabelBook(Path("/nowhere"), ""), **more)  # type: ignore[arg-type]
     made.safety = safety
     return made
 
@@ -268,7 +272,7 @@ def test_a_trip_is_cleared_by_two_presses_and_the_e_stop_works_at_any_time() -> 
     console.key("c")
     assert done == ["estop"]
     console.key("right")
-    assert console.seen().state.stage is Stage.READY
+    assert console.seen().state.stage is SessionStage.READY
     now[0] = 15.0
     console.key("c")
     now[0] += 2 * HELD_S
@@ -286,7 +290,7 @@ def test_the_operator_says_when_a_set_up_stands() -> None:
     )
     thread.start()
     give_up_s = time.monotonic() + WITHIN_S
-    while (seen := console.seen()).state.stage is not Stage.SET_UP:
+    while (seen := console.seen()).state.stage is not SessionStage.SET_UP:
         assert time.monotonic() < give_up_s
     assert seen.setup.words == "lighting: dim"
     console.key("right")
@@ -319,10 +323,10 @@ def test_a_failure_that_is_taken_back_fills_no_quota_until_it_is_labelled(tmp_pa
     """Undoing a failure left the take without a label, which counted: the session was over."""
     with Desk(tmp_path, 1, slipped) as desk:
         desk.take(C.FAILURE, C.NEXT, C.NEXT)
-        desk.until(Stage.READY)
+        desk.until(SessionStage.READY)
         told = len(desk.told)
         desk.console.command(C.UNDO)
-        desk.until(Stage.READY, is_so=lambda: len(desk.told) > told)
+        desk.until(SessionStage.READY, is_so=lambda: len(desk.told) > told)
         assert "counts once it has one" in desk.console.seen().note
         desk.book.flush()
         quotas = [Quota(1)]
@@ -346,17 +350,19 @@ def test_a_take_that_was_ended_by_a_key_is_not_suggested_to_have_run_out_of_time
         return {"failure_mode": "timeout", "dimensions": {"contact_dynamics": 1.0}}
 
     with Desk(tmp_path, 1, late) as desk:
-        desk.console._state = replace(desk.console._state, timing=Timing(9.0, 0.0))
-        desk.until(Stage.READY)
+        desk.console._state = replace(desk.console._state, timing=StageTiming(9.0, 0.0))
+        desk.until(SessionStage.READY)
         desk.console.command(C.NEXT)
-        desk.until(Stage.RECORDING)
+        desk.until(SessionStage.RECORDING)
         desk.console.command(C.FAILURE)
-        desk.until(Stage.VERDICT, is_so=lambda: suggested(desk).dimension == "contact_dynamics")
+        desk.until(
+            SessionStage.VERDICT, is_so=lambda: suggested(desk).dimension == "contact_dynamics"
+        )
         assert suggested(desk).mode == ""
         desk.console.command(C.NEXT)
         desk.console.command(C.NEXT)
         desk.take(C.FAILURE)  # this one lasts its time
-        desk.until(Stage.VERDICT, is_so=lambda: suggested(desk).mode == "timeout")
+        desk.until(SessionStage.VERDICT, is_so=lambda: suggested(desk).mode == "timeout")
     assert asked.is_set()
 
 

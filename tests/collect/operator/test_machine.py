@@ -13,24 +13,33 @@ from gaploop.collect.operator import machine
 from gaploop.collect.operator.commands import Command
 from gaploop.collect.operator.inquiry import CHOICES, Inquiry, Question, Suggestion
 from gaploop.collect.operator.machine import SETTLE_S
-from gaploop.collect.operator.state import RUNS_ON, Act, Deed, Stage, State, Timing
+from gaploop.collect.operator.state import (
+    RUNS_ON,
+    Act,
+    Deed,
+    SessionStage,
+    SessionState,
+    StageTiming,
+)
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
 
-TIMING = Timing(episode_s=10.0, reset_s=5.0)
+TIMING = StageTiming(episode_s=10.0, reset_s=5.0)
 C = Command
 
 
-def recording(timing: Timing = TIMING, **more: object) -> State:
-    state, _ = machine.press(State(timing), C.NEXT, 0.0)
+def recording(timing: StageTiming = TIMING, **more: object) -> SessionState:
+    state, _ = machine.press(SessionState(timing), C.NEXT, 0.0)
     return replace(machine.begun(state, 0.0, timing.episode_s), **more)  # type: ignore[arg-type]
 
 
-def verdict(suggestion: Suggestion | None = None) -> State:
+def verdict(suggestion: Suggestion | None = None) -> SessionState:
     return machine.ended(recording(), "a", 3.0, suggestion)[0]
 
 
-def play(state: State, now_s: float, *commands: Command | int) -> tuple[State, list[Act]]:
+def play(
+    state: SessionState, now_s: float, *commands: Command | int
+) -> tuple[SessionState, list[Act]]:
     """Press commands, or digits by their place, a second apart."""
     acts: list[Act] = []
     for n, command in enumerate(commands):
@@ -49,7 +58,7 @@ class Session(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
-        self.state = State(Timing(10.0, 5.0))
+        self.state = SessionState(StageTiming(10.0, 5.0))
         self.reset_began_s: float | None = None
         self.takes = 0
         self.running = False
@@ -60,7 +69,7 @@ class Session(RuleBasedStateMachine):
             if act.deed is Deed.START:
                 assert not self.running
                 assert not before.blocked
-                if before.stage is Stage.RESET:
+                if before.stage is SessionStage.RESET:
                     assert asked, "a reset ends by time or by the operator's word"
                 self.running = True
             if act.deed is Deed.END:
@@ -106,12 +115,12 @@ class Session(RuleBasedStateMachine):
     def a_question_is_about_a_known_take(self) -> None:
         if self.state.inquiry is not None:
             assert self.state.inquiry.uid in self.state.takes
-        if self.state.stage is Stage.VERDICT:
+        if self.state.stage is SessionStage.VERDICT:
             assert self.state.inquiry is not None
 
     @invariant()
     def what_runs_is_shown_as_running(self) -> None:
-        assert not self.running or self.state.stage in (*RUNS_ON, Stage.ENDED)
+        assert not self.running or self.state.stage in (*RUNS_ON, SessionStage.ENDED)
         assert self.running or self.state.stage not in RUNS_ON
 
 
@@ -119,14 +128,14 @@ TestSession = Session.TestCase
 
 
 def test_a_take_goes_from_ready_through_verdict_and_reset_to_the_next() -> None:
-    state, acts = play(State(TIMING), 0.0, C.NEXT)
+    state, acts = play(SessionState(TIMING), 0.0, C.NEXT)
     assert [act.deed for act in acts] == [Deed.START]
     state = machine.begun(state, 1.0, TIMING.episode_s)
     assert state.left_s(4.0) == 7.0
     state, acts = play(state, 4.0, C.NEXT)
     assert [act.deed for act in acts] == [Deed.END]
     state, _ = machine.ended(state, "a", 4.1)
-    assert state.stage is Stage.VERDICT
+    assert state.stage is SessionStage.VERDICT
     state, acts = play(state, 5.0, C.FAILURE, 6, 0)
     assert [dict(act.said) for act in acts] == [
         {"outcome": "failure", "failure_mode": "", "dimensions": {}, "discard_reason": ""},
@@ -134,14 +143,14 @@ def test_a_take_goes_from_ready_through_verdict_and_reset_to_the_next() -> None:
         {"dimensions": {"contact_dynamics": 1.0}},
     ]
     assert [act.anew for act in acts] == [True, False, False]
-    assert state.stage is Stage.RESET
-    assert machine.tick(state, 11.9)[0].stage is Stage.RESET
+    assert state.stage is SessionStage.RESET
+    assert machine.tick(state, 11.9)[0].stage is SessionStage.RESET
     state, acts2 = machine.tick(state, 12.1)
-    assert (state.stage, acts2) == (Stage.READY, ())
+    assert (state.stage, acts2) == (SessionStage.READY, ())
 
 
 def test_with_auto_start_the_next_take_begins_when_the_reset_is_over() -> None:
-    state = recording(Timing(10.0, 5.0, auto_start=True))
+    state = recording(StageTiming(10.0, 5.0, auto_start=True))
     state, _ = machine.ended(state, "a", 2.0)
     state, _ = play(state, 3.0, C.SUCCESS)
     assert machine.tick(state, 7.9)[1] == ()
@@ -159,7 +168,7 @@ def test_a_verdict_pressed_while_recording_ends_the_take_and_is_not_asked_again(
     wanted = {C.SUCCESS: "success", C.FAILURE: "failure"}.get(command, "discarded")
     assert label.said["outcome"] == wanted
     if command is C.RERECORD:
-        assert (state.stage, label.said["discard_reason"]) == (Stage.RESET, "re-recorded")
+        assert (state.stage, label.said["discard_reason"]) == (SessionStage.RESET, "re-recorded")
 
 
 def test_enter_takes_the_suggestion_and_right_passes_over() -> None:
@@ -169,21 +178,21 @@ def test_enter_takes_the_suggestion_and_right_passes_over() -> None:
     assert acts[2].said == {"dimensions": {"contact_dynamics": 1.0}}
     state, acts = play(verdict(marked), 5.0, C.FAILURE, C.NEXT, C.NEXT)
     assert len(acts) == 1
-    assert state.stage is Stage.RESET
+    assert state.stage is SessionStage.RESET
     state, acts = play(verdict(), 5.0, C.NEXT)
-    assert (state.stage, acts) == (Stage.RESET, [])
+    assert (state.stage, acts) == (SessionStage.RESET, [])
 
 
 def test_enter_without_anything_marked_answers_nothing() -> None:
     state, acts = play(verdict(), 5.0, C.ACCEPT)
-    assert (state.stage, acts) == (Stage.VERDICT, [])
+    assert (state.stage, acts) == (SessionStage.VERDICT, [])
 
 
 def test_a_press_meant_for_the_take_does_not_answer_the_question_that_has_just_come() -> None:
     """The operator presses right as time runs out: the verdict must not be passed over by it."""
     state = verdict()
     state, acts = machine.press(state, C.NEXT, 3.0 + SETTLE_S / 2)
-    assert (state.stage, acts) == (Stage.VERDICT, ())
+    assert (state.stage, acts) == (SessionStage.VERDICT, ())
 
 
 def test_a_suggestion_that_comes_late_is_marked_and_one_for_another_take_is_not() -> None:
@@ -196,11 +205,11 @@ def test_a_suggestion_that_comes_late_is_marked_and_one_for_another_take_is_not(
 
 
 def test_a_trip_lets_no_take_start_and_a_pause_stops_the_clock() -> None:
-    state = machine.block(State(TIMING), "tripped")
+    state = machine.block(SessionState(TIMING), "tripped")
     assert play(state, 0.0, C.NEXT)[1] == []
     state, _ = play(verdict(), 4.0, C.SUCCESS)
     state, _ = machine.press(state, C.PAUSE, 6.0)
-    assert machine.tick(state, 100.0)[0].stage is Stage.RESET
+    assert machine.tick(state, 100.0)[0].stage is SessionStage.RESET
     state, _ = machine.press(state, C.PAUSE, 100.0)
     assert state.left_s(100.0) == pytest.approx(3.0)
 
@@ -209,17 +218,17 @@ def test_escape_while_recording_keeps_the_take_asks_and_then_leaves() -> None:
     state, acts = play(recording(), 2.0, C.STOP)
     assert [act.deed for act in acts] == [Deed.END]
     state, _ = machine.ended(state, "a", 2.5)
-    assert state.stage is Stage.VERDICT
+    assert state.stage is SessionStage.VERDICT
     state, acts = play(state, 4.0, C.SUCCESS)
-    assert state.stage is Stage.ENDED
+    assert state.stage is SessionStage.ENDED
     assert [act.deed for act in acts] == [Deed.LABEL, Deed.LEAVE]
 
 
 def test_an_earlier_take_is_pointed_at_and_labelled_anew() -> None:
-    state = replace(State(TIMING), takes=("a", "b", "c"))
+    state = replace(SessionState(TIMING), takes=("a", "b", "c"))
     state, acts = play(state, 0.0, C.UP, C.UP, C.UP, C.DOWN, C.SUCCESS)
     assert [(act.uid, act.said["outcome"]) for act in acts] == [("b", "success")]
-    assert state.stage is Stage.READY
+    assert state.stage is SessionStage.READY
 
 
 @given(st.sampled_from(Question), st.integers(-30, 30))

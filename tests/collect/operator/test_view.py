@@ -17,22 +17,22 @@ from gaploop.collect.intervention import Driver
 from gaploop.collect.operator.commands import ROLLOUT, KeyMap
 from gaploop.collect.operator.inquiry import Inquiry, Question, Suggestion
 from gaploop.collect.operator.presses import name_of
-from gaploop.collect.operator.seen import Bar, Driven, Loop, Seen, SetUp, TakeSeen
-from gaploop.collect.operator.sounds import Player, Sound, samples
-from gaploop.collect.operator.state import Stage, State, Timing
+from gaploop.collect.operator.seen import Driven, Loop, QuotaBar, ScreenContent, SetUp, TakeSeen
+from gaploop.collect.operator.sounds import Sound, SoundPlayer, samples
+from gaploop.collect.operator.state import SessionStage, SessionState, StageTiming
 from gaploop.collect.operator.terminal import line, render
 from gaploop.collect.operator.view import Shown, Tone, look
-from gaploop.collect.operator.window import SIZE_PX, Window
+from gaploop.collect.operator.window import SIZE_PX, OperatorWindow
 from gaploop.core.vocabulary import FailureMode, Outcome
 from gaploop.teleop.leaders.sdl import pygame
 
-TIMING = Timing(10.0, 5.0)
+TIMING = StageTiming(10.0, 5.0)
 SLIP = {"outcome": "failure", "failure_mode": "slip", "dimensions": {"contact_dynamics": 1.0}}
 
 states = st.builds(
-    State,
+    SessionState,
     st.just(TIMING),
-    stage=st.sampled_from(Stage),
+    stage=st.sampled_from(SessionStage),
     since_s=st.floats(0, 10),
     paused_s=st.none() | st.floats(0, 20),
     inquiry=st.none()
@@ -46,7 +46,7 @@ states = st.builds(
     takes=st.sampled_from([(), ("a",), ("a", "b")]),
 )
 seens = st.builds(
-    Seen,
+    ScreenContent,
     st.floats(0, 30),
     states,
     st.sampled_from([KeyMap(), KeyMap(ROLLOUT)]),
@@ -65,7 +65,7 @@ seens = st.builds(
         behind_s=st.sampled_from([0.0, 1.2]),
     ),
     bars=st.lists(
-        st.builds(Bar, st.just("visual domain"), st.integers(0, 9), st.integers(0, 9))
+        st.builds(QuotaBar, st.just("visual domain"), st.integers(0, 9), st.integers(0, 9))
     ).map(tuple),
     setup=st.sampled_from([SetUp(), SetUp("lighting: dim", {"grid_cell": [0, 2]}, (3, 3), 4)]),
     left_s=st.just(math.nan) | st.floats(0, 1e5),
@@ -83,8 +83,8 @@ seens = st.builds(
 
 
 @pytest.fixture(scope="module")
-def window() -> Iterator[Window]:
-    made = Window("test")
+def window() -> Iterator[OperatorWindow]:
+    made = OperatorWindow("test")
     yield made
     made.close()
 
@@ -97,7 +97,7 @@ def text_of(shown: Shown) -> str:
 
 @settings(max_examples=60, deadline=None)
 @given(seens)
-def test_everything_can_be_shown_and_the_terminal_says_all_of_it(seen: Seen) -> None:
+def test_everything_can_be_shown_and_the_terminal_says_all_of_it(seen: ScreenContent) -> None:
     shown = look(seen)
     said = text_of(shown)
     words = [shown.word, shown.count, shown.note, shown.driving, *(c.words for c in shown.choices)]
@@ -116,7 +116,7 @@ def test_everything_can_be_shown_and_the_terminal_says_all_of_it(seen: Seen) -> 
 @settings(max_examples=25, deadline=None)
 @given(seen=seens, size=st.sampled_from([SIZE_PX, (640, 400), (1920, 1200)]))
 def test_every_state_can_be_drawn_at_every_size(
-    window: Window, seen: Seen, size: tuple[int, int]
+    window: OperatorWindow, seen: ScreenContent, size: tuple[int, int]
 ) -> None:
     pygame.display.set_mode(size)
     picture = np.full((48, 64, 3), 200, dtype=np.uint8)
@@ -127,49 +127,59 @@ def test_every_state_can_be_drawn_at_every_size(
 
 
 @pytest.mark.parametrize(
-    ("stage", "colour"), [(Stage.RECORDING, (200, 44, 44)), (Stage.READY, (22, 128, 66))]
+    ("stage", "colour"),
+    [(SessionStage.RECORDING, (200, 44, 44)), (SessionStage.READY, (22, 128, 66))],
 )
 def test_the_state_is_a_word_of_25_mm_on_its_colour(
-    window: Window, stage: Stage, colour: tuple[int, int, int]
+    window: OperatorWindow, stage: SessionStage, colour: tuple[int, int, int]
 ) -> None:
     pygame.display.set_mode(SIZE_PX)
-    window.draw(look(Seen(1.0, State(TIMING, stage), KeyMap())), {})
+    window.draw(look(ScreenContent(1.0, SessionState(TIMING, stage), KeyMap())), {})
     pixels = pygame.surfarray.array3d(pygame.display.get_surface()).transpose(1, 0, 2)
     assert tuple(pixels[4, 4]) == colour
     ink = (pixels[:150, :900] > 200).all(axis=2).any(axis=1)
     assert ink.sum() >= 94  # 25 mm at 96 dpi
 
 
-def test_a_picture_is_drawn_where_it_belongs_in_its_own_colours(window: Window) -> None:
+def test_a_picture_is_drawn_where_it_belongs_in_its_own_colours(window: OperatorWindow) -> None:
     pygame.display.set_mode(SIZE_PX)
     red = np.zeros((48, 64, 3), dtype=np.uint8)
     red[:] = (250, 10, 20)
-    window.draw(look(Seen(1.0, State(TIMING), KeyMap())), {"top": red})
+    window.draw(look(ScreenContent(1.0, SessionState(TIMING), KeyMap())), {"top": red})
     assert tuple(pygame.display.get_surface().get_at((380, 480)))[:3] == (250, 10, 20)
 
 
 @pytest.mark.parametrize("question", list(Question))
-def test_pictures_stay_while_a_question_is_open(question: Question, window: Window) -> None:
+def test_pictures_stay_while_a_question_is_open(question: Question, window: OperatorWindow) -> None:
     """The picture vanished behind the question, though the arm went on following its leader."""
     pygame.display.set_mode(SIZE_PX)
     pink = np.full((48, 64, 3), (250, 10, 200), dtype=np.uint8)
-    state = State(TIMING, stage=Stage.VERDICT, inquiry=Inquiry("a", question))
-    window.draw(look(Seen(1.0, state, KeyMap())), {"top": pink, "side": pink})
+    state = SessionState(TIMING, stage=SessionStage.VERDICT, inquiry=Inquiry("a", question))
+    window.draw(look(ScreenContent(1.0, state, KeyMap())), {"top": pink, "side": pink})
     shown = pygame.surfarray.array3d(pygame.display.get_surface())
     assert (shown == (250, 10, 200)).all(axis=2).sum() > 60_000  # pixels
 
 
 def test_the_time_left_and_its_share_go_together() -> None:
-    seen = Seen(4.0, State(TIMING, Stage.RECORDING), KeyMap(), task="t")
+    seen = ScreenContent(4.0, SessionState(TIMING, SessionStage.RECORDING), KeyMap(), task="t")
     shown = look(seen)
     assert (shown.clock, shown.share, shown.tone) == ("0:06", pytest.approx(0.4), Tone.RECORD)
     assert look(replace(seen, now_s=30.0)).clock == "0:00"
-    assert look(Seen(0.0, State(Timing(90.0, 5.0), Stage.RECORDING), KeyMap())).clock == "1:30"
+    assert (
+        look(
+            ScreenContent(
+                0.0, SessionState(StageTiming(90.0, 5.0), SessionStage.RECORDING), KeyMap()
+            )
+        ).clock
+        == "1:30"
+    )
 
 
 def test_what_a_take_is_labelled_is_said_in_words() -> None:
     takes = (TakeSeen(1, "a", SLIP), TakeSeen(2, "b", {"outcome": "success", "failure_mode": ""}))
-    rows = look(Seen(0.0, State(TIMING, takes=("a", "b")), KeyMap(), takes=takes)).rows
+    rows = look(
+        ScreenContent(0.0, SessionState(TIMING, takes=("a", "b")), KeyMap(), takes=takes)
+    ).rows
     assert [(r.number, r.words, r.pointed) for r in rows] == [
         ("2", "success", True),
         ("1", "failure: slip, contact dynamics", False),
@@ -198,16 +208,18 @@ def test_a_sound_begins_and_ends_softly_and_is_never_clipped(sound: Sound) -> No
 
 
 def test_sounds_can_be_played_and_switched_off() -> None:
-    with Player() as player:
+    with SoundPlayer() as player:
         player.play(Sound.START)
-    silent = Player(wanted=False)
+    silent = SoundPlayer(wanted=False)
     silent.play(Sound.START)
     assert not silent.works
     silent.close()
 
 
 @given(seens)
-def test_an_encoder_that_falls_behind_is_told_before_pictures_are_dropped(seen: Seen) -> None:
+def test_an_encoder_that_falls_behind_is_told_before_pictures_are_dropped(
+    seen: ScreenContent,
+) -> None:
     shown = look(seen)
     if seen.loop.behind_s and not seen.loop.lost:
         assert "1.2 s BEHIND" in shown.loop

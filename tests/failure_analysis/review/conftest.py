@@ -11,7 +11,7 @@ import pytest
 from benchmarks.review_dataset import write_dataset
 from gaploop.core import labels
 from gaploop.core.labels import LabelEvent
-from gaploop.datasets.labels.labelled import Labelled, open_labelled, write_down
+from gaploop.datasets.labels.labelled import FolderLabels, open_labelled, write_down
 
 TAKES = 6
 
@@ -34,7 +34,7 @@ def journal(originals: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["dataset", "journal"])
-def folder(request: pytest.FixtureRequest) -> Labelled:
+def folder(request: pytest.FixtureRequest) -> FolderLabels:
     return open_labelled(request.getfixturevalue(request.param))
 
 

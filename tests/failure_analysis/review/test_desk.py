@@ -13,32 +13,34 @@ import pytest
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import GapDimension
-from gaploop.datasets.labels.labelled import Labelled, open_labelled
+from gaploop.datasets.labels.labelled import FolderLabels, open_labelled
 from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 from gaploop.failure_analysis.review.choice import Filter, Who
-from gaploop.failure_analysis.review.desk import Desk
+from gaploop.failure_analysis.review.desk import LabelSession
 from gaploop.failure_analysis.review.saver import rescue
-from gaploop.failure_analysis.review.statement import Statement
+from gaploop.failure_analysis.review.statement import TakeStatement
 
-SLIP = Statement("failure", "slip", "transport", {"contact_dynamics": 1.0})
-DRIFT = Statement("failure", "drift", "approach", {"sensor_noise": 0.5})
+SLIP = TakeStatement("failure", "slip", "transport", {"contact_dynamics": 1.0})
+DRIFT = TakeStatement("failure", "drift", "approach", {"sensor_noise": 0.5})
 
 
 @contextmanager
-def desk_of(root: Path, author: str = "ana", **more: object) -> Iterator[Desk]:
-    desk = Desk(open_labelled(root), author, **more)  # type: ignore[arg-type]
+def desk_of(root: Path, author: str = "ana", **more: object) -> Iterator[LabelSession]:
+    desk = LabelSession(open_labelled(root), author, **more)  # type: ignore[arg-type]
     try:
         yield desk
     finally:
         desk.close()
 
 
-def uids(desk: Desk) -> list[str]:
+def uids(desk: LabelSession) -> list[str]:
     return [e.info.uid for e in desk.folder.episodes]
 
 
-def test_what_is_said_is_on_disk_and_in_the_columns_once_the_desk_closes(folder: Labelled) -> None:
-    desk = Desk(folder, "ana")
+def test_what_is_said_is_on_disk_and_in_the_columns_once_the_desk_closes(
+    folder: FolderLabels,
+) -> None:
+    desk = LabelSession(folder, "ana")
     uid = folder.episodes[0].info.uid
     assert desk.say(uid, SLIP)
     assert not desk.say(uid, SLIP)
@@ -51,9 +53,9 @@ def test_what_is_said_is_on_disk_and_in_the_columns_once_the_desk_closes(folder:
         assert again.row["gap_failure_mode"] == "slip"
 
 
-def test_undo_and_redo_only_ever_add_events(folder: Labelled) -> None:
+def test_undo_and_redo_only_ever_add_events(folder: FolderLabels) -> None:
     """Undo in the page must not rewrite the log: others read it, and history is its point."""
-    desk = Desk(folder, "ana")
+    desk = LabelSession(folder, "ana")
     first, second = (folder.episodes[k].info.uid for k in (0, 1))
     before = desk.take(first).episode
     logs = [[e.to_line() for e in desk.book.events]]
@@ -79,8 +81,8 @@ def test_undo_and_redo_only_ever_add_events(folder: Labelled) -> None:
     assert not said.get(first, {}).get("failure_mode")
 
 
-def test_a_new_word_ends_what_can_be_said_again(folder: Labelled) -> None:
-    desk = Desk(folder, "ana")
+def test_a_new_word_ends_what_can_be_said_again(folder: FolderLabels) -> None:
+    desk = LabelSession(folder, "ana")
     uid = folder.episodes[0].info.uid
     desk.say(uid, SLIP)
     desk.undo()
@@ -89,14 +91,14 @@ def test_a_new_word_ends_what_can_be_said_again(folder: Labelled) -> None:
     desk.close()
 
 
-def test_undo_leaves_what_others_said(folder: Labelled, say: Callable[..., None]) -> None:
+def test_undo_leaves_what_others_said(folder: FolderLabels, say: Callable[..., None]) -> None:
     say(folder.root, 0, "bo", failure_mode="drift")
     with desk_of(folder.root) as desk:
         assert desk.undo() == ""
 
 
 def test_anothers_word_is_hidden_until_one_has_given_ones_own(
-    folder: Labelled, say: Callable[..., None]
+    folder: FolderLabels, say: Callable[..., None]
 ) -> None:
     say(
         folder.root,
@@ -123,7 +125,7 @@ def test_anothers_word_is_hidden_until_one_has_given_ones_own(
 
 
 def test_the_operators_outcome_is_seen_and_the_operators_reasons_are_not(
-    folder: Labelled, say: Callable[..., None]
+    folder: FolderLabels, say: Callable[..., None]
 ) -> None:
     say(folder.root, 2, "op", "operator", outcome="failure", failure_mode="slip")
     with desk_of(folder.root) as desk:
@@ -133,7 +135,7 @@ def test_the_operators_outcome_is_seen_and_the_operators_reasons_are_not(
         assert take.needs
 
 
-def test_two_desks_on_one_folder_see_each_others_words(folder: Labelled) -> None:
+def test_two_desks_on_one_folder_see_each_others_words(folder: FolderLabels) -> None:
     with desk_of(folder.root, "ana") as ana, desk_of(folder.root, "bo") as bo:
         uid = uids(ana)[0]
         ana.say(uid, SLIP)
@@ -167,7 +169,7 @@ def test_a_vanished_folder_costs_no_label(dataset: Path) -> None:
 
 
 def test_what_could_not_be_written_at_all_is_handed_back(dataset: Path, tmp_path: Path) -> None:
-    desk = Desk(open_labelled(dataset), "ana")
+    desk = LabelSession(open_labelled(dataset), "ana")
     uid = uids(desk)[0]
     shutil.rmtree(dataset)
     desk.say(uid, SLIP)
@@ -192,10 +194,10 @@ def test_a_dataset_recorded_elsewhere_gets_its_columns_with_the_first_label(
 
 
 def test_progress_counts_what_needs_the_labeller_and_its_rate_leaves_out_pauses(
-    folder: Labelled,
+    folder: FolderLabels,
 ) -> None:
     now = [0.0]
-    desk = Desk(folder, "ana", clock=lambda: now[0])
+    desk = LabelSession(folder, "ana", clock=lambda: now[0])
     listed = desk.choose(Filter())
     needs = [u for u in listed if desk.take(u).needs]
     assert desk.progress(listed).total == len(needs) == 4

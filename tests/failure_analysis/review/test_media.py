@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks.review_dataset import BITS, BLOCK_PX, FPS, FRAMES, picture
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.labels.labelled import Labelled, open_labelled
+from gaploop.datasets.labels.labelled import FolderLabels, open_labelled
 from gaploop.failure_analysis.review.media import Media, make_playable
-from gaploop.failure_analysis.review.source import Picture, Source
+from gaploop.failure_analysis.review.source import CameraVideo, TakeSource
 
 
 def number_of(image: np.ndarray) -> int:
@@ -34,9 +34,9 @@ def shown(path: Path) -> list[tuple[int, float]]:
 EXACT = [(k, pytest.approx(k / FPS, abs=1e-6)) for k in range(FRAMES)]
 
 
-def test_every_picture_stands_at_its_own_time(folder: Labelled, tmp_path: Path) -> None:
+def test_every_picture_stands_at_its_own_time(folder: FolderLabels, tmp_path: Path) -> None:
     """Matroska has whole milliseconds and a dataset's file many takes: neither may shift one."""
-    source, media = Source(folder), Media(tmp_path)
+    source, media = TakeSource(folder), Media(tmp_path)
     episode = folder.episodes[3]
     cameras = source.pictures(episode)
     assert [c.camera for c in cameras] == ["overhead", "wrist"]
@@ -46,7 +46,7 @@ def test_every_picture_stands_at_its_own_time(folder: Labelled, tmp_path: Path) 
 
 def test_a_torn_journal_video_plays_as_far_as_it_goes(journal: Path, tmp_path: Path) -> None:
     folder = open_labelled(journal)
-    where = Source(folder).pictures(folder.episodes[0])[0]
+    where = TakeSource(folder).pictures(folder.episodes[0])[0]
     data = where.path.read_bytes()
     where.path.write_bytes(data[: len(data) * 2 // 3])
     numbers = [number for number, _ in shown(Media(tmp_path).video("take", where))]
@@ -78,7 +78,7 @@ def test_what_browsers_cant_play_or_cut_is_encoded_anew(
     source = tmp_path / "source.mp4"
     write_video(source, codec, pix_fmt, **options)
     target = tmp_path / "target.mp4"
-    make_playable(Picture("top", source, 5 / FPS, 10, FPS), target)
+    make_playable(CameraVideo("top", source, 5 / FPS, 10, FPS), target)
     assert [number for number, _ in shown(target)] == list(range(5, 15))
     with av.open(str(target)) as container:
         context = container.streams.video[0].codec_context
@@ -95,8 +95,8 @@ def test_a_dataset_that_points_outside_is_refused(dataset: Path, tmp_path: Path)
         open_labelled(dataset)
 
 
-def test_a_link_to_the_outside_is_refused(folder: Labelled, tmp_path: Path) -> None:
-    source = Source(folder)
+def test_a_link_to_the_outside_is_refused(folder: FolderLabels, tmp_path: Path) -> None:
+    source = TakeSource(folder)
     path = source.pictures(folder.episodes[0])[0].path
     outside = tmp_path / "elsewhere"
     path.rename(outside)

@@ -10,22 +10,22 @@ from pathlib import Path
 from nicegui.testing.user_simulation import user_simulation
 
 from gaploop.core import labels
-from gaploop.datasets.labels.labelled import Labelled, open_labelled
-from gaploop.failure_analysis.review.desk import Desk
+from gaploop.datasets.labels.labelled import FolderLabels, open_labelled
+from gaploop.failure_analysis.review.desk import LabelSession
 from gaploop.failure_analysis.review.page import ReviewPage
-from gaploop.failure_analysis.review.site import Site
+from gaploop.failure_analysis.review.site import ReviewSite
 
 
 @contextmanager
-def site_of(root: Path, tmp_path: Path, author: str = "ana") -> Iterator[Site]:
-    desk = Desk(open_labelled(root), author, use_suggestions=False)
+def site_of(root: Path, tmp_path: Path, author: str = "ana") -> Iterator[ReviewSite]:
+    desk = LabelSession(open_labelled(root), author, use_suggestions=False)
     try:
-        yield Site(desk, tmp_path, None)
+        yield ReviewSite(desk, tmp_path, None)
     finally:
         desk.close()
 
 
-def visit(site: Site, work: Callable[[ReviewPage], None]) -> None:
+def visit(site: ReviewSite, work: Callable[[ReviewPage], None]) -> None:
     """Open the page in a simulated browser and do something on it."""
     pages: list[ReviewPage] = []
 
@@ -38,7 +38,9 @@ def visit(site: Site, work: Callable[[ReviewPage], None]) -> None:
     asyncio.run(run())
 
 
-def test_keys_end_up_as_labels_and_the_next_take_opens(folder: Labelled, tmp_path: Path) -> None:
+def test_keys_end_up_as_labels_and_the_next_take_opens(
+    folder: FolderLabels, tmp_path: Path
+) -> None:
     with site_of(folder.root, tmp_path) as site:
 
         def work(page: ReviewPage) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaploop.core.suite import CanaryRules
-from gaploop.finetune.gate.canary import Canary, Lease, Phase, Report, replay
+from gaploop.finetune.gate.canary import Canary, CanaryPhase, Lease, Report, replay
 
 RULES = CanaryRules()
 
@@ -33,10 +33,10 @@ def test_reports_that_come_twice_count_once(reports: list[Report]) -> None:
 def test_what_is_over_stays_over(before: list[Report], after: list[Report]) -> None:
     """A report that comes late may not bring a candidate back."""
     canary = replay(Canary(RULES, ("a", "b")), before)
-    phase, over = canary.phase, canary.phase in (Phase.ROLLED_BACK, Phase.PROMOTED)
+    phase, over = canary.phase, canary.phase in (CanaryPhase.ROLLED_BACK, CanaryPhase.PROMOTED)
     replay(canary, after)
     assert not over or canary.phase is phase
-    if canary.phase is Phase.ROLLED_BACK:
+    if canary.phase is CanaryPhase.ROLLED_BACK:
         assert canary.lease("a", 0.0).share == 0
 
 

@@ -12,7 +12,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import CanaryRules, Suite, SuiteTask
 from gaploop.finetune.gate.canary_stages import ASSIGNMENT, canary_stage, reported
 from gaploop.finetune.gate.folder import Contest, GateFolder
-from gaploop.finetune.gate.judge import Answer
+from gaploop.finetune.gate.judge import StageAnswer
 
 ROBOTS = tuple(f"arm_{n}" for n in range(4))
 RULES = CanaryRules(robots=0.5, episodes=20, full_episodes=20, fleet=ROBOTS)
@@ -24,7 +24,7 @@ def test_a_fleet_is_led_by_its_reports(tmp_path: Path) -> None:
     reports, folder = tmp_path / "reports.jsonl", GateFolder(tmp_path, CONTEST, seed=4)
     reports.touch()
     waiting = reported(SUITE, reports, folder)
-    assert canary_stage(waiting).answer is Answer.OPEN
+    assert canary_stage(waiting).answer is StageAnswer.OPEN
     assigned = json.loads((tmp_path / ASSIGNMENT).read_text())
     assert sorted(assigned["share"].values()) == [0.0, 0.0, 0.5, 0.5]
     assert datetime.fromisoformat(assigned["until"]) > datetime.now(UTC)
@@ -32,7 +32,7 @@ def test_a_fleet_is_led_by_its_reports(tmp_path: Path) -> None:
     bad = {"robot": robot, "candidate": True, "success": False, "safety": True}
     reports.write_text("".join(json.dumps(bad | {"episode": n}) + "\n" for n in range(10)))
     over = reported(SUITE, reports, folder)
-    assert canary_stage(over).answer is Answer.FAILED
+    assert canary_stage(over).answer is StageAnswer.FAILED
     assert "rolled back" in canary_stage(over).says
     assert set(json.loads((tmp_path / ASSIGNMENT).read_text())["share"].values()) == {0.0}
 

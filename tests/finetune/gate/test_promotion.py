@@ -14,7 +14,7 @@ from gaploop.core.files import write_json
 from gaploop.core.suite import Rules, Suite, SuiteTask
 from gaploop.finetune.gate import order
 from gaploop.finetune.gate.design import make_design
-from gaploop.finetune.gate.folder import Contest, GateFolder, Tried
+from gaploop.finetune.gate.folder import AttemptResult, Contest, GateFolder
 from gaploop.finetune.gate.policies import SamePolicies
 from gaploop.finetune.gate.promotion import SCHEMA, SUITE, verify, withdraw, write_promotion
 from gaploop.finetune.gate.run import Gate, run_gate
@@ -34,9 +34,11 @@ def promoted(tmp_path: Path) -> Path:
     suite_file = tmp_path / "suite.yaml"
     suite_file.write_text("name: s")
 
-    def attempt(stage: str, turn: order.Attempt) -> Tried:
+    def attempt(stage: str, turn: order.GateAttempt) -> AttemptResult:
         lot = np.random.default_rng(turn.number).random()
-        return Tried(stage, turn.number, bool(lot < (0.9 if turn.side == "candidate" else 0.3)))
+        return AttemptResult(
+            stage, turn.number, bool(lot < (0.9 if turn.side == "candidate" else 0.3))
+        )
 
     suite = Suite("s", (SuiteTask("t", min_pass_rate=0.5),), Rules(max_pairs=200, gain=0.2))
     design = make_design(suite.rules)

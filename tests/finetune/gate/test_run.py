@@ -14,9 +14,9 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import Rules, Suite, SuiteTask
 from gaploop.finetune.gate import order
 from gaploop.finetune.gate.design import make_design
-from gaploop.finetune.gate.folder import OUTCOMES, Contest, GateFolder, Tried, only_gate
+from gaploop.finetune.gate.folder import OUTCOMES, AttemptResult, Contest, GateFolder, only_gate
 from gaploop.finetune.gate.judge import HARDWARE, judge_hardware, judge_sim
-from gaploop.finetune.gate.judge import Answer as Stage
+from gaploop.finetune.gate.judge import StageAnswer as Stage
 from gaploop.finetune.gate.power import promotions
 from gaploop.finetune.gate.run import Gate, plan, run_gate
 from gaploop.finetune.gate.statements import Outcomes
@@ -30,18 +30,18 @@ TWO = (
 )
 SUITE = Suite("s", TWO, Rules(max_pairs=400, gain=0.2))
 
-type Made = Callable[[str, order.Attempt], Tried]
+type Made = Callable[[str, order.GateAttempt], AttemptResult]
 
 
 def made(baseline: Sequence[float], candidate: Sequence[float], until: int = 10**9) -> Made:
     """Return attempts that succeed at given rates, task by task; Ctrl-C comes at `until`."""
     rates = {"baseline": baseline, "candidate": candidate}
 
-    def attempt(stage: str, turn: order.Attempt) -> Tried:
+    def attempt(stage: str, turn: order.GateAttempt) -> AttemptResult:
         if turn.number == until:
             raise KeyboardInterrupt
         lot = np.random.default_rng([turn.scene, turn.number]).random()
-        return Tried(stage, turn.number, bool(lot < rates[turn.side][turn.task]))
+        return AttemptResult(stage, turn.number, bool(lot < rates[turn.side][turn.task]))
 
     return attempt
 
@@ -91,7 +91,7 @@ def test_slips_that_were_taken_back_change_nothing_but_their_count(tmp_path: Pat
     """Also when read from the disk: what the attempt before was is kept with the next one."""
     honest, meant = made((0.5, 0.5), (0.9, 0.9)), [""]
 
-    def slips(stage: str, turn: order.Attempt) -> Tried:
+    def slips(stage: str, turn: order.GateAttempt) -> AttemptResult:
         said = honest(stage, turn)
         if turn.number % 7 == 0:
             meant.append("y" if said.success else "n")

@@ -17,7 +17,7 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import SuiteTask
 from gaploop.finetune.gate import order, station_attempts
-from gaploop.finetune.gate.checks import CheckError, Evidence, check_of
+from gaploop.finetune.gate.checks import CheckError, StageEvidence, check_of
 from gaploop.finetune.gate.folder import outcomes
 from gaploop.finetune.gate.station_attempts import StationAttempts
 
@@ -176,7 +176,7 @@ def test_a_check_that_makes_no_sense_is_no_outcome(
     check = check_of(checked(monkeypatch, kind, function))
     assert check is not None
     with pytest.raises(CheckError, match=says) as raised:
-        check(Evidence("x"))
+        check(StageEvidence("x"))
     assert raised.value.exit_code == 2
 
 
@@ -186,7 +186,7 @@ def test_a_check_may_print(
     """On stdout is the verdict, one object of JSON and nothing else."""
     check = check_of(checked(monkeypatch, "script", chatty))
     assert check is not None
-    assert check(Evidence("x"))
+    assert check(StageEvidence("x"))
     assert capsys.readouterr().out == ""
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.plan import Estimate, Plan, PlanItem
+from gaploop.core.plan import ExpectedValue, Plan, PlanItem
 from gaploop.core.vocabulary import GapDimension
 from gaploop.finetune.tuning import held_out, jobs, ratio, statistics
 from gaploop.finetune.tuning.held_out import TakeNote
@@ -143,7 +143,7 @@ def test_merged_statistics_are_those_of_both_counted_alike(a: list[float], b: li
 
 def test_a_plan_weighs_dimensions_by_what_it_expects() -> None:
     def item(dimension: GapDimension, gain: float, remedy: str = "demonstrate") -> PlanItem:
-        points = Estimate(gain, gain, gain)
+        points = ExpectedValue(gain, gain, gain)
         takes = 10 if remedy == "demonstrate" else 0
         return PlanItem(dimension.value, dimension, takes, remedy, "", gain_points=points)
 

@@ -6,7 +6,7 @@ import numpy as np
 from calibration_makers import CHARUCO, SMALL_CHARUCO, arm, arm_poses, camera, render, scene
 
 from gaploop.core.types import Image
-from gaploop.teleop.calibration.capture import BoardCapture, PoseCapture, State, Stillness
+from gaploop.teleop.calibration.capture import BoardCapture, PictureState, PoseCapture, Stillness
 
 LENS = camera()
 PERIOD_S = 0.1
@@ -25,15 +25,15 @@ def test_only_still_and_new_boards_are_taken() -> None:
     capture = BoardCapture(CHARUCO, 8)
     still, shifted, moving = at(0.0), at(0.08), at(0.03)
     states = [capture.look(still, k * PERIOD_S).state for k in range(6)]
-    assert states[0] is State.MOVING
-    assert states.count(State.TAKEN) == 1
-    assert states[-1] is State.KNOWN
+    assert states[0] is PictureState.MOVING
+    assert states.count(PictureState.TAKEN) == 1
+    assert states[-1] is PictureState.KNOWN
     now_s = 1.0
     for k in range(8):  # held by a hand that never rests
         image = moving if k % 2 else shifted
-        assert capture.look(image, now_s + k * PERIOD_S).state is State.MOVING
+        assert capture.look(image, now_s + k * PERIOD_S).state is PictureState.MOVING
     states = [capture.look(shifted, 3.0 + k * PERIOD_S).state for k in range(6)]
-    assert State.TAKEN in states
+    assert PictureState.TAKEN in states
     assert len(capture.views) == 2
 
 
@@ -41,7 +41,7 @@ def test_a_picture_without_a_board_says_so_and_asks_on() -> None:
     capture = BoardCapture(CHARUCO, 8)
     wall = np.full((480, 640, 3), 100, dtype=np.uint8)
     advice = capture.look(wall, 0.0)
-    assert advice.state is State.NO_BOARD
+    assert advice.state is PictureState.NO_BOARD
     assert advice.asks
     assert not advice.done
 
@@ -52,7 +52,7 @@ def test_it_goes_on_with_pictures_taken_before() -> None:
         first.look(at(0.0), k * PERIOD_S)
     again = BoardCapture(CHARUCO, 8, first.views)
     states = [again.look(at(0.0), k * PERIOD_S).state for k in range(6)]
-    assert State.TAKEN not in states
+    assert PictureState.TAKEN not in states
     assert again.advice().taken == 1
 
 
@@ -73,13 +73,13 @@ def test_poses_are_taken_when_arm_and_board_are_still_and_the_pose_is_new() -> N
         image, T = where.picture(q), arm().T_base_tcp(q)
         for k in range(7):
             advice = capture.look(image, q, T, n * 5 + k * PERIOD_S)
-            taken += advice.state is State.TAKEN
-        assert advice.state is State.KNOWN
+            taken += advice.state is PictureState.TAKEN
+        assert advice.state is PictureState.KNOWN
     assert taken == advice.taken == 4
     assert advice.done
     forced = [capture.look(image, q, T, 40 + k * PERIOD_S, force=True) for k in range(6)]
-    assert forced[0].state is State.MOVING or forced[0].state is State.TAKEN
-    assert any(a.state is State.TAKEN for a in forced)
+    assert forced[0].state is PictureState.MOVING or forced[0].state is PictureState.TAKEN
+    assert any(a.state is PictureState.TAKEN for a in forced)
 
 
 def test_an_arm_that_only_rolls_is_asked_to_pitch() -> None:

@@ -15,8 +15,8 @@ from gaploop.core.types import FloatArray
 from gaploop.teleop.calibration.board import BoardView
 from gaploop.teleop.calibration.drift import before_recording, check_drift
 from gaploop.teleop.calibration.geometry import inverse, pose
-from gaploop.teleop.calibration.observation import Observation
-from gaploop.teleop.calibration.store import Calibration, load_calibration, save_part
+from gaploop.teleop.calibration.observation import CalibrationSighting
+from gaploop.teleop.calibration.store import CellCalibration, load_calibration, save_part
 
 REST = np.array([0.02, -1.7, 1.6, 0.7, 0.0, 0.1])
 LENS = camera()
@@ -32,7 +32,7 @@ def seen_by_fixed(T_world_camera: FloatArray, noise_px: float = 0.05) -> BoardVi
     return BoardView(np.arange(len(pixels)), pixels, LENS.width, LENS.height)
 
 
-def stored(tmp_path: Path, seen: Observation, lens: bool = True) -> Calibration:
+def stored(tmp_path: Path, seen: CalibrationSighting, lens: bool = True) -> CellCalibration:
     path = tmp_path / "lab.calibration.json"
     if lens:
         save_part(path, ("cameras", "side", "intrinsics"), LENS.to_json())
@@ -40,8 +40,8 @@ def stored(tmp_path: Path, seen: Observation, lens: bool = True) -> Calibration:
     return load_calibration(path)
 
 
-def at(q_rad: FloatArray) -> Observation:
-    return Observation(q_rad, arm().joint_names)
+def at(q_rad: FloatArray) -> CalibrationSighting:
+    return CalibrationSighting(q_rad, arm().joint_names)
 
 
 def test_an_arm_back_in_its_place_is_fine(tmp_path: Path) -> None:
@@ -78,12 +78,12 @@ def test_a_camera_that_was_knocked_is_told_from_one_that_was_not(
     tmp_path: Path, lens: bool
 ) -> None:
     place = look_at(EYE, SMALL_CHARUCO.centre_m)
-    reference = Observation(views={"side": seen_by_fixed(place)}, board=SMALL_CHARUCO)
+    reference = CalibrationSighting(views={"side": seen_by_fixed(place)}, board=SMALL_CHARUCO)
     calibration = stored(tmp_path, reference, lens)
-    same = Observation(views={"side": seen_by_fixed(place, 0.2)}, board=SMALL_CHARUCO)
+    same = CalibrationSighting(views={"side": seen_by_fixed(place, 0.2)}, board=SMALL_CHARUCO)
     assert check_drift(calibration, same).verdict == "ok"
     knocked = place @ pose(np.radians([0.0, 1.5, 0.0]), np.zeros(3))
-    moved = Observation(views={"side": seen_by_fixed(knocked)}, board=SMALL_CHARUCO)
+    moved = CalibrationSighting(views={"side": seen_by_fixed(knocked)}, board=SMALL_CHARUCO)
     found = check_drift(calibration, moved)
     assert found.verdict == "drifted"
     assert found.px > 8
@@ -93,7 +93,7 @@ def test_a_camera_that_was_knocked_is_told_from_one_that_was_not(
         assert found.mm == pytest.approx(np.radians(1.5) * np.linalg.norm(EYE) * 1e3, rel=0.35)
 
 
-def wrist_calibration(tmp_path: Path, where: Scene) -> Calibration:
+def wrist_calibration(tmp_path: Path, where: Scene) -> CellCalibration:
     path = tmp_path / "lab.calibration.json"
     save_part(path, ("cameras", "wrist", "intrinsics"), where.lens.to_json())
     hand_eye = {
@@ -105,10 +105,10 @@ def wrist_calibration(tmp_path: Path, where: Scene) -> Calibration:
     return load_calibration(path)
 
 
-def from_the_wrist(where: Scene, q: FloatArray, said: FloatArray) -> Observation:
+def from_the_wrist(where: Scene, q: FloatArray, said: FloatArray) -> CalibrationSighting:
     pixels = where.lens.project(where.T_camera_board(q), where.board.corners_m)
     view = BoardView(np.arange(len(pixels)), pixels, where.lens.width, where.lens.height)
-    return Observation(said, arm().joint_names, {"wrist": view}, where.board)
+    return CalibrationSighting(said, arm().joint_names, {"wrist": view}, where.board)
 
 
 def test_a_camera_on_the_gripper_may_look_from_anywhere(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_camera_on_the_gripper_may_look_from_anywhere(tmp_path: Path) -> None:
 def test_nothing_in_common_is_unknown_not_ok(tmp_path: Path) -> None:
     calibration = stored(tmp_path, at(REST))
     place = look_at(EYE, SMALL_CHARUCO.centre_m)
-    only_board = Observation(views={"side": seen_by_fixed(place)}, board=SMALL_CHARUCO)
+    only_board = CalibrationSighting(views={"side": seen_by_fixed(place)}, board=SMALL_CHARUCO)
     assert check_drift(calibration, only_board).verdict == "unknown"
 
 
@@ -145,14 +145,14 @@ def test_wrong_references_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnusableInputError, match="Did you mean 'rest'"):
         check_drift(calibration, at(REST), "rset")
     with pytest.raises(UnusableInputError, match="drift --store"):
-        check_drift(Calibration(Path("none.json")), at(REST))
+        check_drift(CellCalibration(Path("none.json")), at(REST))
     with pytest.raises(UnusableInputError, match="joints"):
-        check_drift(calibration, Observation(REST[:3], ("a", "b", "c")))
+        check_drift(calibration, CalibrationSighting(REST[:3], ("a", "b", "c")))
     other = replace(SMALL_CHARUCO, square_m=0.02, marker_m=0.015)
     place = look_at(EYE, SMALL_CHARUCO.centre_m)
-    reference = Observation(views={"side": seen_by_fixed(place)}, board=SMALL_CHARUCO)
+    reference = CalibrationSighting(views={"side": seen_by_fixed(place)}, board=SMALL_CHARUCO)
     with_board = stored(tmp_path, reference)
-    wrong = Observation(views={"side": seen_by_fixed(place)}, board=other)
+    wrong = CalibrationSighting(views={"side": seen_by_fixed(place)}, board=other)
     with pytest.raises(UnusableInputError, match="another board"):
         check_drift(with_board, wrong)
 
@@ -172,4 +172,4 @@ def test_before_recording_warns_and_never_stops(tmp_path: Path) -> None:
     assert any("calibrated again" in line for line in said)
     assert any("shoulder_lift by +5.0°" in line for line in said)
     assert "not at 'rest'" in before_recording(calibration, at(REST + 1.5), arm=arm())[0]
-    assert before_recording(Calibration(tmp_path / "none.json"), at(REST)) == ()
+    assert before_recording(CellCalibration(tmp_path / "none.json"), at(REST)) == ()

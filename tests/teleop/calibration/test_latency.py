@@ -18,7 +18,7 @@ from gaploop.sim.follower import CellClock, CellFollower
 from gaploop.sim.gaps import draw_gaps
 from gaploop.sim.scene import TIMESTEP_S
 from gaploop.teleop.calibration.camera_latency import camera_latency, picture_motion
-from gaploop.teleop.calibration.latency import LatencyResult, Motion, measure_latency
+from gaploop.teleop.calibration.latency import JointMotion, LatencyResult, measure_latency
 from gaploop.teleop.loop import Rates, run_loop
 from gaploop.teleop.safety import make_safety
 
@@ -34,7 +34,7 @@ def followed(
     duration_s: float = 14.0,
     jitter_s: float = 0.0,
     seed: int = 0,
-) -> Motion:
+) -> JointMotion:
     """Return an arm that follows held goals after a dead time and a first-order lag.
 
     Simulated in steps of 0.1 ms, read through an encoder of 4096 steps a turn.
@@ -52,7 +52,7 @@ def followed(
     moved = lfilter([1 - keep], [1, -keep], goal - goal[0], axis=0) + goal[0]
     at = np.stack([np.interp(t_s, fine_s, moved[:, k]) for k in range(3)], axis=1)
     at = np.round((at + 0.3) / ENCODER_RAD) * ENCODER_RAD
-    return Motion(t_s, sent, at, NAMES)
+    return JointMotion(t_s, sent, at, NAMES)
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.0123, 0.0375, 0.1101])
@@ -85,7 +85,7 @@ def test_holes_in_a_record_change_nothing() -> None:
     keep[1000:1080] = False
     position = motion.position_rad.copy()
     position[2600:2700] = np.nan
-    torn = Motion(motion.t_s[keep], motion.sent_rad[keep], position[keep], NAMES)
+    torn = JointMotion(motion.t_s[keep], motion.sent_rad[keep], position[keep], NAMES)
     found = measure_latency([torn]).overall.latency_s
     assert found == pytest.approx(measure_latency([motion]).overall.latency_s, abs=0.0005)
 
@@ -96,7 +96,7 @@ def test_a_joint_that_does_not_follow_or_move_is_left_out_and_named() -> None:
     position, sent = motion.position_rad.copy(), motion.sent_rad.copy()
     position[:, 1] = 0.4 + rng.normal(0, 1e-3, len(position))
     sent[:, 2] = 0.1
-    result = measure_latency([Motion(motion.t_s, sent, position, NAMES)])
+    result = measure_latency([JointMotion(motion.t_s, sent, position, NAMES)])
     assert list(result.joints) == ["pan"]
     assert "doesn't follow" in result.skipped["lift"]
     assert "are needed" in result.skipped["roll"]
@@ -104,7 +104,7 @@ def test_a_joint_that_does_not_follow_or_move_is_left_out_and_named() -> None:
 
 def test_an_arm_that_was_not_moved_is_refused() -> None:
     motion = followed(0.03)
-    still = Motion(motion.t_s, np.zeros_like(motion.sent_rad), motion.position_rad, NAMES)
+    still = JointMotion(motion.t_s, np.zeros_like(motion.sent_rad), motion.position_rad, NAMES)
     with pytest.raises(UnusableInputError, match="Move every joint by 5°"):
         measure_latency([still])
 
@@ -117,12 +117,12 @@ def test_telemetry_names_its_arm() -> None:
         columns[f"follower.{name}.position_rad"] = motion.position_rad[:, k]
         columns[f"leader.{name}.position_rad"] = motion.position_rad[:, k]
     columns["loop.latency_s"] = np.full(len(motion.t_s), 0.0007)
-    found = Motion.of(Telemetry(motion.t_s, columns))
+    found = JointMotion.of(Telemetry(motion.t_s, columns))
     assert found.joint_names == NAMES
     assert np.array_equal(found.sent_rad, motion.sent_rad)
     assert found.send_delay_s == pytest.approx(0.0007)
     with pytest.raises(UnusableInputError, match="follower"):
-        Motion.of(Telemetry(motion.t_s, columns), "left")
+        JointMotion.of(Telemetry(motion.t_s, columns), "left")
 
 
 class Swing:
@@ -169,7 +169,7 @@ def in_the_cell(severity: float) -> LatencyResult:
     t_s = np.array([t.t_s for t in ticks])
     sent = np.array([t.command.sent_rad for t in ticks])
     position = np.array([t.state.position_rad for t in ticks])
-    return measure_latency([Motion(t_s, sent, position, follower.joint_names)])
+    return measure_latency([JointMotion(t_s, sent, position, follower.joint_names)])
 
 
 @pytest.mark.parametrize("severity", [0.3, pytest.param(0.6, marks=pytest.mark.slow)])
@@ -197,7 +197,7 @@ def test_a_camera_s_latency(late_s: float) -> None:
     motion = followed(0.03, duration_s=20.0)
     taken_s = np.arange(0.2, 19.5, 1 / 30)
     q = np.interp(taken_s - late_s, motion.t_s, motion.position_rad[:, 0])
-    pan = Motion(motion.t_s, motion.sent_rad[:, :1], motion.position_rad[:, :1], NAMES[:1])
+    pan = JointMotion(motion.t_s, motion.sent_rad[:, :1], motion.position_rad[:, :1], NAMES[:1])
     lag = camera_latency(taken_s, picture_motion(moving_bar(q)), pan)
     assert lag.latency_s == pytest.approx(late_s, abs=0.005)
 

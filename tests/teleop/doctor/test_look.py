@@ -14,7 +14,7 @@ import pytest
 
 from gaploop.teleop.calibration.store import save_part
 from gaploop.teleop.doctor import calibrations, cameras, host, ports
-from gaploop.teleop.doctor.finding import Finding, Level, failed
+from gaploop.teleop.doctor.finding import DoctorFinding, Level, failed
 
 
 @pytest.fixture
@@ -45,18 +45,18 @@ def process(root: Path, pid: int, name: str, *opened: str, pty_index: int | None
         (folder / "fdinfo" / str(number)).write_text(said)
 
 
-def one(findings: list[Finding]) -> Finding:
+def one(findings: list[DoctorFinding]) -> DoctorFinding:
     (finding,) = findings
     return finding
 
 
 def test_a_free_port_is_ok(terminal: str, tmp_path: Path) -> None:
-    assert one(ports.look(ports.Port(terminal), tmp_path, allow)).level is Level.OK
+    assert one(ports.look(ports.FoundPort(terminal), tmp_path, allow)).level is Level.OK
 
 
 def test_a_port_that_another_program_holds_is_left_alone(terminal: str, tmp_path: Path) -> None:
     process(tmp_path, 77, "lerobot-record", "/dev/null", terminal)
-    finding = one(ports.look(ports.Port(terminal), tmp_path, allow))
+    finding = one(ports.look(ports.FoundPort(terminal), tmp_path, allow))
     assert finding.level is Level.FAIL
     assert "lerobot-record (process 77)" in finding.found
     assert "kill 77" in finding.mend
@@ -70,7 +70,7 @@ def test_an_emulated_bus_does_not_hold_its_own_port(terminal: str, tmp_path: Pat
 
 
 def test_no_permission_names_the_group(terminal: str, tmp_path: Path) -> None:
-    finding = one(ports.look(ports.Port(terminal), tmp_path, refuse))
+    finding = one(ports.look(ports.FoundPort(terminal), tmp_path, refuse))
     assert (finding.level, finding.found) == (Level.FAIL, "no permission")
     assert ports.permission_mend("/dev/ttyACM0", 0).startswith("sudo chmod")
     assert "root" not in ports.permission_mend("/dev/ttyACM0", 0).split()
@@ -79,7 +79,7 @@ def test_no_permission_names_the_group(terminal: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "says"), [("absent", "not found"), ("plain", "not a serial")])
 def test_what_is_no_port(name: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("")
-    finding = one(ports.look(ports.Port(str(tmp_path / name)), tmp_path, allow))
+    finding = one(ports.look(ports.FoundPort(str(tmp_path / name)), tmp_path, allow))
     assert finding.level is Level.FAIL
     assert says in finding.found
     assert finding.mend
@@ -92,7 +92,7 @@ def test_the_latency_timer_of_an_ftdi_adapter(
     device = tmp_path / "sys/bus/usb-serial/devices" / Path(terminal).name
     device.mkdir(parents=True)
     (device / "latency_timer").write_text(f"{wait_ms}\n")
-    _, timer = ports.look(ports.Port(terminal), tmp_path, allow)
+    _, timer = ports.look(ports.FoundPort(terminal), tmp_path, allow)
     assert timer.level is level
     assert ("echo 1" in timer.mend) == (level is Level.WARN)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gaploop.teleop.doctor import calibrations, servos
-from gaploop.teleop.doctor.finding import Finding, Level
+from gaploop.teleop.doctor.finding import DoctorFinding, Level
 from gaploop.teleop.emulator import EmulatedBus, koch, openmanipulator, so101
 from gaploop.teleop.emulator.arms import ArmPlan
 
@@ -18,7 +18,7 @@ ARMS = {"so101": so101, "koch": koch, "openmanipulator": openmanipulator}
 pytestmark = pytest.mark.usefixtures("patient_serial")
 
 
-def scan(plan: ArmPlan) -> list[Finding]:
+def scan(plan: ArmPlan) -> list[DoctorFinding]:
     with EmulatedBus.start(plan=plan) as bus:
         return list(servos.look(bus.port))
 

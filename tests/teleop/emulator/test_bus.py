@@ -16,9 +16,9 @@ from gaploop.core.clock import ManualClock
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan, koch, parse_faults, so101
-from gaploop.teleop.emulator.console import Console
+from gaploop.teleop.emulator.console import EmulatorConsole
 from gaploop.teleop.emulator.faults import wire_faults
-from gaploop.teleop.emulator.hand import Hand
+from gaploop.teleop.emulator.hand import ManualHand
 from gaploop.teleop.servos import dynamixel, feetech
 
 PATIENCE_S = 120.0
@@ -248,7 +248,7 @@ def test_the_console_does_what_it_is_told(tmp_path: Path) -> None:
     trace = tmp_path / "trace.txt"
     trace.write_text("0 0 0 0 0 0 0.5\n1, 0.3, 0, 0, 0, 0, 0.5\n")
     with EmulatedBus.start() as bus:
-        console = Console(bus)
+        console = EmulatorConsole(bus)
         assert "shoulder_pan" in console.carry_out("status")
         console.carry_out("fault vanish 3")
         assert "gone" in console.carry_out("status")
@@ -291,7 +291,7 @@ def test_the_console_does_what_it_is_told(tmp_path: Path) -> None:
 def test_the_console_refuses_nonsense_and_goes_on(line: str, says: str) -> None:
     with EmulatedBus.start() as bus:
         with pytest.raises(UnusableInputError, match=says):
-            Console(bus).carry_out(line)
+            EmulatorConsole(bus).carry_out(line)
         assert ask(bus, feetech.ping(1), 6)
 
 
@@ -309,7 +309,7 @@ def test_the_waving_hand_keeps_every_arm_in_its_workspace(model: str) -> None:
     arm, servos = ArmModel.load(model), [s.build() for s in arm_plan(model, "leader").servos]
     (low, high), hand = (
         np.transpose(ARM_MODELS[model].workspace_m),
-        Hand(servos, "wave", leads=True),
+        ManualHand(servos, "wave", leads=True),
     )
     for turn in range(3000):
         hand.update(0.1 * turn)

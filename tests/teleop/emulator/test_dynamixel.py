@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gaploop.teleop.emulator.arms import ArmPlan, koch
 from gaploop.teleop.emulator.dynamixel_chain import DynamixelChain
 from gaploop.teleop.emulator.dynamixel_servo import HEAT, DynamixelServo
-from gaploop.teleop.emulator.mechanics import Joints
+from gaploop.teleop.emulator.mechanics import JointMechanics
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos.dynamixel import ErrorCode, Instruction
 from gaploop.teleop.servos.frames import Frame, Reply
@@ -28,7 +28,7 @@ class Bench:
         servos = [s.build() for s in (plan or koch()).servos]
         ours = [s for s in servos if isinstance(s, DynamixelServo)]
         self.servos = {s.id: s for s in ours}
-        self.chain = DynamixelChain(ours, Joints([s.joint for s in ours]))
+        self.chain = DynamixelChain(ours, JointMechanics([s.joint for s in ours]))
 
     def run(self, duration_s: float) -> None:
         end_s = self.chain.now_s + duration_s

@@ -9,7 +9,7 @@ import pytest
 from gaploop.teleop.emulator.arms import ArmPlan, so101
 from gaploop.teleop.emulator.feetech_chain import FeetechChain
 from gaploop.teleop.emulator.feetech_servo import HEAT, OVERLOAD, FeetechServo, sign_magnitude
-from gaploop.teleop.emulator.mechanics import Joints
+from gaploop.teleop.emulator.mechanics import JointMechanics
 from gaploop.teleop.servos import feetech
 from gaploop.teleop.servos.feetech import Instruction
 from gaploop.teleop.servos.frames import Reply
@@ -24,7 +24,7 @@ class Bench:
         servos = [s.build() for s in (plan or so101()).servos]
         ours = [s for s in servos if isinstance(s, FeetechServo)]
         self.servos = {s.id: s for s in ours}
-        self.chain = FeetechChain(ours, Joints([s.joint for s in ours]))
+        self.chain = FeetechChain(ours, JointMechanics([s.joint for s in ours]))
 
     def run(self, duration_s: float) -> None:
         end_s = self.chain.now_s + duration_s

@@ -5,17 +5,17 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaploop.teleop.leaders.controls import Action, Controls
+from gaploop.teleop.leaders.controls import ControlAction, Controls
 from gaploop.teleop.leaders.options import CartesianOptions
 
 events = st.lists(
-    st.tuples(st.sampled_from(Action), st.sampled_from(["press", "release", "lose focus"]))
+    st.tuples(st.sampled_from(ControlAction), st.sampled_from(["press", "release", "lose focus"]))
 )
 
 
 @given(events)
 def test_held_means_that_the_last_word_about_the_button_was_press(
-    said: list[tuple[Action, str]],
+    said: list[tuple[ControlAction, str]],
 ) -> None:
     """Also for buttons that arrive twice, out of order, or that the focus was lost on."""
     controls = Controls(CartesianOptions())
@@ -23,10 +23,13 @@ def test_held_means_that_the_last_word_about_the_button_was_press(
     for action, what in said:
         if what == "press":
             controls.press(action)
-            held = (held or action is Action.HOLD) and action not in (Action.ESTOP, Action.CLEAR)
+            held = (held or action is ControlAction.HOLD) and action not in (
+                ControlAction.ESTOP,
+                ControlAction.CLEAR,
+            )
         elif what == "release":
             controls.release(action)
-            held = held and action is not Action.HOLD
+            held = held and action is not ControlAction.HOLD
         else:
             controls.release_all()
             held = False
@@ -36,9 +39,9 @@ def test_held_means_that_the_last_word_about_the_button_was_press(
 
 def test_opposite_keys_cancel() -> None:
     controls = Controls(CartesianOptions())
-    controls.press(Action.LEFT)
-    controls.press(Action.RIGHT)
-    controls.press(Action.UP, 0.4)
+    controls.press(ControlAction.LEFT)
+    controls.press(ControlAction.RIGHT)
+    controls.press(ControlAction.UP, 0.4)
     intent = controls.intent()
     assert (intent.left, intent.up) == (0.0, 0.4)
 
@@ -48,39 +51,39 @@ def test_estop_is_told_once_and_lets_go_of_everything() -> None:
     controls = Controls(
         CartesianOptions(), lambda: told.append("e-stop"), lambda: told.append("clear")
     )
-    controls.press(Action.HOLD)
-    controls.press(Action.ESTOP)
-    controls.press(Action.FORWARD)
+    controls.press(ControlAction.HOLD)
+    controls.press(ControlAction.ESTOP)
+    controls.press(ControlAction.FORWARD)
     assert told == ["e-stop"]
     assert not controls.intent().held
-    controls.press(Action.CLEAR)
+    controls.press(ControlAction.CLEAR)
     assert told == ["e-stop", "clear"]
 
 
 def test_clutch_uncouples_although_the_dead_man_is_held() -> None:
     controls = Controls(CartesianOptions())
-    controls.press(Action.HOLD)
+    controls.press(ControlAction.HOLD)
     assert controls.intent().drives
-    controls.press(Action.CLUTCH)
+    controls.press(ControlAction.CLUTCH)
     assert not controls.intent().drives
-    controls.release(Action.CLUTCH)
-    controls.press(Action.CLUTCH)
+    controls.release(ControlAction.CLUTCH)
+    controls.press(ControlAction.CLUTCH)
     assert controls.intent().drives
 
 
 def test_the_frame_does_not_change_while_moving() -> None:
     controls = Controls(CartesianOptions())
-    controls.press(Action.HOLD)
-    controls.press(Action.FRAME)
+    controls.press(ControlAction.HOLD)
+    controls.press(ControlAction.FRAME)
     assert controls.intent().frame == "base"
     controls.release_all()
-    controls.press(Action.FRAME)
+    controls.press(ControlAction.FRAME)
     assert controls.intent().frame == "tool"
 
 
 def test_speed_keys_stop_at_the_ends() -> None:
     controls = Controls(CartesianOptions(speed_step=4))
-    for action in (Action.FASTER, Action.SLOWER):
+    for action in (ControlAction.FASTER, ControlAction.SLOWER):
         for _ in range(6):
             controls.press(action)
             controls.release(action)
@@ -89,7 +92,7 @@ def test_speed_keys_stop_at_the_ends() -> None:
 
 def test_nothing_drives_without_device_focus_or_clutch() -> None:
     controls = Controls(CartesianOptions())
-    controls.press(Action.HOLD)
+    controls.press(ControlAction.HOLD)
     assert controls.intent().drives
     assert not controls.intent(present=False).drives
     assert not controls.intent(focused=False).drives

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gaploop.core.errors import DeviceError
 from gaploop.core.kinematics import ArmModel
 from gaploop.teleop.leaders.cartesian import CartesianLeader
-from gaploop.teleop.leaders.controls import Action, Controls
+from gaploop.teleop.leaders.controls import ControlAction, Controls
 from gaploop.teleop.leaders.intent import Intent
 from gaploop.teleop.leaders.keyboard import HELP, KEYS, Keyboard
 from gaploop.teleop.leaders.options import CartesianOptions
@@ -71,7 +71,7 @@ def test_keys_say_what_they_mean(desk: Desk) -> None:
 
 
 def test_every_action_has_a_key_and_every_key_is_explained() -> None:
-    assert set(KEYS.values()) == set(Action)
+    assert set(KEYS.values()) == set(ControlAction)
     assert len(HELP) >= len(KEYS) / 2
 
 
@@ -154,8 +154,8 @@ def test_no_event_moves_the_arm_without_the_dead_man(desk: Desk, data: st.DataOb
 def test_what_the_window_says() -> None:
     held = Intent(held=True)
     assert sign_of(Intent(), (), "", "Space").word == "HOLDING"
-    assert sign_of(held, (Action.HOLD, Action.UP), "", "Space").word == "MOVING"
-    assert "up" in sign_of(held, (Action.HOLD, Action.UP), "", "Space").below
+    assert sign_of(held, (ControlAction.HOLD, ControlAction.UP), "", "Space").word == "MOVING"
+    assert "up" in sign_of(held, (ControlAction.HOLD, ControlAction.UP), "", "Space").below
     assert sign_of(held, (), "Stall", "Space").word == "TRIPPED"
     assert sign_of(Intent(focused=False), (), "", "Space").word == "CLICK HERE"
     assert sign_of(Intent(clutch_in=False), (), "", "Space").word == "UNCOUPLED"

@@ -18,7 +18,7 @@ from gaploop.teleop.emulator import EmulatedBus, so101
 from gaploop.teleop.emulator.faults import Fault
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower, ServoLeader
-from gaploop.teleop.servos.exchange import Line
+from gaploop.teleop.servos.exchange import BusLine
 
 pytestmark = pytest.mark.usefixtures("patient_wire")
 
@@ -183,13 +183,13 @@ def test_torque_off_is_quick_with_two_dead_servos(
     """The bound is the waits' own sum; what a busy machine adds isn't the driver's."""
     waited_s: list[float] = []
 
-    def counted(line: Line) -> Any:
+    def counted(line: BusLine) -> Any:
         if not line.complete:
             waited_s.append(line.deadline_s - line._sent_s)
         return end(line)
 
-    end = Line.end
-    monkeypatch.setattr(Line, "end", counted)
+    end = BusLine.end
+    monkeypatch.setattr(BusLine, "end", counted)
     with emulated("so101", "follower", tmp_path) as arm, follower_of(arm) as follower:
         follower.torque_on()
         arm.bus.faults.vanish(2)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, Reply
 from gaploop.teleop.servos.registers import DYNAMIXEL as DXL
-from gaploop.teleop.servos.registers import FEETECH, MODELS, Protocol, Register
+from gaploop.teleop.servos.registers import FEETECH, MODELS, Protocol, ServoRegister
 
 
 class FakeServos:
@@ -59,12 +59,12 @@ class FakeServos:
             os.close(fd)
 
     def put(self, servo_id: int, name: str, value: int) -> None:
-        register: Register = self.table[name]
+        register: ServoRegister = self.table[name]
         raw = (value & (256**register.size - 1)).to_bytes(register.size, "little")
         self.memory[servo_id][register.address : register.address + register.size] = raw
 
     def get(self, servo_id: int, name: str) -> int:
-        register: Register = self.table[name]
+        register: ServoRegister = self.table[name]
         raw = self.memory[servo_id][register.address : register.address + register.size]
         return int.from_bytes(raw, "little")
 

@@ -14,7 +14,7 @@ from fake_servos import FakeServos
 from gaploop.core.types import NO_REPLY, REBOOTED
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos.bus import ServoBus
-from gaploop.teleop.servos.exchange import Line, run
+from gaploop.teleop.servos.exchange import BusLine, run
 from gaploop.teleop.servos.port import SerialPort
 from gaploop.teleop.servos.registers import RAD_PER_TICK, Protocol, describe_error
 from gaploop.teleop.servos.torque import torque_off, torque_on
@@ -23,7 +23,7 @@ STS = dict.fromkeys((1, 2, 3), "sts3215")
 MIXED = {1: "xl430-w250", 2: "xl330-m288", 3: "xl330-m288", 4: "xl330-m288"}
 
 
-class PatientLine(Line):
+class PatientLine(BusLine):
     """Waits long enough for a machine that is busy with other things."""
 
     @property

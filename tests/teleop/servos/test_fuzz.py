@@ -13,7 +13,7 @@ from fake_servos import FakeServos
 from gaploop.core.types import NO_REPLY
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.bus import PROBE_TURNS, ServoBus
-from gaploop.teleop.servos.exchange import Line, run
+from gaploop.teleop.servos.exchange import BusLine, run
 from gaploop.teleop.servos.port import SerialPort
 from gaploop.teleop.servos.registers import Protocol
 
@@ -87,7 +87,7 @@ class Spoiler:
         return data[:5] + b"\xff\x7f" + data[7:]
 
 
-class Impatient(Line):
+class Impatient(BusLine):
     """The fake answers at once or never, so nothing is waited for."""
 
     @property
@@ -152,7 +152,7 @@ def test_the_same_on_a_pseudo_terminal(protocol: Protocol) -> None:
     with FakeServos(protocol, ARMS[protocol]) as fake:
         port = SerialPort(fake.path)
         port.open()
-        line = Line(port, protocol)
+        line = BusLine(port, protocol)
         bus = ServoBus(line, list(ARMS[protocol]), list(ARMS[protocol].values()))
         spoiler = Spoiler(protocol, seed=8)
         fake.spoil = spoiler
@@ -165,7 +165,7 @@ def test_the_same_on_a_pseudo_terminal(protocol: Protocol) -> None:
         port.close()
 
 
-def _one_read(bus: ServoBus, line: Line) -> None:
+def _one_read(bus: ServoBus, line: BusLine) -> None:
     before = line.faults.total
     (state,) = run([(line, bus.read(0.0))])
     assert 0.0 < line.deadline_s - line._sent_s < 0.5, "what comes moves no deadline"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gaploop.core.types import NO_REPLY
 from gaploop.teleop.servos import exchange
 from gaploop.teleop.servos.bus import ServoBus
-from gaploop.teleop.servos.exchange import Answers, Line, Script
+from gaploop.teleop.servos.exchange import Answers, BusLine, Script
 from gaploop.teleop.servos.port import SerialPort
 from gaploop.teleop.servos.registers import Protocol
 from gaploop.teleop.servos.torque import torque_off, torque_on
@@ -60,7 +60,7 @@ class Wire(SerialPort):
             arrive -= 1
 
 
-def drive[T](line: Line, script: Script[T]) -> T:
+def drive[T](line: BusLine, script: Script[T]) -> T:
     """Run a script as `exchange.run` does, without waiting."""
     answers: Answers | None = None
     while True:
@@ -83,7 +83,7 @@ def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def a_bus(protocol: Protocol, servos: FakeServos, plan: list[tuple[bool, int]]) -> ServoBus:
     models = MODELS[protocol]
-    line = Line(Wire(servos, plan), protocol)
+    line = BusLine(Wire(servos, plan), protocol)
     return ServoBus(line, list(models), list(models.values()))
 
 
