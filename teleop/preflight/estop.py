@@ -33,6 +33,9 @@ def check_estop(control: ControlThread, follower: Follower, hold_s: float) -> It
         follower: says whether every servo has let go.
         hold_s: how long a trip is held before torque goes off [s].
     """
+    if tripped := control.snapshot().tripped:
+        found = f"not tried: the arm had tripped before ({tripped.name})"
+        return Item(NAME, Result.FAIL, By.MACHINE, found, "Fix that, then check again.")
     clock = control.clock
     pressed_s = clock.now_s()
     control.estop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,13 @@ from gaploop.core.vocabulary import Domain
 from gaploop.scripts import _arms
 from gaploop.scripts._preflight_motion import moving_checks
 from gaploop.scripts._preflight_person import Terminal
+from gaploop.teleop.control import ControlThread
 from gaploop.teleop.emulator.arms import JOINTS
 from gaploop.teleop.loop import Rates
+from gaploop.teleop.preflight.estop import check_estop
 from gaploop.teleop.preflight.item import By, Item, Person, Result, may_drive
+from gaploop.teleop.preflight.joints import OneJoint
+from gaploop.teleop.safety import make_safety
 
 pytestmark = pytest.mark.usefixtures("patient_wire")
 
@@ -67,6 +72,25 @@ def test_swapped_servo_ids_and_a_stuck_joint_are_found(tmp_path: Path, clock: Ma
     assert measured.data["joint"] == "wrist_roll"
     assert "doesn't move" in measured.found
     assert not may_drive(items)
+
+
+def test_a_stop_of_an_arm_that_has_tripped_already_is_not_called_tried(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """After a trip in the joints' check the arm was limp already, and the stop was reported ok."""
+    with emulated_arm(tmp_path, clock) as (robot, _):
+        follower, _ = _arms.follower_of(robot, STATION)
+        safety = make_safety(STATION, follower, 0.02)
+        leader = OneJoint(follower.read().position_rad, follower.joint_limits_rad)
+        control = ControlThread(follower, leader, safety, Rates.near(50.0), clock=clock)
+        with control:
+            control.start()
+            control.estop()
+            while not control.snapshot().tripped:
+                time.sleep(0.01)  # the loop makes its turns, and time with them
+            item = check_estop(control, follower, safety.limits.torque_off_s)
+    assert item.result is Result.FAIL
+    assert "ESTOP" in item.found
 
 
 @pytest.mark.slow
