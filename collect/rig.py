@@ -44,7 +44,7 @@ class Rig:
         judge: how the take stands now, or None where only a person can tell.
         truth: what was injected, for `truth.jsonl` only, or None.
         close: torque off, then disconnect; safe to call twice.
-        hurdle: why no take can begin now, in one line with how to mend it; "" where one can. It
+        hurdle: why no take can begin now, in one line with how to fix it; "" where one can. It
             raises LostError where a device has to be connected anew first.
     """
 

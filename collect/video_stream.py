@@ -245,4 +245,4 @@ class VideoStream:
 
     def _fault(self, error: Exception) -> DeviceError:
         why = getattr(error, "strerror", None) or error
-        return DeviceError(f"{self._path} can't be written ({why}). Mend that and record again.")
+        return DeviceError(f"{self._path} can't be written ({why}). Fix that and record again.")

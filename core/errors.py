@@ -1,4 +1,4 @@
-"""One tree of errors. Each says what is wrong, where, and how to mend it, on one line."""
+"""One tree of errors. Each says what is wrong, where, and how to fix it, on one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class GaploopError(Exception):
 
 
 class UnusableInputError(GaploopError):
-    """The input can't be used: what, where and how to mend it. Exit code 2."""
+    """The input can't be used: what, where and how to fix it. Exit code 2."""
 
 
 class UnknownChoiceError(UnusableInputError):

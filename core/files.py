@@ -241,7 +241,7 @@ def json_lines[T](path: Path, what: str, read: Callable[[Any, str], T]) -> Itera
             if number == len(lines):
                 return
             raise UnusableInputError(
-                f"{where}: not {what} ({error}). Mend or remove that line."
+                f"{where}: not {what} ({error}). Fix or remove that line."
             ) from None
         yield value
 
@@ -365,7 +365,7 @@ def writable_folder(path: Path, what: str = "Output folder", option: str = "--ou
     Args:
         path: the folder.
         what: what it is for, in messages.
-        option: names the option that mends it.
+        option: names the option that fixes it.
 
     Raises:
         UnusableInputError: it can't be created or written.

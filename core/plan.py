@@ -18,7 +18,7 @@ from gaploop.core.vocabulary import GapDimension, dimension
 
 SCHEMA: Final = "gaploop.plan.v1"
 REMEDIES: Final = ("demonstrate", "recalibrate", "identify", "perception", "control", "restate")
-"""What mends a gap. Only the first is collected; the others are done instead."""
+"""What fixes a gap. Only the first is collected; the others are done instead."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def require_dataset_consent(
         on: the day, UTC; today unless given.
 
     Raises:
-        UnusableInputError: which take, why, and how to mend it.
+        UnusableInputError: which take, why, and how to fix it.
     """
     infos = [episode.info for episode in read_episodes(read_info(root))]
     require_consent(load_register(consents), infos, use, f"Dataset {root}", on)

@@ -265,7 +265,7 @@ def check_signature(given: Signature, wanted: Signature, where: str, by: str) ->
     """Check that data of signature `given` fits what `by` was made with.
 
     Raises:
-        UnusableInputError: saying what differs and how to mend it.
+        UnusableInputError: saying what differs and how to fix it.
     """
     mends = {
         "fps": "Resample one of them with gaploop harmonise.",

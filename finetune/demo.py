@@ -1,4 +1,4 @@
-"""The demo: two gaps drawn from a seed, one that demonstrations mend and one they don't.
+"""The demo: two gaps drawn from a seed, one that demonstrations fix and one they don't.
 
 Sim-to-sim throughout. The draw decides only what the cells are like; diagnosis and plan find
 out by themselves, from the takes, and can be wrong: then the report says so.
@@ -42,7 +42,7 @@ OTHERWISE: Final = (
     "visual_domain.colour_cast",
     "visual_domain.blur",
 )
-"""Gaps that demonstrations mend in this cell, and gaps that want another remedy
+"""Gaps that demonstrations fix in this cell, and gaps that want another remedy
 (docs/closed_loop.md)."""
 SEVERITIES: Final = (0.85, 1.0)
 """Range that severities are drawn from: enough for the base policy to fail."""
@@ -124,7 +124,7 @@ def run_demo(folder: Path, seed: int, *, base: str, quick: bool, say: Say) -> De
 
 
 def draw_targets(seed: int) -> tuple[TargetCell, TargetCell]:
-    """Draw a cell whose gap demonstrations mend and one whose gap they don't."""
+    """Draw a cell whose gap demonstrations fix and one whose gap they don't."""
     rng = np.random.default_rng([seed, 42])
     names = (str(rng.choice(MENDABLE)), str(rng.choice(OTHERWISE)))
     cells = [

@@ -53,7 +53,7 @@ def push_policy(
     """Push a policy, an adapter or the adapter of a run.
 
     Raises:
-        UnusableInputError: it must not be pushed, or the Hub refuses; why, and how to mend it.
+        UnusableInputError: it must not be pushed, or the Hub refuses; why, and how to fix it.
         HubUnreachableError: the Hub can't be reached or goes on failing; try again later.
     """
     options = options or PushOptions()

@@ -194,7 +194,7 @@ def require_consents(
         consents: the register; the default one where None.
 
     Raises:
-        UnusableInputError: what can't be recorded, why, and how to mend it.
+        UnusableInputError: what can't be recorded, why, and how to fix it.
     """
     if not consent_ids(consent) and station.domain is not Domain.REAL:
         return

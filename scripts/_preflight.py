@@ -198,7 +198,7 @@ def _observation(policy: ActPolicy, devices: Devices, state: Any) -> Observation
 
 
 def _show(item: Item) -> None:
-    """Print what was found, and its mend whole, to be copied."""
+    """Print what was found, and its fix whole, to be copied."""
     from rich.console import Console
     from rich.text import Text
 

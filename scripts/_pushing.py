@@ -38,7 +38,7 @@ class Sent:
         unchanged: files that it had already.
         deleted: files that were removed there.
         warnings: what the user should know and may ignore.
-        kept: it waits all the same, until what it was refused for is mended.
+        kept: it waits all the same, until what it was refused for is fixed.
     """
 
     push: QueuedPush
@@ -66,7 +66,7 @@ class Sent:
             return f"{self.push.folder} is at {self.url} ({what}, {self.unchanged} were there)."
         if self.state == "queued":
             return f"{self.push.repo_id} is queued: {self.reason}. Send it with: gaploop push"
-        then = " Once that is mended: gaploop push" if self.kept else ""
+        then = " Once that is fixed: gaploop push" if self.kept else ""
         return f"{self.push.repo_id} was not pushed: {self.reason}{then}"
 
 
@@ -105,7 +105,7 @@ def send(push: QueuedPush, patience: Patience, keep: bool = False) -> Sent:
     Args:
         push: what to push where.
         patience: how long to go on over a bad network.
-        keep: leave it in the queue where it is refused, too, to be sent once that is mended.
+        keep: leave it in the queue where it is refused, too, to be sent once that is fixed.
     """
     from gaploop.datasets.hub import queue as push_queue
     from gaploop.datasets.hub.errors import HubUnreachableError

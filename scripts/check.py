@@ -24,7 +24,7 @@ class CheckedFolder:
 
 @dataclass
 class CheckConfig:
-    """Check a dataset or a journal and say how to mend what is wrong.
+    """Check a dataset or a journal and say how to fix what is wrong.
 
     Compares what a LeRobot v3 dataset says about itself with what is there: counts, row ranges,
     timestamps, pictures, statistics (recomputed), NaN, copies, gap columns, labels, consent; and

@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def guard(program: str, work: Callable[[], int]) -> int:
-    """Return the exit code of `work`; what a user can mend is said in one line on stderr."""
+    """Return the exit code of `work`; what a user can fix is said in one line on stderr."""
     try:
         with _terminable() as came:
             code = work()

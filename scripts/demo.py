@@ -27,10 +27,10 @@ SPENT: Final = "spent.json"
 
 @dataclass
 class DemoConfig:
-    """Find out why a policy fails, record what mends it, adapt with LoRA, and prove the fix.
+    """Find out why a policy fails, record what fixes it, adapt with LoRA, and prove the fix.
 
     All on the embedded cell, so sim-to-sim: two gaps are drawn from a printed seed, one that
-    demonstrations can mend and one that wants another remedy. Neither diagnosis nor plan is told
+    demonstrations can fix and one that wants another remedy. Neither diagnosis nor plan is told
     which. Exit code 0 where the adapted policy is better, 1 where it isn't. Stopped with Ctrl-C,
     the same command with the same seed goes on where it was.
     """

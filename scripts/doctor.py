@@ -25,7 +25,7 @@ _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 @dataclass
 class DoctorConfig:
-    """Say what is connected, what is in the way, and how to mend it.
+    """Say what is connected, what is in the way, and how to fix it.
 
     Looks at this machine, its serial ports and the servos on them, cameras and calibrations. It
     only asks: nothing moves and no setting is changed. Without --port it talks to ports whose
@@ -98,7 +98,7 @@ def _look(config: DoctorConfig) -> Iterator[DoctorFinding]:
 
 
 def _show(findings: list[DoctorFinding]) -> None:
-    """Print a line for each finding, grouped by area, and its mend whole, to be copied."""
+    """Print a line for each finding, grouped by area, and its fix whole, to be copied."""
     from rich.console import Console
     from rich.text import Text
 

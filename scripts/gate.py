@@ -247,7 +247,7 @@ def _planned(suite: Suite, design: GateDesign) -> str:
         if rules.baseline_rate + rules.gain < wanted + 0.05:
             lines.append(
                 f"{short}a gain of {rules.gain:.0%} over {rules.baseline_rate:.0%} is hardly above "
-                f"min_pass_rate {wanted:.0%}. Lower min_pass_rate, raise gain, or mend "
+                f"min_pass_rate {wanted:.0%}. Lower min_pass_rate, raise gain, or fix "
                 "baseline_rate if the baseline does better."
             )
         else:

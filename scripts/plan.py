@@ -57,7 +57,7 @@ class PlanConfig:
     """Turn a diagnosis into plan.yaml: how many takes of what, or what to do instead of collecting.
 
     Takes go where the next one is expected to bring most success for its price, and stop where
-    more aren't worth it. For what demonstrations don't mend the plan says what to recalibrate,
+    more aren't worth it. For what demonstrations don't fix the plan says what to recalibrate,
     identify, see to or restate, with a cheap test, and asks for no takes. Where it is open whether
     they help, a few come first. What campaigns brought (--results) changes what is expected.
     """

@@ -29,7 +29,7 @@ class RepairConfig:
     """Make a damaged dataset or a journal with open takes sound.
 
     A dataset: keeps every episode that is whole (of a cut-off file the ones before the cut),
-    mends names, rebuilds metadata and statistics, attaches labels that an edit tool dropped.
+    fixes names, rebuilds metadata and statistics, attaches labels that an edit tool dropped.
     Without --yes or --output_dir it only says what it would do. With --yes it does it, and keeps
     the folder as it was beside it, as DIR.damaged-1. Data files in order stay as they are.
 
@@ -37,7 +37,7 @@ class RepairConfig:
     stretch that all its streams hold and seals it as interrupted. Sealed takes are never touched.
 
     Running it again changes nothing. Exit code 0 where the folder is sound at the end, 1 where
-    there is something to do, or something that it can't mend.
+    there is something to do, or something that it can't fix.
     """
 
     dataset: RepairedFolder = field(default_factory=RepairedFolder)
@@ -107,13 +107,13 @@ def _lines(report: RepairReport, root: Path, writes: bool) -> Iterable[str]:
     if not report.actions and not report.left:
         yield f"{root}: nothing to repair."
     elif not report.actions:
-        yield f"{root}: nothing that repair can mend."
+        yield f"{root}: nothing that repair can fix."
     elif not writes:
         yield f"{root}: what repair would do (nothing is changed):"
     for action in report.actions:
         yield f"  {action.what}"
     if report.left:
-        yield "What it can't mend:"
+        yield "What it can't fix:"
     for finding in report.left:
         yield f"  {finding.where}: {finding.message}"
         yield f"    → {finding.mend}"

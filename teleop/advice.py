@@ -27,7 +27,7 @@ WHAT: Final[dict[SafetyReason, str]] = {
 TO_DO: Final[dict[SafetyReason, str]] = {
     SafetyReason.STALL: "free the arm, bring the leader to the follower's pose",
     SafetyReason.STALE_LEADER: "check the leader's cable and power",
-    SafetyReason.HARDWARE_ERROR: "see the servo's status; mend its cause, cut its power for 5 s",
+    SafetyReason.HARDWARE_ERROR: "see the servo's status; fix its cause, cut its power for 5 s",
     SafetyReason.OVER_TEMPERATURE: "let it cool for some minutes",
     SafetyReason.ESTOP: "make sure that nobody is in the arm's way",
     SafetyReason.LOST_SERVO: "check that servo's cable and the power supply",

@@ -35,7 +35,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """What is scored together."""
 OTHER_REFERENCE: Final = "pick_place-script"
-"""What the held-out task is set against, to see how far labels mend a reference that is off."""
+"""What the held-out task is set against, to see how far labels fix a reference that is off."""
 LABELS: Final = 36
 """A few dozen: what recalibration is given."""
 DRAWS: Final = 40

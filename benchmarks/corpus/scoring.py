@@ -82,7 +82,7 @@ def read_truth(path: Path) -> dict[str, dict[str, Any]]:
             truth[str(value["uid"])] = value
         except DAMAGE as error:
             raise UnusableInputError(
-                f"{path}, line {number}: not a truth record ({error}). Remove or mend that line."
+                f"{path}, line {number}: not a truth record ({error}). Remove or fix that line."
             ) from None
     return truth
 

@@ -30,14 +30,14 @@ TAUGHT: Final = "taught"
 UNTAUGHT: Final = "pick_place"
 """The prior that the study began with planned its sites; those after it, one that knew them."""
 TELLING: Final = 10
-"""Failures in 100 rollouts below which there is too little to mend to tell what takes mend."""
+"""Failures in 100 rollouts below which there is too little to fix to tell what takes fix."""
 
 
 def trials(rows: Sequence[StudyRow]) -> list[dict[str, Any]]:
     """Return the cells with takes for the one hidden dimension, as `responses.json` holds trials.
 
     Arms that recorded the same takes count once. Sites with several gaps don't count, since there
-    it can't be told what mended what, nor do those where the base hardly failed.
+    it can't be told what fixed what, nor do those where the base hardly failed.
     """
     found: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: row.key):
@@ -58,7 +58,7 @@ def trials(rows: Sequence[StudyRow]) -> list[dict[str, Any]]:
 
 
 def is_telling(row: StudyRow) -> bool:
-    """Return whether the base fails often enough for takes to mend something."""
+    """Return whether the base fails often enough for takes to fix something."""
     return row.before.count("0") / len(row.before) >= TELLING / 100
 
 

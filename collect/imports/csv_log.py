@@ -124,7 +124,7 @@ def _times(column: Any, mapping: CsvMapping, source: Path) -> NDArray[np.int64]:
     if bad.any():
         raise UnusableInputError(
             f"{source}, data row {int(bad.argmax()) + 1}: no time in column {column.name}. "
-            f"Mend that row, or the time unit in {mapping.where}."
+            f"Fix that row, or the time unit in {mapping.where}."
         )
     if len(t_ns) < 2 or (np.diff(t_ns) <= 0).any():
         row = int((np.diff(t_ns) <= 0).argmax()) + 2 if len(t_ns) > 1 else 1
@@ -145,7 +145,7 @@ def _floats(column: Any, decimal: str, source: Path) -> FloatArray:
         row = int(bad.argmax())
         raise UnusableInputError(
             f"{source}, data row {row + 1}, column {column.name}: {column.iloc[row]!r} is not a "
-            f"number with decimal {decimal!r}. Mend the cell or the mapping."
+            f"number with decimal {decimal!r}. Fix the cell or the mapping."
         )
     return np.asarray(values.to_numpy(dtype=np.float64))
 

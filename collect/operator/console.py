@@ -320,7 +320,7 @@ class OperatorConsole:
             return self._book.taken_back(uid)
 
     def finish(self, lacks: Callable[[], bool]) -> bool:
-        """Everything is recorded: wait until the operator has seen it, labels being his to mend.
+        """Everything is recorded: wait until the operator has seen it, labels being his to fix.
 
         Args:
             lacks: asked now and then; True where a label was changed and something lacks again.

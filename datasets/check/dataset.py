@@ -1,4 +1,4 @@
-"""Is a dataset or journal sound? Every fault is a finding with a mend, never a traceback."""
+"""Is a dataset or journal sound? Every fault is a finding with a fix, never a traceback."""
 
 from __future__ import annotations
 

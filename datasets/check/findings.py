@@ -43,7 +43,7 @@ class Finding:
         severity: `error`, `warning` or `info`.
         where: file, column or episodes.
         message: what is wrong, with values.
-        mend: the command that mends it, or what to do where no command can.
+        fix: the command that fixes it, or what to do where no command can.
     """
 
     code: str
@@ -58,18 +58,18 @@ class Findings:
     """Collects findings while a folder is checked.
 
     Attributes:
-        root: the folder; commands that mend name it.
+        root: the folder; commands that fix name it.
     """
 
     root: Path = Path()
     items: list[Finding] = field(default_factory=list)
 
     def error(self, code: str, where: object, message: str, mend: str = "") -> None:
-        """Add an error; `gaploop repair` mends it unless `mend` says otherwise."""
+        """Add an error; `gaploop repair` fixes it unless `mend` says otherwise."""
         self.items.append(Finding(code, ERROR, str(where), message, mend or self.repair()))
 
     def warn(self, code: str, where: object, message: str, mend: str = "") -> None:
-        """Add a warning; `gaploop repair` mends it unless `mend` says otherwise."""
+        """Add a warning; `gaploop repair` fixes it unless `mend` says otherwise."""
         self.items.append(Finding(code, WARNING, str(where), message, mend or self.repair()))
 
     def note(self, code: str, where: object, message: str, mend: str) -> None:

@@ -204,7 +204,7 @@ def _check_labels(info: DatasetInfo, episodes: EpisodeTable, findings: Findings)
         said = labels.current(labels.read(path))
     except DAMAGE as error:
         text = " ".join(str(error).split())
-        findings.error("bad_labels", layout.LABELS, text, f"Mend that line of {layout.LABELS}.")
+        findings.error("bad_labels", layout.LABELS, text, f"Fix that line of {layout.LABELS}.")
         return
     stale = []
     known = set()

@@ -290,7 +290,7 @@ class Hdf5Pictures:
         picture = unpacked(packed.astype(np.uint8).tobytes())
         if picture is None:
             raise UnusableInputError(
-                f"{self.path}: {self.name}[{k}] is neither raw pixels nor a JPEG or PNG. Mend it."
+                f"{self.path}: {self.name}[{k}] is neither raw pixels nor a JPEG or PNG. Fix it."
             )
         return picture
 

@@ -105,7 +105,7 @@ def messages(
         except MCAP_DAMAGE as error:
             reason = f"{type(error).__name__} {error}".strip()[:160]
             raise UnusableInputError(
-                f"{path} can't be read as MCAP ({reason}). Mend it with: mcap recover {path}"
+                f"{path} can't be read as MCAP ({reason}). Fix it with: mcap recover {path}"
             ) from None
 
 

@@ -259,7 +259,7 @@ def _environment(
         rate, name, kind = kwargs.get("control_freq"), str(env.get("env_name", "")), env.get("type")
         robots = kwargs.get("robots") or ""
     except DAMAGE as error:
-        raise UnusableInputError(f"{path}: env_args is not JSON ({error}). Mend it.") from None
+        raise UnusableInputError(f"{path}: env_args is not JSON ({error}). Fix it.") from None
     notes = []
     if settings.fps is None and isinstance(rate, int | float) and rate == int(rate) > 0:
         notes.append(f"fps is {rate:g}: control_freq of env_args.")
@@ -290,7 +290,7 @@ def _foreign_episodes(
 
             def column(key: str, demo: Any = demo, name: str = name) -> NDArray[Any]:
                 if key not in demo["obs"]:
-                    raise UnusableInputError(f"{path}: data/{name}/obs has no {key}. Mend it.")
+                    raise UnusableInputError(f"{path}: data/{name}/obs has no {key}. Fix it.")
                 rows = as_float32(rows_in(demo["obs"][key]))
                 return rows.reshape(len(rows), -1)
 

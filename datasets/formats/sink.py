@@ -134,13 +134,13 @@ def _check(episode: Recording, about: About) -> None:
         if len(values) != episode.length:
             raise UnusableInputError(
                 f"Episode {episode.uid}: {name} has {len(values)} rows, the episode "
-                f"{episode.length}. Mend the source."
+                f"{episode.length}. Fix the source."
             )
         bad = not_finite_row(values)
         if bad is not None:
             raise UnusableInputError(
                 f"Episode {episode.uid}: {name} holds NaN or infinite values, first in row {bad}. "
-                "LeRobot can't train on it; leave that episode out or mend the source."
+                "LeRobot can't train on it; leave that episode out or fix the source."
             )
 
 
@@ -176,7 +176,7 @@ def _rgb(picture: Image, height: int, width: int, camera: str) -> Image:
     if picture.shape != (height, width, 3) or picture.dtype != np.uint8:
         raise UnusableInputError(
             f"{camera}: a picture of shape {picture.shape}, {picture.dtype}, among those of "
-            f"{(height, width, 3)}, uint8. Mend the source."
+            f"{(height, width, 3)}, uint8. Fix the source."
         )
     return np.ascontiguousarray(picture)
 

@@ -252,7 +252,7 @@ def _units_step(spec: UnitsSpec, known: str, vectors: Vectors) -> Units:
         )
     if known in UNITS and source != known:
         raise UnusableInputError(
-            f"units: from {source}, but the takes are in {known}. Leave from away, or mend the "
+            f"units: from {source}, but the takes are in {known}. Leave from away, or fix the "
             "takes with gaploop edit retag."
         )
     grippers = sorted({joint(n) for v in vectors.values() for n in v.names if is_gripper(n)})

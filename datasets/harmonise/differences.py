@@ -113,7 +113,7 @@ def require_trainable_together(profiles: Sequence[Profile]) -> None:
     """Check that datasets can be trained on together, whatever robot they name.
 
     Raises:
-        UnusableInputError: the first difference, and the command that mends it.
+        UnusableInputError: the first difference, and the command that fixes it.
     """
     for other in profiles[1:]:
         for found in differences(other, profiles[0]):

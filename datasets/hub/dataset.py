@@ -100,7 +100,7 @@ def push_dataset(
     """Push a dataset, so that plain LeRobot loads it by its name.
 
     Raises:
-        UnusableInputError: it must not be pushed, or the Hub refuses; why, and how to mend it.
+        UnusableInputError: it must not be pushed, or the Hub refuses; why, and how to fix it.
         HubUnreachableError: the Hub can't be reached or goes on failing; try again later.
     """
     root = Path(root).absolute()
@@ -151,7 +151,7 @@ def _require_sound(root: Path) -> None:
     if errors:
         more = f" And {len(errors) - 1} more." if len(errors) > 1 else ""
         raise UnusableInputError(
-            f"{root} isn't sound: {errors[0].where}: {errors[0].message}{more} Mend it first; see "
+            f"{root} isn't sound: {errors[0].where}: {errors[0].message}{more} Fix it first; see "
             f"what is wrong and how with: gaploop check {root}"
         )
     from gaploop.datasets.lerobot_loads import require_loads  # here: it imports torch

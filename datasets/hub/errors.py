@@ -1,4 +1,4 @@
-"""What goes wrong between here and a Hub: what deserves another try, what a person must mend."""
+"""What goes wrong between here and a Hub: what deserves another try, what a person must fix."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def retried[T](work: Callable[[], T], patience: Patience, what: str, where: str)
 
     Raises:
         HubUnreachableError: it went on failing.
-        UnusableInputError: the server refused for a reason that trying again doesn't mend.
+        UnusableInputError: the server refused for a reason that trying again doesn't fix.
     """
     backoff = tenacity.wait_exponential_jitter(patience.wait_s, patience.longest_wait_s)
 

@@ -60,7 +60,7 @@ from gaploop.datasets.repair.tasks import mend_tasks
 from gaploop.datasets.repair.videos import Camera, Place, places, read_cameras, undecodable
 
 BY_HAND: Final = "Restore it from a copy, or set it right by hand."
-"""The mend of what repair can't mend and `check` knows no other command for."""
+"""The fix of what repair can't fix and `check` knows no other command for."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class RepairReport:
 
     Attributes:
         actions: in order.
-        left: errors that it can't mend.
+        left: errors that it can't fix.
         written: where the sound dataset is; None where nothing was written.
         kept: where the folder before was kept; None where it wasn't touched.
     """
@@ -170,7 +170,7 @@ def repair(
 def _left(stage: Path, root: Path, options: RepairOptions) -> tuple[Finding, ...]:
     """Return the errors that are left, with the names of the folder that was asked about.
 
-    Where `check` would have it repaired, which has just been tried, there is another mend.
+    Where `check` would have it repaired, which has just been tried, there is another fix.
     """
     findings = Findings(stage)
     check_dataset(stage, findings, DEEP if options.deep else QUICK)

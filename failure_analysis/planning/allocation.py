@@ -1,6 +1,6 @@
 """Which takes to record with a budget, and when to stop.
 
-The expected gain of a plan is the sum over dimensions of (failure rate x share x mended share),
+The expected gain of a plan is the sum over dimensions of (failure rate x share x fixed share),
 each concave in its takes. So taking the best next take until the budget is spent is the best plan
 for that budget (Fox, Operations Research 14, 1966). Where the next take brings less than is worth
 it, the plan stops.
@@ -78,7 +78,7 @@ class Decision(StrEnum):
     NOT_WORTH = "not_worth"
     """The first take brings too little."""
     NOT_MENDED = "not_mended"
-    """Demonstrations hardly ever mend it."""
+    """Demonstrations hardly ever fix it."""
 
     @property
     def demonstrate(self) -> bool:
@@ -180,10 +180,10 @@ def _counts(order: Sequence[GapDimension]) -> dict[GapDimension, int]:
 
 
 def split_takes(takes: int, masses: Sequence[float], curve: Curve) -> list[int]:
-    """Share a dimension's takes out among conditions so that most failures are mended.
+    """Share a dimension's takes out among conditions so that most failures are fixed.
 
-    Takes under one condition are assumed to mend failures under that condition. An even split
-    among C equal conditions mends what the dimension's own curve says: n takes under one of them
+    Takes under one condition are assumed to fix failures under that condition. An even split
+    among C equal conditions fixes what the dimension's own curve says: n takes under one of them
     count as C n.
 
     Args:

@@ -1,8 +1,8 @@
-"""How far demonstrations mend a dimension: a learning curve with its uncertainty.
+"""How far demonstrations fix a dimension: a learning curve with its uncertainty.
 
-Of the failures that a dimension causes, n takes mend the share r(n) = a (1 - exp(-n / tau)): `a` is
-what can be mended at all, `tau` how many takes it needs. The posterior of (a, tau) lives on a grid,
-with a lump at a = 0 for "demonstrations don't mend this". It starts from `responses.json`: what
+Of the failures that a dimension causes, n takes fix the share r(n) = a (1 - exp(-n / tau)): `a` is
+what can be fixed at all, `tau` how many takes it needs. The posterior of (a, tau) lives on a grid,
+with a lump at a = 0 for "demonstrations don't fix this". It starts from `responses.json`: what
 takes brought at sites of the embedded cell, and how much that differed between sites (predictive
 recursion: Newton, Sankhya A 64, 2002). Every campaign's result, rollouts before and after, moves
 it on.
@@ -40,7 +40,7 @@ CLIP: Final = 1e-3
 BEFORE_ANY_SITE: Final = 2.0
 """What is believed before any site was tried counts as much as this many sites. Assumed."""
 DRAWS: Final = 64
-"""Of the other dimensions' curves, where one campaign mended several."""
+"""Of the other dimensions' curves, where one campaign fixed several."""
 
 RESPONSES: Final = Path(__file__).with_name("responses.json")
 
@@ -76,11 +76,11 @@ class Curve:
 
     @property
     def responds(self) -> float:
-        """Probability that demonstrations mend anything at all."""
+        """Probability that demonstrations fix anything at all."""
         return float(1.0 - self.probability[0].sum())
 
     def mended(self, takes: FloatArray) -> FloatArray:
-        """Return the expected share of failures mended, for each number of takes."""
+        """Return the expected share of failures fixed, for each number of takes."""
         return shares_mended(takes) @ self.probability.ravel()
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[FloatArray, FloatArray]:
@@ -91,7 +91,7 @@ class Curve:
         return np.asarray(RECOVERABLE[rows]), np.asarray(TAKES_NEEDED[columns])
 
     def interval(self, takes: int) -> tuple[float, float]:
-        """Return the central 95 % interval of the share mended by that many takes."""
+        """Return the central 95 % interval of the share fixed by that many takes."""
         values = shares_mended(np.array([float(takes)]))[0]
         order = np.argsort(values, kind="stable")
         reached = np.cumsum(self.probability.ravel()[order])
@@ -128,7 +128,7 @@ def recorded_before(dimension: GapDimension) -> tuple[float, float]:
 
 
 def why_no_response(dimension: GapDimension, image_policy: bool = False) -> str:
-    """Return why demonstrations may not mend a dimension, in words."""
+    """Return why demonstrations may not fix a dimension, in words."""
     return str(_no_response(dimension, image_policy)[1])
 
 
@@ -186,7 +186,7 @@ def flat_curve(no_response: float) -> Curve:
     """Return what is believed before any trial.
 
     Args:
-        no_response: probability that demonstrations mend nothing.
+        no_response: probability that demonstrations fix nothing.
     """
     weights = np.exp(-0.5 * (np.log(TAKES_NEEDED / TAU_MEDIAN) / TAU_LOG_SD) ** 2)
     weights /= weights.sum()
@@ -236,7 +236,7 @@ def _gain_draws(
 
 
 def _moved(curve: Curve, trial: Trial, dimension: GapDimension, others: FloatArray) -> Curve:
-    """Return the posterior of one curve; `others` are draws of what other dimensions mended."""
+    """Return the posterior of one curve; `others` are draws of what other dimensions fixed."""
     own = trial.shares[dimension] * shares_mended(np.array([float(trial.takes[dimension])]))[0]
     mended = np.minimum(own[:, None] + others[None, :], 1.0)  # (grid, draws)
     before = _rate_points(trial.before)  # (points,)

@@ -56,7 +56,7 @@ def headline(plan: Plan) -> str:
         now, then = percent(plan.success_now), percent(plan.success_then)
         text += f" Success now {now}, then {then} expected"
     else:
-        text += f" Expected to mend {figures(plan.gain_points, ' %')} of the failures"
+        text += f" Expected to fix {figures(plan.gain_points, ' %')} of the failures"
     following = any(item.may_follow for item in plan.items)
     text += ", with all that may follow." if following else "."
     text += f" Time: {time_words(plan.hours)}."
@@ -145,7 +145,7 @@ def prospect_figure(planned: Planned) -> Any:
             _panel(axes, prospect, now, plan)
             axes.set_ylim(0, min(102.0, max(now + 1.1 * top, 20.0)))
         known = plan.success_now is not None
-        every[0].set_ylabel("success [%]" if known else "failures mended [%]")
+        every[0].set_ylabel("success [%]" if known else "failures fixed [%]")
         return figure
 
 

@@ -52,7 +52,7 @@ class Outlook:
         return 100.0 * self.rate * share * self.mended(dimension, takes)
 
     def mended(self, dimension: GapDimension, takes: float) -> FloatArray:
-        """Return draws of the share of its failures that takes mend, shape (DRAWS,)."""
+        """Return draws of the share of its failures that takes fix, shape (DRAWS,)."""
         return mended_share(*self._curves[dimension], np.asarray(float(takes)))
 
     def prospect(self, dimension: GapDimension, planned: int) -> Prospect:

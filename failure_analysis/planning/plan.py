@@ -1,6 +1,6 @@
 """From a diagnosis to a plan: what to collect, and what to do instead of collecting.
 
-Which gaps demonstrations mend was measured by fine-tuning under each of them (`responses.json`):
+Which gaps demonstrations fix was measured by fine-tuning under each of them (`responses.json`):
 camera pose, object, soft contact and weak or slack drives respond, dead time a little, pushes and
 light hardly. Of noise and clutter it is assumed: no number of examples tells the policy what its
 channels no longer carry.
@@ -54,7 +54,7 @@ LEAST_TAKES: Final = 3
 LEAST_LEANING: Final = 6
 """Failures that lean to one cause, each too unsure to name it, that are worth trying it."""
 LEAST_RESPONSE: Final = 0.5
-"""Probability that demonstrations mend anything, below which the other remedy comes first: it
+"""Probability that demonstrations fix anything, below which the other remedy comes first: it
 costs an hour where a campaign costs a day."""
 
 
@@ -111,7 +111,7 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
 
     A dimension gets an item if it has a fair share of the failures. Takes go where the next one is
     expected to bring most for its price, until the budget or the gain is used up. Where it is open
-    whether demonstrations help, a few are recorded first. What demonstrations don't mend is done
+    whether demonstrations help, a few are recorded first. What demonstrations don't fix is done
     instead, and asks for no takes.
     """
     failures = Failures.of(diagnosis)

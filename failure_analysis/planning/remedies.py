@@ -1,4 +1,4 @@
-"""What mends each dimension: how to record demonstrations against it, or what to do instead.
+"""What fixes each dimension: how to record demonstrations against it, or what to do instead.
 
 The words follow `core.vocabulary`'s remedies; the tests are the cheapest that tell whether the
 remedy is the right one.
@@ -20,7 +20,7 @@ class Remedy:
     """What to do about a dimension.
 
     Attributes:
-        instead: one of core.plan's REMEDIES: what to do where demonstrations don't mend it.
+        instead: one of core.plan's REMEDIES: what to do where demonstrations don't fix it.
         steps: how to do that, in words.
         protocol: how to record demonstrations, in words.
         sensors: what to record with.

@@ -98,7 +98,7 @@ def save_curves(
 
 
 def believed(curve: Curve) -> dict[str, Any]:
-    """Return a curve in numbers that people read: shares of failures mended by n takes."""
+    """Return a curve in numbers that people read: shares of failures fixed by n takes."""
     import numpy as np
 
     means = curve.mended(np.array(SHOWN_TAKES, dtype=float))

@@ -39,7 +39,7 @@ def verdict_words(
     """Return what follows from the evidence.
 
     Args:
-        mended: share of the dimension's failures that the quota's takes mend.
+        fixed: share of the dimension's failures that the quota's takes fix.
     """
     chance = f"{curve.responds:.0%}"
     part = f"{mended.mean:.0%} [{mended.low:.0%}, {mended.high:.0%}] of these failures"
@@ -47,7 +47,7 @@ def verdict_words(
         case Decision.NOT_MENDED:
             why = why_no_response(dimension, image_policy)
             likely = "don't" if curve.responds < 0.2 else "probably don't"
-            return f"Demonstrations {likely} mend this (chance that they do: {chance}): {why}."
+            return f"Demonstrations {likely} fix this (chance that they do: {chance}): {why}."
         case Decision.UNCLEAR:
             return "Too few failures with a named cause to pay for demonstrations yet."
         case Decision.NOT_WORTH:
@@ -58,15 +58,15 @@ def verdict_words(
         case Decision.NO_BUDGET:
             return f"The budget goes elsewhere; a take would bring {quota.next_gain:.2g} points."
         case Decision.RECORD:
-            return f"{quota.takes} takes are expected to mend {part}."
+            return f"{quota.takes} takes are expected to fix {part}."
         case Decision.PILOT | Decision.TRY:
             unsure = "The failures lean to this, and hardly one is clear enough to name it"
             if quota.decision is Decision.PILOT:
-                unsure = f"Open whether demonstrations mend this (chance {chance})"
+                unsure = f"Open whether demonstrations fix this (chance {chance})"
             return (
                 f"{unsure}: record {quota.first}, adapt, roll out {PILOT_ROLLOUTS}, and plan again "
                 f"with gaploop plan --results: up to {quota.takes - quota.first} more if they "
-                f"helped, none if not. All {quota.takes} are expected to mend {part}."
+                f"helped, none if not. All {quota.takes} are expected to fix {part}."
             )
 
 
@@ -75,7 +75,7 @@ def stop_words(quotas: Mapping[GapDimension, DimensionQuota], least_gain: float)
     open_ones = {d: q for d, q in quotas.items() if q.decision in _COULD_GO_ON}
     if not open_ones:
         unclear = any(q.decision is Decision.UNCLEAR for q in quotas.values())
-        return "" if unclear else "Don't collect: demonstrations would mend nothing that is seen."
+        return "" if unclear else "Don't collect: demonstrations would fix nothing that is seen."
     dimension = max(open_ones, key=lambda d: open_ones[d].next_gain)
     gain = open_ones[dimension].next_gain
     what = f"the next take ({dimension.value}) is expected to bring {gain:.2g} points"

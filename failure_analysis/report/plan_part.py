@@ -65,7 +65,7 @@ def plan_section(plan: Plan) -> Section:
     lead = (
         f"Record {plan.takes} takes, about {plan.minutes:.0f} minutes."
         if plan.takes
-        else "Don't collect: nothing that demonstrations would mend stands out."
+        else "Don't collect: nothing that demonstrations would fix stands out."
     )
     head = ("dimension", "share", "remedy", "takes", "expected gain", "why and how")
     blocks: list[Markup] = []

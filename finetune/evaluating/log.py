@@ -91,7 +91,7 @@ def _read(path: Path) -> Iterable[Rollout]:
             yield _rollout(row)
         except (KeyError, ValueError, TypeError, AttributeError):
             raise UnusableInputError(
-                f"{path}, line {number}: not a rollout. Mend or remove that line."
+                f"{path}, line {number}: not a rollout. Fix or remove that line."
             ) from None
 
 

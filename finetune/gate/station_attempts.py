@@ -144,7 +144,7 @@ class StationAttempts:
                 code = _finished(_words(self._command, values), stream, limit_s)
         except OSError as error:
             raise UnusableInputError(
-                f"--command can't be run ({error.strerror}: {error.filename}). Mend it; outcomes "
+                f"--command can't be run ({error.strerror}: {error.filename}). Fix it; outcomes "
                 "so far are kept."
             ) from None
         if code is None:

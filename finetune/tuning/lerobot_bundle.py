@@ -1,7 +1,7 @@
 """Any LeRobot policy with its processors: load, check against the data, normalise, save.
 
 LeRobot makes the policy (`make_policy`) and its processors (`make_pre_post_processors`); what
-is added are the checks that it leaves to a crash in the middle of training, each with its mend.
+is added are the checks that it leaves to a crash in the middle of training, each with its fix.
 """
 
 from __future__ import annotations

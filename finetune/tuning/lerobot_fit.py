@@ -1,4 +1,4 @@
-"""Whether a dataset has what a LeRobot policy is fed; each difference with its mend."""
+"""Whether a dataset has what a LeRobot policy is fed; each difference with its fix."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_fits(
         size: height and width that pictures are scaled to [px]; None as recorded.
 
     Raises:
-        UnusableInputError: what differs, and how to mend it.
+        UnusableInputError: what differs, and how to fix it.
     """
     have = {rename.get(k, k): v for k, v in info.features.items()}
     _check_cameras(config, have, info.root)

@@ -1,4 +1,4 @@
-"""What is in a picture where the board that was asked for isn't: the option that mends it."""
+"""What is in a picture where the board that was asked for isn't: the option that fixes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def why_not_found(board: Board, images: Iterable[Image]) -> str:
     """Say what else is in pictures where `board` wasn't found: another size, another dictionary.
 
     Returns:
-        a sentence with the option that mends it, or advice where nothing was recognised.
+        a sentence with the option that fixes it, or advice where nothing was recognised.
     """
     shapes = []
     for image in images:

@@ -45,7 +45,7 @@ class Drift:
         mm: tool or board, whichever is worse [mm]; NaN where nobody knows.
         deg: joint or camera, whichever is worse [deg]; NaN where nobody knows.
         verdict: `ok`, `drifted`, or `unknown` where there was nothing to compare.
-        says: a line for each thing that has drifted, with its mend.
+        says: a line for each thing that has drifted, with its fix.
     """
 
     px: float

@@ -124,7 +124,7 @@ class HandEyeResult:
     explanations: tuple[str, ...] = ()
 
     def refusals(self) -> tuple[str, ...]:
-        """Return why this calibration must not be used, with its mend; empty where fine."""
+        """Return why this calibration must not be used, with its fix; empty where fine."""
         if self.held_out.board_mm <= MAX_RESIDUAL_MM:
             return ()
         hints = " ".join(self.explanations) or (

@@ -98,7 +98,7 @@ class IntrinsicsResult:
     dropped: tuple[str, ...] = ()
 
     def refusals(self) -> tuple[str, ...]:
-        """Return why these intrinsics must not be used, each with its mend; empty where fine."""
+        """Return why these intrinsics must not be used, each with its fix; empty where fine."""
         said = []
         if self.rms_px > MAX_RMS_PX:
             said.append(

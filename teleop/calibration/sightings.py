@@ -224,7 +224,7 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         try:
             row = parse_json(line)
         except ValueError as error:
-            raise UnusableInputError(f"{path}:{number} isn't JSON ({error}). Mend it.") from None
+            raise UnusableInputError(f"{path}:{number} isn't JSON ({error}). Fix it.") from None
         if not isinstance(row, dict):
             raise UnusableInputError(f"{path}:{number} must be an object with 'image'.")
         yield number, row

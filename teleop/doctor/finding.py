@@ -15,19 +15,19 @@ class Level(StrEnum):
     WARN = "warn"
     """It works, but worse than it could."""
     FAIL = "fail"
-    """Something can't be used until it is mended."""
+    """Something can't be used until it is fixed."""
 
 
 @dataclass(frozen=True)
 class DoctorFinding:
-    """What was looked at, what was found, and how to mend it.
+    """What was looked at, what was found, and how to fix it.
 
     Attributes:
         area: what it belongs to, such as `serial port`.
         name: which one, such as `/dev/ttyACM0`.
         level: how bad it is.
         found: what is there, in words.
-        mend: what to do about it; empty where nothing is wrong.
+        fix: what to do about it; empty where nothing is wrong.
         data: the same as numbers and names, for programs.
     """
 

@@ -99,7 +99,7 @@ def unusable(findings: list[DoctorFinding]) -> bool:
 
 
 def trouble(port: str, access: Access = os.access) -> tuple[str, str] | None:
-    """Return why a port can't be opened and how to mend it, or None where it can."""
+    """Return why a port can't be opened and how to fix it, or None where it can."""
     path = Path(port)
     try:
         mode = path.stat()

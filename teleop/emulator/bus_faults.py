@@ -1,4 +1,4 @@
-"""Faults of a running bus: struck and mended from any thread, or on schedule."""
+"""Faults of a running bus: struck and fixed from any thread, or on schedule."""
 
 from __future__ import annotations
 

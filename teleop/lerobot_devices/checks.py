@@ -1,4 +1,4 @@
-"""Are the right servos on the bus? In one line each: what isn't, and how to mend it."""
+"""Are the right servos on the bus? In one line each: what isn't, and how to fix it."""
 
 from __future__ import annotations
 

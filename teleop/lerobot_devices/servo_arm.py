@@ -328,7 +328,7 @@ def _cause(arm: ConnectedArm, bits: int) -> str:
         return "doesn't answer: check its cable and the arm's power"
     if bits & 0xFF:
         error = describe_error(arm.bus.protocol, bits & 0xFF)
-        return f"reports {error}: mend that, then switch the arm's power off and on"
+        return f"reports {error}: fix that, then switch the arm's power off and on"
     return "doesn't take torque"
 
 

@@ -15,7 +15,7 @@ class Result(StrEnum):
     WARN = "warn"
     """The policy may drive; something could be better."""
     FAIL = "fail"
-    """The policy must not drive until it is mended."""
+    """The policy must not drive until it is fixed."""
     UNANSWERED = "unanswered"
     """Nobody answered a question, so the policy must not drive."""
 
@@ -29,14 +29,14 @@ class By(StrEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """What was checked, how it came out, and how to mend it.
+    """What was checked, how it came out, and how to fix it.
 
     Attributes:
         name: of the check, such as `joint_order`.
         result: how it came out.
         by: whether it was measured, or a person said so.
         found: what is so, in words.
-        mend: what to do about it; "" where nothing is wrong.
+        fix: what to do about it; "" where nothing is wrong.
         data: the same as numbers and names, for programs.
     """
 

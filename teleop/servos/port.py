@@ -56,7 +56,7 @@ class SerialPort:
         """Open the port and lock it; does nothing where it is open.
 
         Raises:
-            DeviceError: no such port, not a serial port, no permission or in use: with the mend.
+            DeviceError: no such port, not a serial port, no permission or in use: with the fix.
         """
         if self._serial is not None:
             return

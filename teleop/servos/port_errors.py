@@ -1,4 +1,4 @@
-"""Why a serial port can't be opened, in one line with the mend."""
+"""Why a serial port can't be opened, in one line with the fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`check` finds what is planted, says how to mend it, and never ends in a traceback."""
+"""`check` finds what is planted, says how to fix it, and never ends in a traceback."""
 
 from __future__ import annotations
 

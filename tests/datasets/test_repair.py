@@ -344,9 +344,9 @@ def test_repair_of_anything_never_ends_in_a_traceback(
         else:
             path.rename(path.with_name("x" + path.name))
         try:
-            report = repair(copy, RepairOptions(), tmp_path / f"mended{number}")
+            report = repair(copy, RepairOptions(), tmp_path / f"fixed{number}")
         except UnusableInputError:
             continue
-        found = [f for f in check(tmp_path / f"mended{number}") if f.severity == "error"]
+        found = [f for f in check(tmp_path / f"fixed{number}") if f.severity == "error"]
         assert len(found) == len(report.left)
-        assert plan(tmp_path / f"mended{number}", RepairOptions()).actions == ()
+        assert plan(tmp_path / f"fixed{number}", RepairOptions()).actions == ()

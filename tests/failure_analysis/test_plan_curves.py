@@ -217,7 +217,7 @@ def test_no_trial_of_the_prior_counts_twice() -> None:
 def belief_table() -> str:
     """The table of docs/planning.md: what is believed before any campaign."""
     lines = [
-        "| dimension | chance that takes help | 5 takes mend | 20 takes | 50 takes |",
+        "| dimension | chance that takes help | 5 takes fix | 20 takes | 50 takes |",
         "|---|---|---|---|---|",
     ]
     for d, curve in sorted(learn().items(), key=lambda pair: -pair[1].mended(AT_20)[0]):

@@ -37,7 +37,7 @@ def diagnosis() -> Diagnosis:
 
 
 def instead_of_takes(diagnosis: Diagnosis) -> Plan:
-    """A plan by somebody who believes that demonstrations don't mend drives."""
+    """A plan by somebody who believes that demonstrations don't fix drives."""
     curves = learn() | {GapDimension.ACTUATOR_RESPONSE: flat_curve(0.9)}
     return plan_for(diagnosis, Ask(Budget(takes=30), curves)).plan
 

@@ -221,7 +221,7 @@ def test_a_policy_without_names_and_with_other_statistics_is_tuned(
     base: Path, real: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     """lerobot-train saves no rate and no names of joints, and policies that normalise to the ends
-    of what was seen; both ended in an error that named the wrong mend, or in a traceback."""
+    of what was seen; both ended in an error that named the wrong fix, or in a traceback."""
     (base / "gaploop.json").unlink()
     for path in (base / "config.json", base / "policy_preprocessor.json"):
         path.write_text(path.read_text().replace("MEAN_STD", "MIN_MAX"))

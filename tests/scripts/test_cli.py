@@ -1,4 +1,4 @@
-"""The program: light until a command is known, one line for what a user can mend, never more."""
+"""The program: light until a command is known, one line for what a user can fix, never more."""
 
 from __future__ import annotations
 

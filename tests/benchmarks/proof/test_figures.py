@@ -256,7 +256,7 @@ def of(dimension: str, arm: str, after: float, seed: int, **given: object) -> St
 
 
 def test_a_prior_taught_by_other_seeds_records_what_the_first_one_wrongly_left() -> None:
-    """The prior's trials said that takes don't mend contact; the study's oracle says otherwise."""
+    """The prior's trials said that takes don't fix contact; the study's oracle says otherwise."""
     rows = [
         made
         for seed in range(4)

@@ -1,4 +1,4 @@
-"""The doctor on folders that stand for /proc, /sys and /dev: what is in the way, and the mend."""
+"""The doctor on folders that stand for /proc, /sys and /dev: what is in the way, and the fix."""
 
 from __future__ import annotations
 

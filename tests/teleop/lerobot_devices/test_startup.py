@@ -1,4 +1,4 @@
-"""What is wrong with an arm is said in one line with its mend, and leaves it limp."""
+"""What is wrong with an arm is said in one line with its fix, and leaves it limp."""
 
 from __future__ import annotations
 
