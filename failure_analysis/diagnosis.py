@@ -29,11 +29,11 @@ from gaploop.failure_analysis.attribution.fit import LEAST_LABELS, recalibrated
 from gaploop.failure_analysis.attribution.labelled import weighted_targets
 from gaploop.failure_analysis.attribution.model import EvidenceModel, shipped_model
 from gaploop.failure_analysis.attribution.posterior import attribute
+from gaploop.failure_analysis.evidence import Evidence as Evidence
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import Reference, choose_reference
-from gaploop.failure_analysis.seen import Evidence as Evidence
 from gaploop.failure_analysis.signals.registry import TakeSignals, measure
-from gaploop.failure_analysis.views.asked import PolicyTrace
+from gaploop.failure_analysis.views.policy_view import PolicyTrace
 from gaploop.failure_analysis.views.view import TakeView
 
 SCHEMA: Final = "gaploop.diagnosis.v1"

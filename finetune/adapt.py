@@ -24,8 +24,8 @@ from gaploop.finetune.pretrain import TrainedPolicy
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.train_spec import TrainSpec
 from gaploop.finetune.training import Progress, TrainResult, train
-from gaploop.finetune.tuning import asked, held_out
-from gaploop.finetune.tuning.lerobot_pictured import PicturedWork
+from gaploop.finetune.tuning import held_out, resume_guard
+from gaploop.finetune.tuning.lerobot_image_policy import PicturedWork
 from gaploop.finetune.tuning.tracked import TrackedWork
 from gaploop.finetune.tuning.work import AdaptOptions, Work
 
@@ -93,7 +93,7 @@ def tuned(
     folder = writable_folder(options.output_dir)
     spec = _evaluated(options.spec, bool(work.held_out))
     if ranks.is_main:
-        asked.require_same(folder, options, base, keep=options.resume)
+        resume_guard.require_same(folder, options, base, keep=options.resume)
     result = train(
         work.learner,
         work.batches,

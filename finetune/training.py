@@ -27,9 +27,9 @@ from gaploop.finetune.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
+from gaploop.finetune.defer_signals import unbroken
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.train_spec import TrainSpec
-from gaploop.finetune.unbroken import unbroken
 
 METRICS: Final = "metrics.jsonl"
 

@@ -17,13 +17,13 @@ from gaploop.collect.operator.state import StageTiming
 from gaploop.collect.session import SessionEnd
 from gaploop.core.errors import DeviceError
 from gaploop.scripts import _arms, _operator_screen, record
-from gaploop.scripts._arm_cast import ArmOptions, arm_cast
+from gaploop.scripts._arm_connection import ArmOptions, arm_cast
 from gaploop.scripts._arms import EMBEDDED
 from gaploop.scripts._attended_session import AttendedJob, AttendedSession
 from gaploop.scripts._campaign import require_person
-from gaploop.scripts._casts import SessionDevices, embedded_cast
 from gaploop.scripts._record_checks import check_targets
 from gaploop.scripts._record_publish import STOPPING, Publisher
+from gaploop.scripts._session_devices import SessionDevices, embedded_cast
 from gaploop.scripts._signals import stoppable
 from gaploop.teleop.leaders.options import ForceOptions
 

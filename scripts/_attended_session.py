@@ -12,7 +12,7 @@ from gaploop.collect import campaign_log
 from gaploop.collect.operator.attended import Operator, Supervisor
 from gaploop.collect.operator.book import LabelBook, known_takes
 from gaploop.collect.operator.console import OperatorConsole, Quotas
-from gaploop.collect.operator.seen import QuotaBar, SetUp
+from gaploop.collect.operator.screen_content import QuotaBar, SetUp
 from gaploop.collect.operator.suggesting import LabelSuggester
 from gaploop.collect.session import SessionEnd, TakeResult, record_takes
 from gaploop.collect.setup_words import change_words, words
@@ -23,10 +23,10 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.scripts import _operator_screen
 from gaploop.scripts._arms import EMBEDDED
 from gaploop.scripts._campaign import Campaign
-from gaploop.scripts._casts import SessionDevices
-from gaploop.scripts._find_again import LossCounter
+from gaploop.scripts._reconnect import LossCounter
 from gaploop.scripts._record_publish import Publisher
 from gaploop.scripts._rolling import Rolling
+from gaploop.scripts._session_devices import SessionDevices
 from gaploop.teleop.stopping import CleanupStep
 
 if TYPE_CHECKING:

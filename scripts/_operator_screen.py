@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.collect.operator.commands import Command
 from gaploop.collect.operator.console import OperatorConsole
-from gaploop.collect.operator.eyes import LoopMonitor
+from gaploop.collect.operator.loop_monitor import LoopMonitor
 from gaploop.collect.operator.view import look
 from gaploop.scripts._keys import SPACE, keys
 

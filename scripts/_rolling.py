@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gaploop.collect.intervention import Driver, SharedLeader
 from gaploop.collect.operator.console import Driving
-from gaploop.collect.operator.seen import Driven
+from gaploop.collect.operator.screen_content import Driven
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rollout import Attempts
 from gaploop.collect.take_over import TakeOver

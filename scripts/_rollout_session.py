@@ -23,7 +23,7 @@ from gaploop.core.protocols import Follower, Policy
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.lerobot_publish import PublishReport
-from gaploop.scripts import _arms, _casts, options, record
+from gaploop.scripts import _arms, _session_devices, options, record
 from gaploop.scripts._attended_session import AttendedJob
 from gaploop.scripts._campaign import require_consents
 from gaploop.scripts._pushing import push_after
@@ -124,7 +124,7 @@ def _by_itself(
             job.spec,
             job.quotas,
             make_rig,
-            _casts.led(rolling, None),
+            _session_devices.led(rolling, None),
             stop=lambda: bool(stopped),
             on_take=on_take,
             publish=publisher.behind,

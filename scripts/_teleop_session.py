@@ -16,8 +16,8 @@ from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.core.types import FollowerState, SafetyReason
 from gaploop.scripts._arms import Arms
-from gaploop.scripts._find_again import IS_BACK, Finder
 from gaploop.scripts._keys import SPACE, Keys
+from gaploop.scripts._reconnect import IS_BACK, Finder
 from gaploop.scripts._teleop_screen import LINE_S, Show
 from gaploop.scripts._teleop_view import ProgramMode, TeleopScreen, say_trip
 from gaploop.scripts._window_keys import WindowKeys, subscribers

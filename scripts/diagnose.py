@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.failure_analysis.reference import Reference
     from gaploop.failure_analysis.signals.registry import TakeSignals
-    from gaploop.failure_analysis.views.asked import PolicyTrace
+    from gaploop.failure_analysis.views.policy_view import PolicyTrace
     from gaploop.failure_analysis.views.view import TakeView
 
 EXAMPLE = """\
@@ -156,7 +156,7 @@ def _diagnose(
 def _ask_policy(config: DiagnoseConfig) -> Callable[[Take], PolicyTrace | None] | None:
     """Return what asks the policy along a take; None where none is named."""
     from gaploop.datasets.sources import open_takes
-    from gaploop.failure_analysis.views.asked import FeatureSpace, ask, features_of
+    from gaploop.failure_analysis.views.policy_view import FeatureSpace, ask, features_of
 
     if not config.policy.path:
         if config.trained_on is not None:

@@ -251,8 +251,8 @@ def _one(config: FinetuneConfig, what: AdaptOptions) -> tuple[dict[str, Any], st
     from gaploop.finetune.adapt import adapt
     from gaploop.finetune.ranks import Ranks
     from gaploop.finetune.tuning import retention
-    from gaploop.finetune.tuning.asked import require_free
     from gaploop.finetune.tuning.ratio import parse_share
+    from gaploop.finetune.tuning.resume_guard import require_free
 
     if not config.resume:
         require_free(what.output_dir)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gaploop.core.labels import LabelEvent
     from gaploop.datasets.labels.labelled import FolderLabels
     from gaploop.failure_analysis.diagnosis import TakeDiagnosis
-    from gaploop.failure_analysis.review.desk import LabelSession
+    from gaploop.failure_analysis.review.label_session import LabelSession
 
 EXAMPLE: Final = """
 gaploop review rollouts --author=ana
@@ -93,7 +93,7 @@ def _serve(
     config: ReviewConfig, folder: FolderLabels, author: str, found: Sequence[TakeDiagnosis]
 ) -> tuple[int, list[LabelEvent]]:
     """Serve until stopped; return how often something was saved, and what couldn't be."""
-    from gaploop.failure_analysis.review.desk import LabelSession
+    from gaploop.failure_analysis.review.label_session import LabelSession
     from gaploop.failure_analysis.review.server import serve
     from gaploop.failure_analysis.review.site import ReviewSite
     from gaploop.failure_analysis.review.suggest import ReviewSuggester

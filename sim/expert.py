@@ -19,7 +19,7 @@ from gaploop.core.types import LeaderSample
 from gaploop.sim.cell import Cell
 from gaploop.sim.kinematics import fold_square, polar
 from gaploop.sim.motion import ToolGoal, ToolMotion
-from gaploop.sim.sight import SceneSight, SceneView, Sight, TrackerSight
+from gaploop.sim.observers import SceneSight, SceneView, Sight, TrackerSight
 from gaploop.sim.tracker import Tracker
 
 Sees = Literal["scene", "tracker"]

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.operator.console import OperatorConsole
-from gaploop.collect.operator.eyes import LoopMonitor
 from gaploop.collect.operator.inquiry import Suggestion
+from gaploop.collect.operator.loop_monitor import LoopMonitor
 from gaploop.collect.operator.suggesting import LabelSuggester
 from gaploop.collect.rig import Rig
 from gaploop.collect.rollout import Attempts

@@ -18,7 +18,14 @@ from gaploop.collect.operator import machine
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import DIGITS, Command, KeyMap, Twice
 from gaploop.collect.operator.inquiry import Suggestion
-from gaploop.collect.operator.seen import Driven, Loop, QuotaBar, ScreenContent, SetUp, TakeSeen
+from gaploop.collect.operator.screen_content import (
+    Driven,
+    Loop,
+    QuotaBar,
+    ScreenContent,
+    SetUp,
+    TakeSeen,
+)
 from gaploop.collect.operator.sounds import Sound
 from gaploop.collect.operator.state import Act, Deed, SessionStage, SessionState, StageTiming
 from gaploop.core.vocabulary import Outcome

@@ -8,7 +8,7 @@ from typing import Final
 
 from gaploop.collect.intervention import Driver
 from gaploop.collect.operator.commands import Command
-from gaploop.collect.operator.seen import Driven, ScreenContent
+from gaploop.collect.operator.screen_content import Driven, ScreenContent
 from gaploop.collect.operator.state import BETWEEN, RUNS_ON, SessionStage, SessionState
 
 HINTS: Final = 6

@@ -12,7 +12,14 @@ from gaploop.collect.intervention import Driver
 from gaploop.collect.operator.commands import Command, KeyMap
 from gaploop.collect.operator.hints import Hint, hints
 from gaploop.collect.operator.inquiry import ASKED, Inquiry, Question
-from gaploop.collect.operator.seen import Driven, Loop, QuotaBar, ScreenContent, SetUp, TakeSeen
+from gaploop.collect.operator.screen_content import (
+    Driven,
+    Loop,
+    QuotaBar,
+    ScreenContent,
+    SetUp,
+    TakeSeen,
+)
 from gaploop.collect.operator.state import BETWEEN, RUNS_ON, SessionStage
 from gaploop.collect.speed_ramp import SUCCESSES
 from gaploop.core.vocabulary import Outcome

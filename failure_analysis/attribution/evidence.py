@@ -16,8 +16,8 @@ from typing import Final
 
 from gaploop.core.vocabulary import FailureMode, GapDimension
 from gaploop.failure_analysis.attribution.rules import DIRECT, INDIRECT, Rule
+from gaploop.failure_analysis.evidence import Evidence
 from gaploop.failure_analysis.reference import Reference
-from gaploop.failure_analysis.seen import Evidence
 from gaploop.failure_analysis.signals.registry import TakeSignals, registry
 
 QUIET_Z: Final = 3.0

@@ -15,8 +15,8 @@ from gaploop.core.vocabulary import FailureMode, GapDimension
 from gaploop.failure_analysis.attribution.evidence import SHOWN, RuleEvidence, rules_say
 from gaploop.failure_analysis.attribution.features import features
 from gaploop.failure_analysis.attribution.model import EvidenceModel, Judgement
+from gaploop.failure_analysis.evidence import Evidence
 from gaploop.failure_analysis.reference import Reference
-from gaploop.failure_analysis.seen import Evidence
 from gaploop.failure_analysis.signals.registry import TakeSignals
 
 NONE_SCORE: Final = 1.2

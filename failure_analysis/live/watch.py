@@ -18,7 +18,7 @@ from gaploop.failure_analysis.live.score import (
     explain,
 )
 from gaploop.failure_analysis.live.stream import LiveSignals
-from gaploop.failure_analysis.views.asked import overlap_rms
+from gaploop.failure_analysis.views.policy_view import overlap_rms
 
 NAN: Final = float("nan")
 FALSE_ALARMS: Final = 0.05

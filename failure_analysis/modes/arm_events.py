@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode
-from gaploop.failure_analysis.seen import Evidence
+from gaploop.failure_analysis.evidence import Evidence
 from gaploop.failure_analysis.views.view import ArmMotion
 
 PRESSING_SHARE: Final = 0.88

@@ -8,9 +8,9 @@ import numpy as np
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode
+from gaploop.failure_analysis.evidence import Evidence
 from gaploop.failure_analysis.modes.foreign_sets import CurrentSet, Drives, ForceSet, drives
 from gaploop.failure_analysis.reference import Reference
-from gaploop.failure_analysis.seen import Evidence
 from gaploop.failure_analysis.signals.force import quiet_stretch
 from gaploop.failure_analysis.views.view import TakeView
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from gaploop.core.types import FloatArray, SafetyReason
 from gaploop.core.vocabulary import FailureMode, Outcome, Phase
+from gaploop.failure_analysis.evidence import Evidence
 from gaploop.failure_analysis.modes.arm_events import (
     Event,
     contacts,
@@ -26,9 +27,8 @@ from gaploop.failure_analysis.modes.arm_events import (
 )
 from gaploop.failure_analysis.modes.arms import arms, load_share
 from gaploop.failure_analysis.modes.foreign import current_mode, force_mode
-from gaploop.failure_analysis.modes.handling import handled
+from gaploop.failure_analysis.modes.grasp_events import handled
 from gaploop.failure_analysis.reference import Reference
-from gaploop.failure_analysis.seen import Evidence
 from gaploop.failure_analysis.signals.registry import TakeSignals
 from gaploop.failure_analysis.views.phases import phase_at
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView

@@ -13,7 +13,7 @@ from gaploop.datasets.labels.query import matching
 from gaploop.datasets.labels.query_fields import Facts
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.failure_analysis.diagnosis import NO_MODE, TakeDiagnosis
-from gaploop.failure_analysis.review.book import LabelStore
+from gaploop.failure_analysis.review.label_store import LabelStore
 
 ANY: Final = ""
 SETTLED: Final = (Outcome.SUCCESS, Outcome.DISCARDED)

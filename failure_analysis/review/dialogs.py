@@ -8,8 +8,8 @@ from nicegui import background_tasks, run, ui
 from nicegui.elements.mixins.text_element import TextElement
 
 from gaploop.datasets.labels.agreement import Agreement
-from gaploop.failure_analysis.review.desk import LabelSession
 from gaploop.failure_analysis.review.keys import GROUPS, KEYS, words
+from gaploop.failure_analysis.review.label_session import LabelSession
 
 
 class KeyHelp:

@@ -12,9 +12,9 @@ from nicegui.elements.mixins.text_element import TextElement
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import DIMENSIONS, FailureMode, GapDimension
 from gaploop.failure_analysis.diagnosis import NO_MODE, TakeDiagnosis
-from gaploop.failure_analysis.review.book import Said
 from gaploop.failure_analysis.review.choice import Listed
 from gaploop.failure_analysis.review.keys import KEYS, Key, cap_of, words
+from gaploop.failure_analysis.review.label_store import Said
 from gaploop.failure_analysis.review.statement import TakeStatement
 
 LEAST_SHARE: Final = 0.05

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.failure_analysis.review.choice import offered
-from gaploop.failure_analysis.review.desk import LabelSession
+from gaploop.failure_analysis.review.label_session import LabelSession
 from gaploop.failure_analysis.review.media import Media
 from gaploop.failure_analysis.review.prepare import Preparer
 from gaploop.failure_analysis.review.source import TakeSource

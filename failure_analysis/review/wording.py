@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from gaploop.failure_analysis.review.choice import Listed, Options, Who
-from gaploop.failure_analysis.review.desk import Progress
 from gaploop.failure_analysis.review.keys import words
+from gaploop.failure_analysis.review.label_session import Progress
 from gaploop.failure_analysis.review.saver import Saver
 
 

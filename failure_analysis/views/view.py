@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.views.arm import ToolPath, tool_path
-from gaploop.failure_analysis.views.asked import PolicyTrace
 from gaploop.failure_analysis.views.pictures import Background, PictureSummary, summarise
+from gaploop.failure_analysis.views.policy_view import PolicyTrace
 
 if TYPE_CHECKING:
     from gaploop.failure_analysis.views.headway import Headway

@@ -20,7 +20,7 @@ from gaploop.core.vocabulary import Domain
 from gaploop.finetune.adapt import adapt, base_of, is_tracked, open_work, tuned
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.training import Progress
-from gaploop.finetune.tuning import asked, held_out, lerobot_pictured, ratio, tracked
+from gaploop.finetune.tuning import held_out, lerobot_image_policy, ratio, resume_guard, tracked
 from gaploop.finetune.tuning.held_out import TakeNote
 from gaploop.finetune.tuning.lerobot_takes import note_of
 from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
@@ -61,8 +61,8 @@ def real_takes(options: AdaptOptions) -> list[TakeNote]:
         sources, _ = tracked.sources_of(only if not options.mixture else options)
         real = [s for s in sources if s.domain is not Domain.SIM]
         return [tracked.note_of(e) for s in real for e in s.episodes]
-    opened = lerobot_pictured.mixture_of(options)
-    return [note_of(t) for t in lerobot_pictured.real_of(options, opened)]
+    opened = lerobot_image_policy.mixture_of(options)
+    return [note_of(t) for t in lerobot_image_policy.real_of(options, opened)]
 
 
 def chosen_share(
@@ -84,7 +84,7 @@ def chosen_share(
     folder = writable_folder(options.output_dir / "ratio")
     ranks, base = Ranks(options.device), base_of(options.base)
     if ranks.is_main:
-        asked.require_same(folder, options, base, keep=True, without=("share_real",))
+        resume_guard.require_same(folder, options, base, keep=True, without=("share_real",))
     steps = max(1, round(options.spec.steps * ratio.PART))
     spec = replace(options.spec, steps=steps, patience=0, eval_every=steps)
 
@@ -124,7 +124,7 @@ def ablation(
     aside = _aside(options)
     if Ranks(options.device).is_main:
         folder = writable_folder(options.output_dir)
-        asked.require_same(folder, options, base_of(options.base), keep=True)
+        resume_guard.require_same(folder, options, base_of(options.base), keep=True)
     arms = [_before(options, aside, say)]
     shares = {REAL_ONLY: 1.0, SIM_ONLY: 0.0, MIXED: options.share_real}
     for name, share in shares.items():

@@ -20,7 +20,7 @@ from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.finetune.adapt import AdaptOptions, adapt, kind_of
 from gaploop.finetune.lerobot_adapter import LoraOptions
 from gaploop.finetune.train_spec import TrainSpec
-from gaploop.finetune.tuning.lerobot_pictured import held_out_uids, mixture_of
+from gaploop.finetune.tuning.lerobot_image_policy import held_out_uids, mixture_of
 from gaploop.finetune.tuning.presets import PRESETS, Preset, preset_for
 from gaploop.finetune.tuning.work import Randomise
 

@@ -20,7 +20,7 @@ from gaploop.collect.operator import machine
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import HELD_S, Command, KeyMap, Twice
 from gaploop.collect.operator.console import OperatorConsole, Safety
-from gaploop.collect.operator.seen import Loop
+from gaploop.collect.operator.screen_content import Loop
 from gaploop.collect.operator.state import SessionStage, StageTiming
 from gaploop.core.vocabulary import Outcome
 from gaploop.scripts._keys import SPACE, KeyDecoder

@@ -35,9 +35,9 @@ from gaploop.core.types import CameraFrame
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.layout import episode_rows
 from gaploop.scripts import _arms
-from gaploop.scripts._arm_cast import ArmOptions, arm_cast
-from gaploop.scripts._casts import SessionDevices
+from gaploop.scripts._arm_connection import ArmOptions, arm_cast
 from gaploop.scripts._record_publish import Publisher
+from gaploop.scripts._session_devices import SessionDevices
 from gaploop.scripts.cli import main
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.loop import Rates

@@ -18,7 +18,7 @@ from gaploop.collect.operator.attended import Supervisor
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import HELD_S, ROLLOUT, Command, KeyMap
 from gaploop.collect.operator.console import OperatorConsole
-from gaploop.collect.operator.seen import Driven
+from gaploop.collect.operator.screen_content import Driven
 from gaploop.collect.operator.state import SessionStage, StageTiming
 from gaploop.collect.operator.view import look
 from gaploop.collect.policy_leader import PolicyLeader
@@ -33,10 +33,10 @@ from gaploop.core.station import Station
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import _arms
-from gaploop.scripts._arm_cast import ArmOptions, arm_cast
-from gaploop.scripts._casts import SessionDevices
-from gaploop.scripts._find_again import LossCounter
+from gaploop.scripts._arm_connection import ArmOptions, arm_cast
+from gaploop.scripts._reconnect import LossCounter
 from gaploop.scripts._rolling import Rolling
+from gaploop.scripts._session_devices import SessionDevices
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 
 pytestmark = pytest.mark.usefixtures("patient_wire")

@@ -17,7 +17,7 @@ from gaploop.collect.operator.book import LabelBook, known_takes
 from gaploop.collect.operator.commands import HELD_S, Command, KeyMap
 from gaploop.collect.operator.console import OperatorConsole, Quotas, Safety
 from gaploop.collect.operator.inquiry import Suggestion
-from gaploop.collect.operator.seen import Loop, SetUp
+from gaploop.collect.operator.screen_content import Loop, SetUp
 from gaploop.collect.operator.state import SessionStage, StageTiming
 from gaploop.collect.operator.suggesting import LabelSuggester
 from gaploop.collect.rig import Rig, embedded_rig

@@ -17,7 +17,14 @@ from gaploop.collect.intervention import Driver
 from gaploop.collect.operator.commands import ROLLOUT, KeyMap
 from gaploop.collect.operator.inquiry import Inquiry, Question, Suggestion
 from gaploop.collect.operator.presses import name_of
-from gaploop.collect.operator.seen import Driven, Loop, QuotaBar, ScreenContent, SetUp, TakeSeen
+from gaploop.collect.operator.screen_content import (
+    Driven,
+    Loop,
+    QuotaBar,
+    ScreenContent,
+    SetUp,
+    TakeSeen,
+)
 from gaploop.collect.operator.sounds import Sound, SoundPlayer, samples
 from gaploop.collect.operator.state import SessionStage, SessionState, StageTiming
 from gaploop.collect.operator.terminal import line, render

@@ -16,7 +16,7 @@ from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.labels.labelled import FolderLabels, open_labelled
 from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 from gaploop.failure_analysis.review.choice import Filter, Who
-from gaploop.failure_analysis.review.desk import LabelSession
+from gaploop.failure_analysis.review.label_session import LabelSession
 from gaploop.failure_analysis.review.saver import rescue
 from gaploop.failure_analysis.review.statement import TakeStatement
 

@@ -11,7 +11,7 @@ from nicegui.testing.user_simulation import user_simulation
 
 from gaploop.core import labels
 from gaploop.datasets.labels.labelled import FolderLabels, open_labelled
-from gaploop.failure_analysis.review.desk import LabelSession
+from gaploop.failure_analysis.review.label_session import LabelSession
 from gaploop.failure_analysis.review.page import ReviewPage
 from gaploop.failure_analysis.review.site import ReviewSite
 

@@ -14,8 +14,8 @@ from gaploop.datasets.labels.agreement import Agreement, agreement
 from gaploop.datasets.labels.labelled import FolderLabels
 from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 from gaploop.failure_analysis.review import statement
-from gaploop.failure_analysis.review.book import LabelStore
 from gaploop.failure_analysis.review.choice import Filter, Listed, choose, listed
+from gaploop.failure_analysis.review.label_store import LabelStore
 from gaploop.failure_analysis.review.saver import Saver
 from gaploop.failure_analysis.review.statement import TakeStatement
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gaploop.collect.operator.console import Safety
-from gaploop.collect.operator.eyes import LoopMonitor
+from gaploop.collect.operator.loop_monitor import LoopMonitor
 from gaploop.collect.rig import EmbeddedRig, Rig, scripted_leader
 from gaploop.collect.session import MakeLeader, MakeRig
 from gaploop.core.protocols import Follower, Leader

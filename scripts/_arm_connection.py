@@ -13,15 +13,15 @@ from typing import Any
 
 from gaploop.collect.arm_rig import ArmRig
 from gaploop.collect.operator.console import Safety
-from gaploop.collect.operator.eyes import LoopMonitor
-from gaploop.collect.operator.seen import Loop
+from gaploop.collect.operator.loop_monitor import LoopMonitor
+from gaploop.collect.operator.screen_content import Loop
 from gaploop.core.errors import DeviceError, LostError
 from gaploop.core.protocols import Leader
 from gaploop.core.station import Station
 from gaploop.scripts import _arms
-from gaploop.scripts._casts import SessionDevices, Standing
-from gaploop.scripts._find_again import IS_BACK, LOOK_S, find_again
+from gaploop.scripts._reconnect import IS_BACK, LOOK_S, find_again
 from gaploop.scripts._rolling import Rolling
+from gaploop.scripts._session_devices import SessionDevices, Standing
 from gaploop.scripts._window_keys import gone_of, subscribers
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.sensors import connect_sensors

@@ -10,8 +10,8 @@ import numpy as np
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode
+from gaploop.failure_analysis.evidence import Evidence
 from gaploop.failure_analysis.modes.arm_events import Event, spans
-from gaploop.failure_analysis.seen import Evidence
 from gaploop.failure_analysis.signals.registry import TakeSignals
 from gaploop.failure_analysis.views.phases import (
     GRASP_S,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from gaploop.collect.journal import JournalWriter
-from gaploop.collect.operator.seen import Loop
+from gaploop.collect.operator.screen_content import Loop
 from gaploop.core.limits import SafetyLimits
 from gaploop.core.types import Image, SafetyReason, Tick
 from gaploop.teleop.advice import say_reasons, say_to_do
