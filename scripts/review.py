@@ -14,7 +14,6 @@ from gaploop.scripts._label_write import named_author
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gaploop.collect.copies import review_folder
     from gaploop.core.labels import LabelEvent
     from gaploop.datasets.labels.labelled import FolderLabels
     from gaploop.failure_analysis.diagnosis import TakeDiagnosis
@@ -93,6 +92,7 @@ def _serve(
     config: ReviewConfig, folder: FolderLabels, author: str, found: Sequence[TakeDiagnosis]
 ) -> tuple[int, list[LabelEvent]]:
     """Serve until stopped; return how often something was saved, and what couldn't be."""
+    from gaploop.collect.copies import review_folder
     from gaploop.failure_analysis.review.label_session import LabelSession
     from gaploop.failure_analysis.review.server import serve
     from gaploop.failure_analysis.review.site import ReviewSite

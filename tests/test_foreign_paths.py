@@ -137,11 +137,11 @@ datasets/hub/queue.py:drop | ((queue or default_queue()) / _name(push)).unlink(m
 datasets/hub/queue.py:drop | (queue or default_queue()) / _name(push) | paths
 datasets/hub/queue.py:put | folder / _name(push) | paths
 datasets/hub/queue.py:sending | folder / _name(push) | paths
-datasets/labels/labelled.py:Labelled.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
+datasets/labels/labelled.py:FolderLabels.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
 datasets/lerobot_import.py:_copy | shutil.copytree(info.root, stage) | dataset
 datasets/lerobot_read.py:video_of | info.root / name | dataset
-datasets/lerobot_writer.py:TakeWriter._save_episode_data | self._root / name | dataset
-datasets/lerobot_writer.py:TakeWriter._writer | self._root / name | dataset
+datasets/lerobot_writer.py:EncodedTakeWriter._save_episode_data | self._root / name | dataset
+datasets/lerobot_writer.py:EncodedTakeWriter._writer | self._root / name | dataset
 datasets/lineage.py:dataset_hash | root / folder | ours
 datasets/mixing/spec.py:_source | folder / Path(r).expanduser() | user
 datasets/repair/dataset.py:plan | Path(scratch, root.name) | ours
@@ -197,7 +197,7 @@ datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 failure_analysis/review/media.py:Media._keep | oldest.unlink(missing_ok=True) | ours
 failure_analysis/review/media.py:Media.video | part.replace(path) | take
 failure_analysis/review/media.py:Media.video | self._folder / f'{name}.mp4' | ours
-failure_analysis/review/source.py:Source.take | path / name | take
+failure_analysis/review/source.py:TakeSource.take | path / name | take
 finetune/adapt.py:_record | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/adapt.py:adapt | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/checkpoints.py:read_checkpoint | folder / name | ours
@@ -263,8 +263,8 @@ teleop/doctor/calibrations.py:folder | Path(os.environ.get('HF_LEROBOT_HOME', ca
 teleop/doctor/cameras.py:_look_at | root / 'dev' / node.name | listed
 teleop/doctor/ports.py:_is_master | link.parent.parent / 'fdinfo' / link.name | listed
 teleop/doctor/ports.py:_latency_timer | root / 'sys/bus/usb-serial/devices' / name | listed
-teleop/emulator/console.py:Console._hand | Path(words[1]) | user
-teleop/emulator/port.py:Port.close | self._link.unlink() | ours
+teleop/emulator/console.py:EmulatorConsole._hand | Path(words[1]) | user
+teleop/emulator/port.py:PseudoTerminal.close | self._link.unlink() | ours
 teleop/emulator/port.py:_point | fresh.replace(link) | ours
 teleop/emulator/port.py:_point | fresh.symlink_to(target) | ours
 """  # noqa: E501

@@ -184,6 +184,8 @@ def _guess_hdf5(path: Path) -> str | None:
             known = isinstance(demos, h5py.Group) and any(n.startswith("demo_") for n in demos)
             return "robomimic" if known else None
     except UnusableInputError:
+        if path.is_file() and h5py.is_hdf5(path):
+            raise  # damaged, or it opens other files: that is the answer, not what else it may be
         return None
 
 

@@ -129,7 +129,7 @@ COMMANDS: dict[str, list[str]] = {
         "train", "--output_dir={}_run", "--", "--policy.path={}", "--policy.push_to_hub=false",
         "--dataset.repo_id=x/y", "--dataset.root={}_none", "--steps=1", "--policy.device=cpu",
     ],
-    "bench": ["bench", "latency", "--policy.path={}"],
+    "latency": ["latency", "--policy.path={}"],
 }  # fmt: skip
 
 

@@ -30,6 +30,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks
+
 from fuzz import readers
 from fuzz.mutations import OUTSIDE, mutate
 from fuzz.readers import READERS, SHORT, Reader

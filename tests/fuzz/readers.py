@@ -222,7 +222,7 @@ def _loaded(module: str, name: str) -> Callable[[Path], object]:
     def read(path: Path) -> object:
         import importlib
 
-        found: Any = importlib.import_module(f"gaploop.{module}")
+        found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
         value = found(path)
@@ -237,47 +237,71 @@ ZARR = ("**/.z*", "**/0*", "**/zarr.json")
 
 FILES = (
     Reader("yaml", "files/plan.yaml", _yaml),
-    Reader("plan", "files/plan.yaml", _loaded("core.plan", "load_plan")),
-    Reader("station", "files/station.yaml", _loaded("core.station", "load_station")),
-    Reader("suite", "files/suite.yaml", _loaded("core.suite", "load_suite")),
+    Reader("plan", "files/plan.yaml", _loaded("gaploop.core.plan", "load_plan")),
+    Reader("station", "files/station.yaml", _loaded("gaploop.core.station", "load_station")),
+    Reader("suite", "files/suite.yaml", _loaded("gaploop.core.suite", "load_suite")),
     Reader("mapping", "files/mapping.yaml", _csv_log),
-    Reader("mixture", "files/mixture.yaml", _loaded("datasets.mixing.spec", "load_mixture")),
-    Reader("harmonise-spec", "files/spec.yaml", _loaded("datasets.harmonise.spec", "load_spec")),
+    Reader(
+        "mixture", "files/mixture.yaml", _loaded("gaploop.datasets.mixing.spec", "load_mixture")
+    ),
+    Reader(
+        "harmonise-spec", "files/spec.yaml", _loaded("gaploop.datasets.harmonise.spec", "load_spec")
+    ),
     Reader("faults", "files/faults.yaml", _faults),
     Reader("force-log", "files/log.csv", _csv_log),
-    Reader("uci", "files/lp1.data", _loaded("collect.imports.uci_failures", "read_uci_failures")),
+    Reader(
+        "uci",
+        "files/lp1.data",
+        _loaded("gaploop.collect.imports.uci_failures", "read_uci_failures"),
+    ),
     Reader("labels", "set/meta/gap/labels.jsonl", _labels),
     Reader("label-csv", "files/labels.csv", _label_csv),
     Reader("event-csv", "files/events.csv", _label_csv),
     Reader("consents", "files/consents.jsonl", _register),
     Reader("names", "files/names.json", _names),
     Reader("outcomes", "files/outcomes.csv", _outcomes),
-    Reader("trials", "files/trials.csv", _loaded("failure_analysis.across.trials", "read_trials")),
     Reader(
-        "truth", "files/truth.jsonl", _loaded("failure_analysis.attribution.scoring", "read_truth")
+        "trials",
+        "files/trials.csv",
+        _loaded("gaploop.failure_analysis.across.trials", "read_trials"),
     ),
+    Reader("truth", "files/truth.jsonl", _loaded("benchmarks.corpus.scoring", "read_truth")),
     Reader(
         "predictions",
         "files/predictions.jsonl",
-        _loaded("failure_analysis.attribution.benchmark", "read_predictions"),
+        _loaded("benchmarks.corpus.benchmark", "read_predictions"),
     ),
     Reader(
-        "curves", "files/curves.json", _loaded("failure_analysis.planning.results", "load_trials")
+        "curves",
+        "files/curves.json",
+        _loaded("gaploop.failure_analysis.planning.results", "load_trials"),
     ),
     Reader(
-        "diagnosis", "files/diagnosis.json", _loaded("failure_analysis.diagnosis", "load_diagnosis")
+        "diagnosis",
+        "files/diagnosis.json",
+        _loaded("gaploop.failure_analysis.diagnosis", "load_diagnosis"),
     ),
     Reader(
-        "reference", "files/reference.json", _loaded("failure_analysis.reference", "load_reference")
+        "reference",
+        "files/reference.json",
+        _loaded("gaploop.failure_analysis.reference", "load_reference"),
     ),
     Reader(
-        "model", "files/model.json", _loaded("failure_analysis.attribution.model", "load_model")
+        "model",
+        "files/model.json",
+        _loaded("gaploop.failure_analysis.attribution.model", "load_model"),
     ),
     Reader(
-        "score", "files/score.json", _loaded("failure_analysis.live.score", "FailureScore.load")
+        "score",
+        "files/score.json",
+        _loaded("gaploop.failure_analysis.live.score", "FailureScore.load"),
     ),
-    Reader("evaluation", "files/evaluation.json", _loaded("scripts._plan_results", "_evaluated")),
-    Reader("speeds", "files/ramp.json", _loaded("collect.speed_ramp", "_read")),
+    Reader(
+        "evaluation",
+        "files/evaluation.json",
+        _loaded("gaploop.scripts._plan_results", "_evaluated"),
+    ),
+    Reader("speeds", "files/ramp.json", _loaded("gaploop.collect.speed_ramp", "_read")),
     Reader("poses-csv", "files/poses.csv", _poses),
     Reader("poses-jsonl", "files/poses.jsonl", _poses),
     Reader("calibration", "files/calibration.json", _calibration),
@@ -286,7 +310,7 @@ FILES = (
 )
 TOPICS = {"action": ("/leader",), "observation.state": ("/joint_states",)}
 FOLDERS = (
-    Reader("info", "set", _loaded("datasets.layout", "read_info"), ("meta/info.json",)),
+    Reader("info", "set", _loaded("gaploop.datasets.layout", "read_info"), ("meta/info.json",)),
     Reader("episodes", "set", _takes, ("meta/episodes/**/*.parquet",)),
     Reader("frames", "set", _takes, ("data/**/*.parquet",)),
     Reader("telemetry", "set", _takes, ("telemetry/*.zip",)),

@@ -82,7 +82,7 @@ def test_commands_and_faults_are_told_as_events(tmp_path: Path) -> None:
         (["--role=boss"], "One of: follower, leader"),
         (["--protocol=dynamixel"], "so101 has feetech servos"),
         (["--hand=dance"], "Unknown hand"),
-        (["--hand=trace=nowhere"], "No such file"),
+        (["--hand=trace=nowhere"], "nowhere not found"),
         (["--plant=gazebo"], "Unknown plant"),
         (["--cameras=top"], "Add --plant=mujoco"),
         (["--plant=mujoco", "--cameras=back"], "One of: side, top"),

@@ -331,7 +331,9 @@ def test_a_failure_that_is_taken_back_fills_no_quota_until_it_is_labelled(tmp_pa
         desk.book.flush()
         quotas = [Quota(1)]
         assert held(tmp_path, TakeKind.DEMONSTRATION, quotas).total() == 0
+        told = len(desk.told)
         desk.console.command(C.SUCCESS)
+        desk.until(SessionStage.READY, is_so=lambda: len(desk.told) > told)
         desk.book.flush()
         assert held(tmp_path, TakeKind.DEMONSTRATION, quotas).total() == 1
         desk.console.command(C.NEXT)  # the take that it waited for isn't needed any more

@@ -276,7 +276,7 @@ def test_the_console_does_what_it_is_told(tmp_path: Path) -> None:
     [
         ("dance", "Unknown command"),
         ("hand dance", "Unknown hand"),
-        ("hand trace nowhere.txt", "No such file"),
+        ("hand trace nowhere.txt", "nowhere.txt not found"),
         ("pose 1 2", "needs 6 angles"),
         ("pose 1 2 3 4 5 nan", "not a number"),
         ("fault", "Which fault"),
