@@ -23,7 +23,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("gaploop", deadline=None)
 settings.load_profile("gaploop")
 
-# A shell has what it starts in the background ignore Ctrl-C, and that is inherited: laws of Ctrl-C
-# failed where the tests ran behind an `&`.
+# A shell has what it starts in the background ignore Ctrl-C and Ctrl-\, and that is inherited: laws
+# of both failed where the tests ran behind an `&`.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGQUIT"):
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)

@@ -82,7 +82,7 @@ def _watched(monkeypatch: pytest.MonkeyPatch) -> dict[str, Traffic]:
             port.traffic.worked_on = port.traffic.received  # and answered
         return turn(emulated, port)
 
-    monkeypatch.setattr(bus, "Port", Watched)
+    monkeypatch.setattr(bus, "PseudoTerminal", Watched)
     monkeypatch.setattr(bus.EmulatedBus, "_wait", next_turn)
     return wires
 

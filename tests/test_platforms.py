@@ -274,8 +274,8 @@ def test_arms_and_emulated_ones_are_refused_in_one_line_on_windows(tmp_path: Pat
 import sys
 from gaploop.core.errors import GaploopError
 from gaploop.teleop.servos.port import SerialPort
-from gaploop.teleop.emulator.port import Port
-for refused in (lambda: SerialPort("COM3").open(), lambda: Port()):
+from gaploop.teleop.emulator.port import PseudoTerminal
+for refused in (lambda: SerialPort("COM3").open(), lambda: PseudoTerminal()):
     try:
         refused()
     except GaploopError as error:

@@ -180,7 +180,7 @@ def test_the_rest_says_what_to_do_instead(dimension: str, remedy: str) -> None:
     plan = make_plan(diagnosed({dimension: 0.9}), 50)
     assert plan.takes == 0
     assert plan.items[0].remedy == remedy
-    assert "don't mend" in plan.items[0].why
+    assert "don't fix" in plan.items[0].why
     assert "Don't collect" in plan.stop
 
 
