@@ -148,10 +148,17 @@ def mcnemar_p(first: int, second: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p values that allow for all of them (Holm 1979, Scand J Stat 6:65)."""
-    from statsmodels.stats.multitest import multipletests
+    """Return p values that allow for all of them (Holm 1979, Scand J Stat 6:65).
 
-    return [float(p) for p in multipletests(p_values, method="holm")[1]] if p_values else []
+    statsmodels' `multipletests` collects all garbage at each call: 20 ms, and more in a large
+    program.
+    """
+    order = sorted(range(len(p_values)), key=lambda k: p_values[k])
+    adjusted, least = [0.0] * len(p_values), 0.0
+    for rank, k in enumerate(order):
+        least = max(least, min(1.0, (len(p_values) - rank) * p_values[k]))
+        adjusted[k] = least
+    return adjusted
 
 
 def bootstrap_mean(values: NDArray[np.float64], seed: int, resamples: int = 2000) -> Estimate:
