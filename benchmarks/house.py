@@ -75,7 +75,7 @@ entered, watch = {}, sys.monitoring
 
 def called(code, _):
     path = os.path.realpath(code.co_filename)
-    if path.startswith(root):
+    if path.startswith(root) and "site-packages" not in path:
         which = (path.removeprefix(root), code.co_qualname)
         entered.setdefault(threading.get_ident(), []).append(which)
     return watch.DISABLE  # the first call of every function is enough
