@@ -154,6 +154,7 @@ def exchange_names(a: Path, b: Path) -> bool:
 OPEN_FILES_CAN_BE_REPLACED: Final = fcntl is not None
 """A file that somebody holds open can be renamed over; not on Windows."""
 _PLACES: Final = 1000
+_DRAWS: Final = 20
 _FIRST_PLACE: Final = 0x7FFFFFFF - _PLACES
 """Windows locks bytes, and nobody else can read what is locked: these lie behind all data."""
 _ASK_AGAIN_S: Final = 0.02
@@ -179,7 +180,10 @@ def lock(handle: int, *, shared: bool = False, wait: bool = True) -> None:
         return
     if msvcrt is None:
         raise OSError(errno.ENOLCK, "This system has no file locks")
-    while not _lock_bytes(handle, shared):
+    # Two who share it may draw the same byte; that one of them draws taken ones each time says that
+    # somebody holds them all.
+    draws = _DRAWS if shared else 1
+    while not any(_lock_bytes(handle, shared) for _ in range(draws)):
         if not wait:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         time.sleep(_ASK_AGAIN_S)
