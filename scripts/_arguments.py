@@ -41,12 +41,47 @@ def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], pr
     """
     given_path = next((v for n, v in _pairs(argv) if n == CONFIG_PATH and v is not None), None)
     nested = load_yaml(Path(given_path), "Config file") if given_path else {}
-    chosen = {n.removesuffix(".type"): v for n, v in _flat(nested) if n.endswith(".type")}
-    chosen |= chosen_types(argv)
-    options = {o.name: o for o in find_options(config_class, chosen)}
-    _check_file(nested, options, given_path, program)
+    options = _options(config_class, nested, chosen_types(argv))
+    _check_names(nested, options, f"{given_path}: unknown", f"{program} --help")
     for name, text in _read(argv, options, positional, program):
         _put(nested, name, _value(options[name], text))
+    return _made(config_class, nested, options)
+
+
+def from_values(
+    config_class: type,
+    given: Sequence[str | Path],
+    nested: dict[str, Any],
+    positional: Sequence[str],
+    program: str,
+) -> Any:
+    """Return the config that arguments of a Python call ask for.
+
+    Args:
+        config_class: the command's dataclass.
+        given: arguments without a name.
+        nested: the others as a file of `--config_path` would hold them.
+        positional: the options that arguments without a name fill, in order.
+        program: what a user types to call it, for messages.
+
+    Raises:
+        UnusableInputError: an option that doesn't exist, or a value that doesn't fit.
+    """
+    options = _options(config_class, nested, {})
+    _check_names(nested, options, "Unknown", f"help({program})")
+    for name, text in _name_loose([str(g) for g in given], options, positional, program):
+        _put(nested, name, _value(options[name], text))
+    return _made(config_class, nested, options)
+
+
+def _options(
+    config_class: type, nested: Mapping[str, Any], chosen: Mapping[str, str]
+) -> dict[str, Option]:
+    in_file = {n.removesuffix(".type"): v for n, v in _flat(nested) if n.endswith(".type")}
+    return {o.name: o for o in find_options(config_class, {**in_file, **chosen})}
+
+
+def _made(config_class: type, nested: dict[str, Any], options: Mapping[str, Option]) -> Any:
     for option in options.values():
         group, _, leaf = option.name.rpartition(".")
         holder = _get(nested, group) if group else None
@@ -173,15 +208,14 @@ def _check_finite(option: Option, value: Any) -> None:
         raise UnusableInputError(f"--{option.name} must be finite, got {value}.")
 
 
-def _check_file(
-    nested: Mapping[str, Any], options: Mapping[str, Option], path: str | None, program: str
+def _check_names(
+    nested: Mapping[str, Any], options: Mapping[str, Option], where: str, all_of_them: str
 ) -> None:
-    leaves = {name for name, option in options.items()}
-    for name, _ in _flat(nested, leaves):
-        if name not in leaves:
+    for name, _ in _flat(nested, set(options)):
+        if name not in options:
             raise UnusableInputError(
-                f"{path}: unknown option '{name}'.{nearest(name, options).replace('--', '')} "
-                f"All of them: {program} --help"
+                f"{where} option '{name}'.{nearest(name, options).replace('--', '')} "
+                f"All of them: {all_of_them}"
             )
 
 

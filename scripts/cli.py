@@ -126,7 +126,7 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
         program: what a user types to call it, for messages.
     """
     rest = _discover(arguments)
-    config_class = _config_class(module, command, rest)
+    config_class = config_class_of(module, command, rest)
     own, _ = _parted(rest, getattr(module, "PASSED_ON", ""))
     if "--help" in own or "-h" in own:
         print(_command_help(program, module, config_class, rest))
@@ -154,7 +154,7 @@ def _run(program: str, module: ModuleType, config_class: type, arguments: list[s
 
     setup_logging()
     own, passed_on = _parted(arguments, getattr(module, "PASSED_ON", ""))
-    config = parse(config_class, own, _positional(module), program)
+    config = parse(config_class, own, positional(module), program)
     for name, rest in passed_on.items():
         setattr(config, name, rest)
     with stdout_is_json() if getattr(config, "json", False) else contextlib.nullcontext():
@@ -177,12 +177,14 @@ def _parted(arguments: list[str], name: str) -> tuple[list[str], dict[str, list[
     return arguments[:cut], {name: arguments[cut + 1 :]}
 
 
-def _positional(module: ModuleType) -> tuple[str, ...]:
+def positional(module: ModuleType) -> tuple[str, ...]:
+    """Return the options that a command's arguments without a name fill, in order."""
     names = getattr(module, "POSITIONAL", "dataset.root")
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _config_class(module: ModuleType, command: str, arguments: Sequence[str]) -> type:
+def config_class_of(module: ModuleType, command: str, arguments: Sequence[str]) -> type:
+    """Return the dataclass of a command's options, by what the arguments choose."""
     if hasattr(module, "config_class_for"):
         made = module.config_class_for(arguments)
     elif hasattr(module, "config_class"):
@@ -255,7 +257,7 @@ def _command_help(program: str, module: ModuleType, config_class: type, argv: li
     chosen = chosen_types(argv)
     options = list(find_options(config_class, chosen))
     names = {o.name for o in options}
-    fills = [name for name in _positional(module) if name in names]
+    fills = [name for name in positional(module) if name in names]
     words = "".join(f" [{name.rpartition('.')[2].upper()}]" for name in fills)
     lines = [f"usage: {program}{words} [--option=value ...]", ""]
     lines += [textwrap.dedent(_doc(config_class)).strip(), "", "options:"]

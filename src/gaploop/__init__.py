@@ -1,13 +1,36 @@
-"""gaploop: find why a policy fails on the real robot, record what mends it, adapt, prove it.
+"""gaploop: find out why a policy fails on the real robot, record what fixes it, adapt, prove it.
+
+The names of `__all__` are the front door, loaded when first used; docs/api.md shows them.
 
 The folders of the project are linked into this package (`core`, `sim`, …); a checkout made
 without symbolic links leaves text files in their place, which is said here rather than
 surfacing as a puzzling missing module.
 """
 
+import importlib
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gaploop.core.plan import Plan as Plan
+    from gaploop.core.station import Station as Station
+    from gaploop.core.take import Take as Take
+    from gaploop.datasets.sources import load_takes as load_takes
+    from gaploop.failure_analysis.diagnosis import Diagnosis as Diagnosis
+    from gaploop.finetune.verdict import compare as compare
+    from gaploop.scripts.check import check as check
+    from gaploop.scripts.diagnose import diagnose as diagnose
+    from gaploop.scripts.evaluate import evaluate as evaluate
+    from gaploop.scripts.finetune import finetune as finetune
+    from gaploop.scripts.gate import gate as gate
+    from gaploop.scripts.plan import plan as plan
+    from gaploop.scripts.publish import publish as publish
+    from gaploop.scripts.record import record as record
+    from gaploop.sim.cell import SimCell as SimCell
+    from gaploop.teleop.safety import SafetyFilter as SafetyFilter
 
 __version__ = "0.1.0"
 
@@ -31,3 +54,49 @@ if _missing:
 # MuJoCo picks its OpenGL on import, and picks one that needs a screen. Without one, use EGL.
 if sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
     os.environ.setdefault("MUJOCO_GL", "egl")
+
+
+_NAMES = {
+    "record": "scripts.record",
+    "publish": "scripts.publish",
+    "check": "scripts.check",
+    "load_takes": "datasets.sources",
+    "diagnose": "scripts.diagnose",
+    "plan": "scripts.plan",
+    "finetune": "scripts.finetune",
+    "evaluate": "scripts.evaluate",
+    "compare": "finetune.verdict",
+    "gate": "scripts.gate",
+    "Take": "core.take",
+    "Station": "core.station",
+    "Diagnosis": "failure_analysis.diagnosis",
+    "Plan": "core.plan",
+    "SafetyFilter": "teleop.safety",
+    "SimCell": "sim.cell",
+}
+"""Name to the module that defines it."""
+__all__ = list(_NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'gaploop' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f"gaploop.{_NAMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _CallablePackage(ModuleType):
+    """`gaploop.finetune` is a folder of modules and, called, the command of that name."""
+
+    def __call__(self, *given: Any, **options: Any) -> Any:
+        from gaploop.scripts.finetune import finetune
+
+        return finetune(*given, **options)
+
+
+importlib.import_module("gaploop.finetune").__class__ = _CallablePackage
