@@ -209,12 +209,21 @@ def _discover(arguments: list[str]) -> list[str]:
         from gaploop.finetune.lerobot_trust import DISCOVERED
 
         try:
-            load_plugin(package)
+            if not _is_one_module(package):
+                load_plugin(package)
         except PluginLoadError as error:
             raise UnusableInputError(f"{argument}: {error}") from None
         known = os.environ.get(DISCOVERED, "").split(",")
         os.environ[DISCOVERED] = ",".join(dict.fromkeys(filter(None, [*known, package])))
     return rest
+
+
+def _is_one_module(name: str) -> bool:
+    """Import what LeRobot would look for modules in, and say that there is nothing to look in."""
+    try:
+        return not hasattr(importlib.import_module(name), "__path__")
+    except ImportError:
+        return False  # LeRobot's words for that
 
 
 def _overview() -> str:

@@ -1,0 +1,45 @@
+"""Diagnose your own LeRobot dataset: check it, look at its takes, find out why some failed.
+
+    python examples/02_diagnose_your_dataset.py path/to/dataset
+
+Outcomes come from the dataset's labels (`gaploop label`, `gaploop review`) or its success column.
+Without a folder it records 12 takes of the embedded cell's policy at a station with a gap first.
+"""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import gaploop
+
+
+def main(root: Path, out: Path) -> None:
+    """Diagnose the dataset in `root`; write the report to `out`."""
+    # Is it whole? Each finding says where it is and which command fixes it.
+    for finding in gaploop.check(root):
+        print(f"{finding.severity}: {finding.where}: {finding.message} → {finding.mend}")
+
+    takes = list(gaploop.load_takes(root))
+    print(f"{len(takes)} takes: {dict(Counter(take.outcome.value for take in takes))}")
+
+    diagnosis = gaploop.diagnose(root, output_dir=out)
+    for take in diagnosis.takes:
+        cause = take.top if not take.abstained else "no clear cause"
+        print(f"episode {take.episode}: {take.mode} in {take.phase}, {cause}")
+    print(f"The report: {out / 'report.html'}")
+
+
+def made_up(root: Path) -> Path:
+    """Record takes that fail: the camera of this station was moved (sim-to-sim)."""
+    gaploop.record(
+        robot={"gaps": {"spatial_geometry.camera_pose": 0.8}},
+        policy={"path": "base"},
+        dataset={"root": root, "num_episodes": 12, "single_task": "Put the cube on the disc"},
+        resume=True,
+    )
+    return root
+
+
+if __name__ == "__main__":
+    here = Path("outputs/diagnose")
+    main(Path(sys.argv[1]) if sys.argv[1:] else made_up(here / "takes"), here / "diagnosis")
