@@ -38,6 +38,7 @@ python -m benchmarks record --seconds=300 --output_dir=outputs/record
 python -m benchmarks record --seconds=30 --load=8 --n=3 --output_dir=outputs/record
 python -m benchmarks publish --json
 python -m benchmarks review --json
+python -m benchmarks servo --data=logs.parquet --json
 python -m benchmarks house --root=../another_checkout
 python -m benchmarks real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
 """
@@ -68,6 +69,7 @@ BENCHES: Final = {
     "gate": "false promotion of retrains, power, attempts, beside fixed size and Barnard's test",
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "house": "how large the product is, and how far one take travels through it",
+    "servo": "logs of a real servo: a model of it, intervals, what one log tells apart",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
 }
 
@@ -93,7 +95,8 @@ class BenchConfig:
     really happened; real_input takes foreign recordings through import, diagnosis and LoRA;
     publish makes datasets of takes and checks every row's picture; record counts dropped
     pictures; reference records nominal takes and says what is usual in them; review labels
-    takes in a headless browser; signals measures what watching a rollout costs.
+    takes in a headless browser; servo fits a model to logs of a real servo and tells faults of one
+    log apart; signals measures what watching a rollout costs.
     """
 
     name: str = ""
@@ -102,6 +105,7 @@ class BenchConfig:
     data: Path | None = None
     """factors: the study's counts, a CSV file. real_input: the folder of the recordings.
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
+    servo: a parquet file of logs.
     closed_loop: rows that were stored, to make figures of without running anything."""
     root: Path | None = None
     """house: the checkout to count; this one unless given."""
