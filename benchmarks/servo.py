@@ -106,7 +106,7 @@ class Logs:
     @property
     def is_off(self) -> NDArray[np.bool_]:
         """Which logs have torque off after `DROP_S`."""
-        return self.trajectory == DROP
+        return np.asarray(self.trajectory == DROP)
 
     def take(self, which: NDArray[Any]) -> Logs:
         """Return some of them."""
@@ -240,7 +240,7 @@ def fit(logs: Logs, start: Mapping[str, float], free: Sequence[str]) -> dict[str
     low, high = (np.array([PARAMETERS[name][k] for name in free]) for k in (2, 3))
     x = np.clip([start[name] for name in free], low + 1e-6, high - 1e-6)
 
-    def residuals(values: FloatArray) -> FloatArray:
+    def residuals(values: Any) -> FloatArray:
         p = {**start, **dict(zip(free, values.tolist(), strict=True))}
         return np.asarray((simulate(p, logs) - logs.position_rad)[::6].ravel())
 
@@ -251,7 +251,7 @@ def fit(logs: Logs, start: Mapping[str, float], free: Sequence[str]) -> dict[str
         x_scale=np.maximum(np.abs(x), 0.02),
         loss="soft_l1",
         f_scale=_OUTLIER_RAD,
-        diff_step=1e-3,
+        diff_step=np.full(len(x), 1e-3),
         max_nfev=20,
     )
     return {**start, **dict(zip(free, done.x.tolist(), strict=True))}
@@ -264,7 +264,7 @@ def error_rad(p: Mapping[str, float], logs: Logs) -> float:
 
 def own_estimates(p: Mapping[str, float], logs: Logs) -> FloatArray:
     """Return what each log differs by from what was said of it, shape (n_logs, 4), as `_PRIOR`."""
-    own = np.zeros((len(logs), 4))
+    own: FloatArray = np.zeros((len(logs), 4))
     for turn in range(6):
         seen = simulate(p, logs, own)
         left = logs.position_rad - seen
