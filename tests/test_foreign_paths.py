@@ -83,8 +83,8 @@ core/paths.py:links_out | Path(folder, name) | paths
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:_beside | path.parent / model | user
 datasets/cache/folder.py:CacheFolder._evictable | self.path / form | ours
-datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
 datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
+datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
 datasets/cache/folder.py:_remove_unused | shutil.rmtree(folder, ignore_errors=True) | ours
@@ -257,16 +257,16 @@ sim/vx300s.py:folder | Path(found.submodule_search_locations[0]) | ours
 sim/vx300s.py:load | at / f'vx300s_{part}.xml' | ours
 teleop/calibration/sightings.py:read_poses | folder / n | ours
 teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem}{SUFFIX}') | ours
-teleop/doctor/calibrations.py:folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user
-teleop/doctor/calibrations.py:folder | Path(os.environ.get('HF_LEROBOT_CALIBRATION', home / 'calibration')) | user
-teleop/doctor/calibrations.py:folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
-teleop/doctor/cameras.py:_look_at | root / 'dev' / node.name | listed
-teleop/doctor/ports.py:_is_master | link.parent.parent / 'fdinfo' / link.name | listed
-teleop/doctor/ports.py:_latency_timer | root / 'sys/bus/usb-serial/devices' / name | listed
+teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user
+teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_LEROBOT_CALIBRATION', home / 'calibration')) | user
+teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
+teleop/checks/cameras.py:_device | root / 'dev' / node.name | listed
+teleop/checks/ports.py:check_port | root / 'sys/bus/usb-serial/devices' / real.name | listed
 teleop/emulator/console.py:EmulatorConsole._hand | Path(words[1]) | user
 teleop/emulator/port.py:PseudoTerminal.close | self._link.unlink() | ours
 teleop/emulator/port.py:_point | fresh.replace(link) | ours
 teleop/emulator/port.py:_point | fresh.symlink_to(target) | ours
+teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
 """  # noqa: E501
 
 MAKES_A_PATH = {"resolve", "absolute", "expanduser", "with_suffix", "with_stem", "with_name"}

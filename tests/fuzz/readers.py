@@ -205,9 +205,9 @@ def _calibration(path: Path) -> object:
 
 
 def _motors(path: Path) -> object:
-    from gaploop.teleop.doctor.calibrations import _one
+    from gaploop.teleop.checks.calibrations import check_arm_file
 
-    return _one(path, 0.0)
+    return check_arm_file(path, 0.0)
 
 
 def _faults(path: Path) -> object:

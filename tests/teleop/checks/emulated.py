@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +54,19 @@ class Mechanics:
 class Watcher:
     """A person who sees which joint of the arm itself moves, and pulls the plug when told to."""
 
+    stopped, is_there = False, True
+
     def __init__(self, bus: EmulatedBus, mechanics: Mechanics) -> None:
         self.bus, self.mechanics = bus, mechanics
         self.questions: list[str] = []
         self.told_to: list[str] = []
         self.cut = [Fault("vanish", id=identity) for identity in bus.servos]
+
+    def listening(
+        self, estop: Callable[[], None], gone: Callable[[], bool]
+    ) -> AbstractContextManager[None]:
+        del estop, gone
+        return nullcontext()
 
     def asked(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
         self.questions.append(question)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gaploop.teleop.doctor import calibrations, servos
-from gaploop.teleop.doctor.finding import DoctorFinding, Level
+from gaploop.teleop.checks.calibrations import check_arm_files
+from gaploop.teleop.checks.result import CheckResult, Level
+from gaploop.teleop.checks.servos import check_servos
 from gaploop.teleop.emulator import EmulatedBus, koch, openmanipulator, so101
 from gaploop.teleop.emulator.arms import ArmPlan
 
@@ -18,9 +19,9 @@ ARMS = {"so101": so101, "koch": koch, "openmanipulator": openmanipulator}
 pytestmark = pytest.mark.usefixtures("patient_serial")
 
 
-def scan(plan: ArmPlan) -> list[DoctorFinding]:
+def scan(plan: ArmPlan) -> list[CheckResult]:
     with EmulatedBus.start(plan=plan) as bus:
-        return list(servos.look(bus.port))
+        return list(check_servos(bus.port))
 
 
 def settings(bus: EmulatedBus) -> list[dict[str, int]]:
@@ -41,7 +42,7 @@ def settings(bus: EmulatedBus) -> list[dict[str, int]]:
 def test_every_servo_is_found_and_nothing_is_changed(model: str, role: str) -> None:
     with EmulatedBus.start(model, role=role) as bus:
         before = settings(bus)
-        findings = list(servos.look(bus.port))
+        findings = list(check_servos(bus.port))
         after = settings(bus)
         ids = sorted(bus.servos)
     assert all(finding.level is Level.OK for finding in findings)
@@ -53,7 +54,7 @@ def test_torque_that_was_left_on_is_said_and_left_on() -> None:
     with EmulatedBus.start() as bus:
         for servo in bus.all_servos:
             servo.memory["Torque_Enable"] = 1
-        first, *_ = servos.look(bus.port)
+        first, *_ = check_servos(bus.port)
         assert "torque on" in first.found
         assert all(servo.torque for servo in bus.all_servos)
 
@@ -73,22 +74,22 @@ def test_torque_that_was_left_on_is_said_and_left_on() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_bus_has_a_mend(plan: ArmPlan, level: Level, says: str) -> None:
+def test_what_is_wrong_with_a_bus_has_a_fix(plan: ArmPlan, level: Level, says: str) -> None:
     # How long a turn takes on a crowded machine is another finding.
     found = [finding for finding in scan(plan) if "read_all_s" not in finding.data]
     (wrong,) = [finding for finding in found if finding.level is not Level.OK]
     assert wrong.level is level
     assert says in wrong.found
-    assert wrong.mend
+    assert wrong.fix
 
 
 def test_a_hot_servo_and_a_silent_port() -> None:
     with EmulatedBus.start() as bus:
         bus.faults.overheat(3)
-        unwell = [f for f in servos.look(bus.port) if f.level is Level.FAIL]
+        unwell = [f for f in check_servos(bus.port) if f.level is Level.FAIL]
         assert any("id 3 reports: overheating" in f.found for f in unwell)
         bus.plug([])
-        (silent,) = servos.look(bus.port)
+        (silent,) = check_servos(bus.port)
     assert silent.level is Level.FAIL
     assert "no servo answers" in silent.found
 
@@ -96,7 +97,7 @@ def test_a_hot_servo_and_a_silent_port() -> None:
 def test_a_slow_bus_is_said() -> None:
     with EmulatedBus.start(wire_time=False) as bus:
         bus.faults.slow(0.008)
-        slow = [f for f in servos.look(bus.port) if "read in" in f.found]
+        slow = [f for f in check_servos(bus.port) if "read in" in f.found]
     assert [f.level for f in slow] == [Level.WARN]
 
 
@@ -105,7 +106,7 @@ def test_a_port_that_is_gone_is_one_finding() -> None:
     path = os.ttyname(slave)
     os.close(slave)
     os.close(master)
-    (gone,) = servos.look(path)
+    (gone,) = check_servos(path)
     assert gone.level is Level.FAIL
     assert "\n" not in gone.found
 
@@ -133,7 +134,7 @@ def test_the_calibration_in_the_motors(fault: str, says: str, tmp_path: Path) ->
         plan = plan.with_calibration_fault("elbow_flex", fault)
     folder = folder_of(tmp_path, plan, "so_follower")
     with EmulatedBus.start(plan=plan.calibrated()) as bus:
-        found = [f for f in servos.look(bus.port, folder) if "calibration" in f.data]
+        found = [f for f in check_servos(bus.port, folder) if "calibration" in f.data]
     failed = [f for f in found if f.level is Level.FAIL]
     assert ["holds the calibration of so_follower 'f'" in f.found for f in found].count(True) == (
         fault != "differs"
@@ -141,12 +142,12 @@ def test_the_calibration_in_the_motors(fault: str, says: str, tmp_path: Path) ->
     assert len(failed) == bool(fault)
     if failed:
         assert says in failed[0].found
-        assert "lerobot-calibrate" in failed[0].mend
-    in_files = [f for f in calibrations.look(folder) if f.level is Level.FAIL]
+        assert "lerobot-calibrate" in failed[0].fix
+    in_files = [f for f in check_arm_files(folder) if f.level is Level.FAIL]
     assert len(in_files) == (fault in ("straddles", "saturated"))
 
 
 def test_a_file_of_another_arm_is_not_compared(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, openmanipulator(), "omx_follower")
     with EmulatedBus.start("so101") as bus:
-        assert not [f for f in servos.look(bus.port, folder) if "calibration" in f.data]
+        assert not [f for f in check_servos(bus.port, folder) if "calibration" in f.data]
