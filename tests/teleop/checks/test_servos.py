@@ -11,7 +11,7 @@ import pytest
 from gaploop.teleop.checks.calibrations import check_arm_files
 from gaploop.teleop.checks.result import CheckResult, Level
 from gaploop.teleop.checks.servos import check_servos
-from gaploop.teleop.emulator import EmulatedBus, koch, openmanipulator, so101
+from gaploop.teleop.emulator import EmulatedBus, Fault, koch, openmanipulator, so101
 from gaploop.teleop.emulator.arms import ArmPlan
 
 ARMS = {"so101": so101, "koch": koch, "openmanipulator": openmanipulator}
@@ -85,7 +85,7 @@ def test_what_is_wrong_with_a_bus_has_a_fix(plan: ArmPlan, level: Level, says: s
 
 def test_a_hot_servo_and_a_silent_port() -> None:
     with EmulatedBus.start() as bus:
-        bus.faults.overheat(3)
+        bus.faults.add(Fault("overheat", id=3))
         unwell = [f for f in check_servos(bus.port) if f.level is Level.FAIL]
         assert any("id 3 reports: overheating" in f.found for f in unwell)
         bus.plug([])
@@ -96,7 +96,7 @@ def test_a_hot_servo_and_a_silent_port() -> None:
 
 def test_a_slow_bus_is_said() -> None:
     with EmulatedBus.start(wire_time=False) as bus:
-        bus.faults.slow(0.008)
+        bus.faults.add(Fault("slow", latency_s=0.008))
         slow = [f for f in check_servos(bus.port) if "read in" in f.found]
     assert [f.level for f in slow] == [Level.WARN]
 

@@ -1,14 +1,128 @@
-"""A Feetech STS servo: what its registers do (Feetech, "STS series memory table")."""
+"""Feetech STS servos: their memory table, what its registers do, and what they answer on a bus.
+
+Addresses, initial values and ranges: Feetech, "STS series memory table" (SMS & STS), and LeRobot's
+motors/feetech/tables.py, whose names are used. Where a factory value isn't in the table, it is
+what LeRobot's users read from a 12 V STS3215. Packets: Feetech, "Communication Protocol User
+Manual".
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
+from collections.abc import Sequence
 from typing import Final
 
-from gaploop.teleop.emulator.feetech_tables import BAUD_RATES, SRAM, feetech_table
-from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, MotorSpec
-from gaploop.teleop.emulator.servo import EmulatedServo, Mount, approach
+from gaploop.teleop.emulator.chain import Chain
+from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, Mechanics, MotorSpec
+from gaploop.teleop.emulator.servo import (
+    ControlTable,
+    EmulatedRegister,
+    EmulatedServo,
+    Mount,
+    approach,
+)
+from gaploop.teleop.servos import feetech
+from gaploop.teleop.servos.feetech import Instruction
+from gaploop.teleop.servos.frames import BROADCAST_ID, Frame
+from gaploop.teleop.servos.registers import MODELS
+
+BAUD_RATES: Final = (1_000_000, 500_000, 250_000, 128_000, 115_200, 76_800, 57_600, 38_400)
+"""Bits per second for each value of Baud_Rate."""
+
+SRAM: Final = 40
+"""First address that is never kept without power."""
+
+FIRMWARE: Final = (3, 10)
+
+_EPROM: Final = (
+    ("ID", 5, 1, 1, 0, 253),
+    ("Baud_Rate", 6, 1, 0, 0, 7),
+    ("Return_Delay_Time", 7, 1, 250, 0, 254),
+    ("Response_Status_Level", 8, 1, 1, 0, 1),
+    ("Min_Position_Limit", 9, 2, 0, 0, 4_095),
+    ("Max_Position_Limit", 11, 2, 4_095, 0, 4_095),
+    ("Max_Temperature_Limit", 13, 1, 70, 0, 100),
+    ("Max_Voltage_Limit", 14, 1, 140, 0, 254),
+    ("Min_Voltage_Limit", 15, 1, 40, 0, 254),
+    ("Max_Torque_Limit", 16, 2, 1_000, 0, 1_000),
+    ("Phase", 18, 1, 12, 0, 254),
+    ("Unloading_Condition", 19, 1, 44, 0, 254),
+    ("LED_Alarm_Condition", 20, 1, 47, 0, 254),
+    ("P_Coefficient", 21, 1, 32, 0, 254),
+    ("D_Coefficient", 22, 1, 32, 0, 254),
+    ("I_Coefficient", 23, 1, 0, 0, 254),
+    ("Minimum_Startup_Force", 24, 2, 16, 0, 1_000),
+    ("CW_Dead_Zone", 26, 1, 1, 0, 32),
+    ("CCW_Dead_Zone", 27, 1, 1, 0, 32),
+    ("Protection_Current", 28, 2, 500, 0, 2_047),
+    ("Angular_Resolution", 30, 1, 1, 1, 128),
+    ("Homing_Offset", 31, 2, 0, 0, 4_095),
+    ("Operating_Mode", 33, 1, 0, 0, 3),
+    ("Protective_Torque", 34, 1, 20, 0, 254),
+    ("Protection_Time", 35, 1, 200, 0, 254),
+    ("Overload_Torque", 36, 1, 80, 0, 254),
+    ("Velocity_closed_loop_P_proportional_coefficient", 37, 1, 10, 0, 254),
+    ("Over_Current_Protection_Time", 38, 1, 200, 0, 254),
+    ("Velocity_closed_loop_I_integral_coefficient", 39, 1, 10, 0, 254),
+)
+"""Name, address, size, initial, least and greatest value of what is kept without power."""
+_SRAM: Final = (
+    ("Torque_Enable", 40, 1, 0, 0, 128),
+    ("Acceleration", 41, 1, 0, 0, 254),
+    ("Goal_Position", 42, 2, 0, 0, -1),
+    ("Goal_Time", 44, 2, 0, 0, -1),
+    ("Goal_Velocity", 46, 2, 0, 0, -1),
+    ("Torque_Limit", 48, 2, 1_000, 0, 1_000),
+    ("Lock", 55, 1, 1, 0, 1),
+)
+"""The same of what isn't; a range of 0 to -1 is none."""
+_FEEDBACK: Final = (
+    ("Present_Position", 56, 2),
+    ("Present_Velocity", 58, 2),
+    ("Present_Load", 60, 2),
+    ("Present_Voltage", 62, 1),
+    ("Present_Temperature", 63, 1),
+    ("Async_Write_Flag", 64, 1),
+    ("Status", 65, 1),
+    ("Moving", 66, 1),
+    ("Present_Current", 69, 2),
+    ("Goal_Position_2", 71, 2),
+)
+"""Name, address and size of what is only read."""
+_FACTORY: Final = (
+    ("Moving_Velocity_Threshold", 80, 3),
+    ("DTs", 81, 1),
+    ("Velocity_Unit_factor", 82, 1),
+    ("Hts", 83, 0),
+    ("Maximum_Velocity_Limit", 84, 100),
+    ("Maximum_Acceleration", 85, 100),
+    ("Acceleration_Multiplier", 86, 4),
+)
+"""Name, address and initial value."""
+
+
+@functools.cache
+def feetech_table(model: str) -> ControlTable:
+    """Return the memory table of `model`, sts3215 or sts3250."""
+    who = (
+        ("Firmware_Major_Version", 0, 1, FIRMWARE[0]),
+        ("Firmware_Minor_Version", 1, 1, FIRMWARE[1]),
+        ("Endianness", 2, 1, 0),
+        ("Model_Number", 3, 2, MODELS[model].number),
+    )
+    registers = [
+        *(EmulatedRegister(*row, writable=False, kept=True) for row in who),
+        *(EmulatedRegister(*row, kept=True) for row in _EPROM),
+        *(EmulatedRegister(*row) for row in _SRAM),
+        *(EmulatedRegister(*row, writable=False) for row in _FEEDBACK),
+        *(EmulatedRegister(name, at, 1, value, 0, 254, kept=True) for name, at, value in _FACTORY),
+    ]
+    return ControlTable(tuple(registers), 87)
+
+
+# --- one servo ---------------------------------------------------------------------------------
 
 # Feetech's sheets: C018, 12 V, 30 kg cm, 2.7 A, 45 rev/min; STS3250, 12 V, 50 kg cm, 75 rev/min.
 MOTORS: Final = {
@@ -49,16 +163,10 @@ class FeetechServo(EmulatedServo):
     ID, BAUD = 5, 6
 
     def __init__(self, model: str, mount: Mount, joint: Joint) -> None:
-        self.status = 0
         self.limited = False
         """Overloaded: the torque is down to Protective_Torque until a new command."""
         self._over_current_s = 0.0
         super().__init__(model, feetech_table(model), mount, joint)
-
-    @property
-    def alarm_bits(self) -> int:
-        """Status."""
-        return self.status
 
     @property
     def torque(self) -> bool:
@@ -155,10 +263,6 @@ class FeetechServo(EmulatedServo):
 
     # --- motion ----------------------------------------------------------------------------
 
-    def shown_direction(self) -> int:
-        """1 where shown ticks grow with the joint angle, else -1."""
-        return -self.mount.direction if self.reverse else self.mount.direction
-
     def shown_ticks(self) -> float:
         """Present position with offset, direction and turns as the registers ask [ticks]."""
         ticks = self.encoder_ticks()
@@ -170,8 +274,7 @@ class FeetechServo(EmulatedServo):
 
     def hold_here(self) -> None:
         """Make the present position the goal."""
-        self.goal = self.setpoint = self.shown_ticks()
-        self.setpoint_speed = 0.0
+        super().hold_here()
         self.memory["Goal_Position"] = sign_magnitude(round(self.goal), 15)
 
     def control(self, dt: float) -> None:
@@ -216,26 +319,17 @@ class FeetechServo(EmulatedServo):
             status |= CURRENT
         if self.limited:
             status |= OVERLOAD
-        self.status = status
+        self.alarm_bits = status
         if status & ~OVERLOAD & memory["Unloading_Condition"]:
             memory["Torque_Enable"] = 0
 
     def power_up(self) -> None:
         """Begin as after switching on: Torque_Limit is Max_Torque_Limit, the lock is on."""
-        self.status = 0
         self.limited = False
         self._over_current_s = 0.0
         super().power_up()
         self.memory["Torque_Limit"] = self.memory["Max_Torque_Limit"]
         self.configure()
-
-    def factory_reset(self) -> None:
-        """Set all but the id to what it was when shipped."""
-        for register in self.memory.table.registers:
-            if register.kept and register.writable and register.name != "ID":
-                self.memory.store(register, register.initial)
-                self.memory.keep(register)
-        self.power_up()
 
     def refresh(self) -> None:
         """Write what is measured into the memory."""
@@ -256,8 +350,70 @@ class FeetechServo(EmulatedServo):
             max(0, min(255, round(joint.voltage_v * 10))),
             max(0, min(255, round(self.temperature_c))),
             self.registered is not None,
-            self.status,
+            self.alarm_bits,
             moving or self.setpoint != self.goal,
             sign_magnitude(round(current_a / CURRENT_STEP_A), 15),
             sign_magnitude(round(self.goal), 15),
         )
+
+
+# --- servos on one bus -------------------------------------------------------------------------
+
+
+class FeetechChain(Chain[FeetechServo]):
+    """STS servos."""
+
+    def __init__(
+        self, servos: Sequence[FeetechServo], mechanics: Mechanics, now_s: float = 0.0
+    ) -> None:
+        super().__init__(servos, mechanics, feetech.Parser(), now_s)
+
+    def _answer(self, frame: Frame) -> list[bytes]:
+        code, params = frame.code, frame.params
+        if code == Instruction.SYNC_READ:
+            asked = [(i, self._by_id[i]) for i in params[2:] if i in self._by_id]
+            return [
+                self._collide(
+                    [feetech.status(i, s.alarm_bits, s.read(params[0], params[1])) for s in some]
+                )
+                for i, some in asked
+            ]
+        if code == Instruction.SYNC_WRITE:
+            if len(params) >= 2:
+                self._sync_write(params[0], params[1], params[2:])
+            return []
+        answers: dict[int, list[bytes]] = {}
+        for servo in self._each(frame.id):
+            before, level = servo.id, servo.memory["Response_Status_Level"]
+            data = _carry_out(servo, code, params)
+            asks = code in (Instruction.PING, Instruction.READ)
+            spoken_to = frame.id != BROADCAST_ID or code == Instruction.PING
+            if data is not None and spoken_to and (asks or level):
+                answer = feetech.status(before, servo.alarm_bits, data)
+                answers.setdefault(before, []).append(answer)
+        return [self._collide(some) for some in answers.values()]
+
+
+def _carry_out(servo: FeetechServo, code: int, params: bytes) -> bytes | None:
+    """Do what one instruction asks of one servo; return its data, or None to stay silent."""
+    if code == Instruction.READ:
+        return servo.read(params[0], params[1]) if len(params) == 2 else None
+    if code == Instruction.PING:
+        return b""
+    if code == Instruction.WRITE and params:
+        servo.write(params[0], params[1:])
+        return b""
+    if code == Instruction.REG_WRITE and params:
+        servo.registered = (params[0], params[1:])
+        return b""
+    if code == Instruction.ACTION:
+        if servo.registered is not None:
+            registered, servo.registered = servo.registered, None
+            servo.write(*registered)
+        return b""
+    if code == Instruction.RESET:
+        servo.forget(["ID"])
+        return b""
+    if code == Instruction.REBOOT:
+        servo.power_up()
+    return None
