@@ -53,7 +53,7 @@ def show(config: CalibrateFields) -> int:
 
 def board(config: CalibrateFields) -> int:
     """Write a board to print."""
-    from gaploop.teleop.calibration.board_sheet import write_sheet
+    from gaploop.teleop.calibration.board import write_sheet
 
     made = make_board(config.board)
     path = config.path or Path("board.pdf")
@@ -101,8 +101,7 @@ def intrinsics(config: CalibrateFields) -> int:
 
 def hand_eye(config: CalibrateFields) -> int:
     """Find where a camera is, from a folder of pictures with the arm's pose in each."""
-    from gaploop.teleop.calibration.hand_eye import calibrate_hand_eye
-    from gaploop.teleop.calibration.hand_eye_explain import explained
+    from gaploop.teleop.calibration.hand_eye import calibrate_hand_eye, explained
     from gaploop.teleop.calibration.pictures import hand_eye_picture
     from gaploop.teleop.calibration.sightings import find_sightings
     from gaploop.teleop.calibration.store import load_calibration

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gaploop.core.types import FloatArray
     from gaploop.scripts.calibrate import CalibrateFields
     from gaploop.teleop.calibration.board import BoardView
-    from gaploop.teleop.calibration.observation import CalibrationSighting
+    from gaploop.teleop.calibration.drift import CalibrationSighting
 
 
 def drift(config: CalibrateFields) -> int:
@@ -57,7 +57,7 @@ def drift(config: CalibrateFields) -> int:
 
 def _observed(config: CalibrateFields) -> CalibrationSighting:
     """Return what is seen: by arm and camera, or in a folder."""
-    from gaploop.teleop.calibration.observation import CalibrationSighting
+    from gaploop.teleop.calibration.drift import CalibrationSighting
 
     board, views = None, {}
     looks = getattr(config, "camera", None) is not None or config.path is not None
@@ -75,8 +75,7 @@ def _observed(config: CalibrateFields) -> CalibrationSighting:
 
 
 def _view(config: CalibrateFields) -> BoardView:
-    from gaploop.teleop.calibration.board import find_board
-    from gaploop.teleop.calibration.board_hint import why_not_found
+    from gaploop.teleop.calibration.board import find_board, why_not_found
     from gaploop.teleop.calibration.sightings import image_files, read_image
 
     made = make_board(config.board)

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from gaploop.core.take import Take
     from gaploop.core.telemetry import Telemetry
     from gaploop.scripts.calibrate import CalibrateFields
-    from gaploop.teleop.calibration.correlation import Lag
-    from gaploop.teleop.calibration.latency import JointMotion, LatencyResult
+    from gaploop.teleop.calibration.latency import JointMotion, Lag, LatencyResult
 
 MOST_TAKES: Final = 20
 """More takes make the interval narrower than the arm's own spread."""
@@ -106,7 +105,7 @@ def _only_arm(telemetry: Telemetry) -> str:
 def _camera(name: str, takes: list[Take], motions: list[JointMotion]) -> Lag:
     """Return how late the pictures of the longest take are."""
     from gaploop.core.errors import unknown_choice
-    from gaploop.teleop.calibration.camera_latency import camera_latency, picture_motion
+    from gaploop.teleop.calibration.latency import camera_latency, picture_motion
 
     pairs = [(t, m) for t, m in zip(takes, motions, strict=False) if len(t.frames)]
     if not pairs:

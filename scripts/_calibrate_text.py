@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gaploop.teleop.calibration.hand_eye_model import HandEyeResult
+    from gaploop.teleop.calibration.hand_eye import HandEyeResult
     from gaploop.teleop.calibration.intrinsics import IntrinsicsResult
     from gaploop.teleop.calibration.sightings import BoardSightings
 

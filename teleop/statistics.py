@@ -158,7 +158,7 @@ class LoopStatistics:
             guilty |= state.temperature_c > limits.temperature_c
         if cause & SafetyReason.STALL:
             guilty |= np.abs(state.current_a) > limits.stall_current_a
-        behind = np.zeros_like(guilty)
+        behind: NDArray[np.bool_] = np.zeros_like(guilty)
         if cause & SafetyReason.NOT_FOLLOWING:
             behind = np.abs(tick.command.sent_rad - state.position_rad) > limits.following_rad
         named = [k for which in (guilty, behind & ~guilty) for k in np.flatnonzero(which)]
