@@ -20,7 +20,7 @@ from gaploop.core.errors import DeviceError
 from gaploop.core.types import FloatArray, LeaderSample, SafetyReason, Tick
 from gaploop.teleop.advice import say_reasons, say_to_do
 from gaploop.teleop.control import ControlThread
-from gaploop.teleop.leaders.trajectory import Dwell, Smooth, Trajectory
+from gaploop.teleop.leaders.motion import Dwell, Smooth, Trajectory
 from gaploop.teleop.preflight.item import By, Item, Person, Result
 
 NAME: Final = "joint_order"
