@@ -231,7 +231,7 @@ finetune/training.py:train | folder / name | ours
 finetune/tuning/ratio.py:choose | folder / f'{share:g}_{fold}.json' | ours
 finetune/tuning/recipes.py:_arm | options.output_dir / name.replace(' ', '_') | ours
 finetune/tuning/recipes.py:chosen_share.measure | folder / f'{share:g}_{fold}' | ours
-scripts/_calibrate_drift.py:_joints | folder / n | ours
+scripts/_calibrate.py:_observed | folder / n | ours
 scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
 scripts/_edit_report.py:_part | target / name | user

@@ -36,7 +36,7 @@ from gaploop.core.vocabulary import Domain
 from gaploop.teleop.advice import say_reasons, say_to_do
 from gaploop.teleop.checks.result import By, CheckResult, Level, Person
 from gaploop.teleop.control import ControlThread, LoopMode
-from gaploop.teleop.leaders.trajectory import Dwell, Smooth, Trajectory
+from gaploop.teleop.leaders.motion import Dwell, Smooth, Trajectory
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.safety import make_safety
 from gaploop.teleop.workspace import guards_for

@@ -18,10 +18,9 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.protocols import Follower
-from gaploop.teleop.calibration.drift import before_recording
-from gaploop.teleop.calibration.hand_eye_model import MAX_RESIDUAL_MM
+from gaploop.teleop.calibration.drift import CalibrationSighting, before_recording
+from gaploop.teleop.calibration.hand_eye import MAX_RESIDUAL_MM
 from gaploop.teleop.calibration.intrinsics import MAX_RMS_PX
-from gaploop.teleop.calibration.observation import CalibrationSighting
 from gaploop.teleop.calibration.store import OLD_DAYS as STATION_OLD_DAYS
 from gaploop.teleop.calibration.store import CellCalibration, load_calibration
 from gaploop.teleop.checks.result import By, CheckResult, Level, Person
