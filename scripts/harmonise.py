@@ -11,7 +11,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.scripts.options import DatasetFolder, emit, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.edit.pieces import DatasetPiece
+    from gaploop.datasets.edit.compose import DatasetPiece
     from gaploop.datasets.harmonise.dataset import Conversion
     from gaploop.datasets.harmonise.plan import SpecDraft
 
@@ -97,7 +97,7 @@ def _conversion(config: HarmoniseConfig, pieces: tuple[DatasetPiece, ...]) -> Co
 def _convert(
     config: HarmoniseConfig, pieces: tuple[DatasetPiece, ...], conversion: Conversion
 ) -> int:
-    from gaploop.datasets.edit.pieces import DatasetPiece
+    from gaploop.datasets.edit.compose import DatasetPiece
     from gaploop.datasets.harmonise.lerobot_harmonise import harmonise
     from gaploop.datasets.harmonise.plan import derive
 

@@ -97,22 +97,22 @@ datasets/cache/lerobot_decode.py:decoded | decoding.root / clips[0].video | data
 datasets/cache/lerobot_frames.py:_Cache._jpeg_bytes | self.decoding.root / video | dataset
 datasets/check/episodes.py:check_folders | info.root / name | ours
 datasets/check/episodes.py:check_folders | info.root / near[0] | listed
-datasets/check/frames.py:_files_of | info.root / info.data_name(c, f) | dataset
-datasets/check/videos.py:_claims | info.root / 'videos' / key | dataset
-datasets/check/videos.py:_claims | info.root / name | dataset
+datasets/check/frames.py:check_ranges | info.root / info.data_name(c, f) | dataset
+datasets/check/videos.py:_clips | info.root / 'videos' / key | dataset
+datasets/check/videos.py:_clips | info.root / name | dataset
 datasets/edit/actions.py:carry_out | stack.callback(shutil.rmtree, stage, ignore_errors=True) | ours
 datasets/edit/actions.py:carry_out | stage / name | user
 datasets/edit/actions.py:carry_out | target / name | user
+datasets/edit/actions.py:delete_takes | os.rename(root, stage) | ours
+datasets/edit/actions.py:delete_takes | shutil.rmtree(stage) | ours
+datasets/edit/compose.py:_DataShelf.write | self._stage / name | dataset
+datasets/edit/compose.py:_RowReader.rows_of | info.root / info.data_name(chunk, file) | dataset
+datasets/edit/compose.py:_VideoShelf._next | self._stage / name | dataset
+datasets/edit/compose.py:_VideoShelf.take | shutil.copy2(path, target) | dataset
+datasets/edit/compose.py:_VideoShelf.take | staging.link(path, target) | dataset
 datasets/edit/compose.py:_copy_rest | shutil.copy2(path, target) | dataset
 datasets/edit/compose.py:_copy_rest | stage / name | dataset
 datasets/edit/compose.py:_copy_rest | target.with_name(f'{target.stem}.{number}{target.suffix}') | dataset
-datasets/edit/compose_rows.py:_Reader.rows_of | info.root / info.data_name(chunk, file) | dataset
-datasets/edit/compose_rows.py:_Shelf._next | self._stage / name | dataset
-datasets/edit/compose_videos.py:_Shelf._next | self._stage / name | dataset
-datasets/edit/compose_videos.py:_Shelf.take | shutil.copy2(path, target) | dataset
-datasets/edit/compose_videos.py:_Shelf.take | staging.link(path, target) | dataset
-datasets/edit/delete.py:delete_takes | os.rename(root, stage) | ours
-datasets/edit/delete.py:delete_takes | shutil.rmtree(stage) | ours
 datasets/episodes_table.py:_replace | part.replace(path) | dataset
 datasets/formats/aloha.py:write_aloha | path / f'episode_{index}.hdf5' | ours
 datasets/formats/registry.py:_remove | path.unlink(missing_ok=True) | ours
@@ -137,7 +137,8 @@ datasets/hub/queue.py:drop | ((queue or default_queue()) / _name(push)).unlink(m
 datasets/hub/queue.py:drop | (queue or default_queue()) / _name(push) | paths
 datasets/hub/queue.py:put | folder / _name(push) | paths
 datasets/hub/queue.py:sending | folder / _name(push) | paths
-datasets/labels/labelled.py:FolderLabels.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
+datasets/labels/store.py:LabelStore.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
+datasets/labels/transfer.py:bring_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
 datasets/lerobot_import.py:_copy | shutil.copytree(info.root, stage) | dataset
 datasets/lerobot_read.py:video_of | info.root / name | dataset
 datasets/lerobot_writer.py:EncodedTakeWriter._save_episode_data | self._root / name | dataset
@@ -194,10 +195,10 @@ datasets/survey/sources.py:LocalMetadata.files | self.root / folder | listed
 datasets/survey/sources.py:LocalMetadata.open | self.root / path | dataset
 datasets/telemetry_zarr.py:telemetry_path | root / 'telemetry' / f'{plain_name(uid, 'gap_uid', root)}.zarr.zip' | paths
 datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
-failure_analysis/review/media.py:Media._keep | oldest.unlink(missing_ok=True) | ours
-failure_analysis/review/media.py:Media.video | part.replace(path) | take
-failure_analysis/review/media.py:Media.video | self._folder / f'{name}.mp4' | ours
-failure_analysis/review/source.py:TakeSource.take | path / name | take
+failure_analysis/review/takes.py:Media.video | oldest.unlink(missing_ok=True) | ours
+failure_analysis/review/takes.py:Media.video | part.replace(path) | take
+failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
+failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
 finetune/adapt.py:_record | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/adapt.py:adapt | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/checkpoints.py:read_checkpoint | folder / name | ours
@@ -234,8 +235,6 @@ finetune/tuning/recipes.py:chosen_share.measure | folder / f'{share:g}_{fold}' |
 scripts/_calibrate.py:_observed | folder / n | ours
 scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
-scripts/_edit_report.py:_part | target / name | user
-scripts/_edit_report.py:show | target / name | user
 scripts/_plan_results.py:_counted | folder / f'{name}.json' | user
 scripts/_plan_results.py:_counted | folder / name | user
 scripts/_preflight.py:journal_of | root.with_name(f'{root.name}_journal') | ours
@@ -246,6 +245,8 @@ scripts/_rollout_session.py:roll_out | root.with_name(f'{root.name}_journal') | 
 scripts/consent.py:_withdraw | folder / report_path(register, config.id).name | paths
 scripts/diagnose.py:_write_report | folder / name | ours
 scripts/diagnose.py:run | source.parent / f'{source.resolve().name}_diagnosis' | ours
+scripts/edit.py:_answer | target / name | user
+scripts/edit.py:_show | target / name | user
 scripts/factors.py:run | folder / name | ours
 scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/finetune.py:_per_station | what.output_dir / plain_name(station, 'station') | paths

@@ -23,7 +23,7 @@ from gaploop.core.files import read_json, write_json
 from gaploop.core.run_record import RUN
 from gaploop.datasets import columns, episodes_table, layout, lineage, staging
 from gaploop.datasets.consented import note_and_refuse_withdrawn
-from gaploop.datasets.edit.pieces import DatasetPiece
+from gaploop.datasets.edit.compose import DatasetPiece
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.harmonise.dataset import Conversion
 from gaploop.datasets.harmonise.differences import PICTURES, known_units

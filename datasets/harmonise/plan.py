@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gaploop.core.kinematics import model_of
 from gaploop.datasets import columns
-from gaploop.datasets.edit.pieces import DatasetPiece
+from gaploop.datasets.edit.compose import DatasetPiece
 from gaploop.datasets.harmonise.dataset import FILLED, empty_vectors
 from gaploop.datasets.harmonise.differences import PICTURES, DatasetDifference, differences, profile
 from gaploop.datasets.harmonise.pose import EE, POSE

@@ -15,7 +15,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.datasets import layout
 from gaploop.datasets.harmonise.differences import profile, require_trainable_together
 from gaploop.datasets.labels import query
-from gaploop.datasets.labels.query_fields import Facts
+from gaploop.datasets.labels.query import Facts
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.mixing import selection
 from gaploop.datasets.mixing.mixture import Mixture, MixtureStage, Pool

@@ -136,8 +136,8 @@ def _labels(path: Path) -> object:
 
 def _label_csv(path: Path) -> object:
     from gaploop.core.labels import LabelEvent
-    from gaploop.datasets.labels.label_import import read_labels
-    from gaploop.datasets.labels.labelled import open_labelled
+    from gaploop.datasets.labels.label_csv import read_labels
+    from gaploop.datasets.labels.store import open_labelled
 
     template = LabelEvent("", "outcome", "success", "ana", "operator")
     return read_labels(open_labelled(CORPUS / "set"), path, template)

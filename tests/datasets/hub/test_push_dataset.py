@@ -23,7 +23,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import layout
 from gaploop.datasets.check.dataset import check
-from gaploop.datasets.edit.delete import delete_takes
+from gaploop.datasets.edit.actions import delete_takes
 from gaploop.datasets.hub import dataset as hub_dataset
 from gaploop.datasets.hub.errors import HubUnreachableError
 from gaploop.datasets.hub.target import Pushed

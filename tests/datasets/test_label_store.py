@@ -19,8 +19,8 @@ from gaploop.core import labels
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, layout, staging
-from gaploop.datasets.edit.delete import delete_takes
-from gaploop.datasets.labels.labelled import add_columns, lacks_columns, open_labelled, say
+from gaploop.datasets.edit.actions import delete_takes
+from gaploop.datasets.labels.store import open_labelled
 from gaploop.datasets.lerobot_publish import publish, publish_takes
 
 Write = Callable[..., str]
@@ -54,10 +54,10 @@ def test_what_is_said_stands_in_the_columns_and_nothing_else_changes(root: Path)
     files = {p: p.stat().st_mtime_ns for p in root.rglob("*") if p.is_file()}
     [path] = layout.episode_files(root)
     before = pq.read_table(path)
-    folder = open_labelled(root)
-    uid = folder.episodes[1].info.uid
+    store = open_labelled(root)
+    uid = store.episodes[1].info.uid
     cause = LabelEvent(uid, "dimensions", {"contact_dynamics": 0.8}, "ana", "engineer")
-    assert say(folder, [word(uid, "failure"), word(uid, "slip", "failure_mode"), cause])
+    assert store.say([word(uid, "failure"), word(uid, "slip", "failure_mode"), cause])
     assert column(root, "outcome") == ["success", "failure", "failure"]
     assert column(root, "failure_mode") == ["", "slip", ""]
     assert column(root, "dimensions") == [[], ["contact_dynamics"], []]
@@ -80,14 +80,14 @@ def test_taken_back_is_as_it_was_recorded(root: Path, journal: Path, place: str)
         "unlabelled",
         "failure",
     ]
-    folder = open_labelled(where)
-    uids = [e.info.uid for e in folder.episodes]
-    say(folder, [word(uids[0], "failure"), word(uids[1], "success")])
-    folder = open_labelled(where)
-    assert [e.outcome for e in folder.episodes] == ["failure", "success", "failure"]
+    store = open_labelled(where)
+    uids = [e.info.uid for e in store.episodes]
+    store.say([word(uids[0], "failure"), word(uids[1], "success")])
+    store = open_labelled(where)
+    assert [e.outcome for e in store.episodes] == ["failure", "success", "failure"]
     for _ in range(2):
         act = labels.last_act(open_labelled(where).events, "ana")
-        say(open_labelled(where), [labels.retraction(e) for e in act])
+        open_labelled(where).say([labels.retraction(e) for e in act])
     assert [e.outcome for e in open_labelled(where).episodes] == [
         "success",
         "unlabelled",
@@ -103,12 +103,12 @@ def test_a_label_published_and_then_taken_back_leaves_what_was_sealed(
     tmp_path: Path, journal: Path
 ) -> None:
     uid = open_labelled(journal).episodes[0].info.uid
-    say(open_labelled(journal), [word(uid, "failure")])
+    open_labelled(journal).say([word(uid, "failure")])
     root = tmp_path / "later"
     publish(journal, root, "me/x")
     assert column(root, "outcome")[0] == "failure"
     act = labels.last_act(open_labelled(root).events, "ana")
-    say(open_labelled(root), [labels.retraction(e) for e in act])
+    open_labelled(root).say([labels.retraction(e) for e in act])
     assert column(root, "outcome")[0] == "success"
 
 
@@ -118,8 +118,8 @@ def test_an_older_word_from_the_journal_does_not_replace_a_newer_one(
     uid = open_labelled(root).episodes[1].info.uid
     older = LabelEvent(uid, "outcome", "failure", "bo", "operator", at="2026-01-01T10:00:00+00:00")
     newer = LabelEvent(uid, "outcome", "success", "ana", "operator", at="2026-01-01T11:00:00+00:00")
-    say(open_labelled(root), [newer])
-    say(open_labelled(journal), [older])
+    open_labelled(root).say([newer])
+    open_labelled(journal).say([older])
     publish(journal, root, "me/x")
     assert column(root, "outcome")[1] == "success"
     assert [e.author for e in open_labelled(root).events] == ["bo", "ana"]
@@ -134,10 +134,10 @@ def test_a_label_given_while_the_dataset_is_published_to_is_kept(
     root: Path, journal: Path, write_take: Write, step: str
 ) -> None:
     uid = open_labelled(root).episodes[0].info.uid
-    say(open_labelled(root), [word(uid, "success", who="bo")])
+    open_labelled(root).say([word(uid, "success", who="bo")])
     write_take(journal, 3, code=9, cameras=())
     event = word(uid, "failure")
-    labeller = threading.Thread(target=lambda: say(open_labelled(root), [event]))
+    labeller = threading.Thread(target=lambda: open_labelled(root).say([event]))
 
     def hook(name: str) -> None:
         if name == step:
@@ -160,12 +160,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_a_label_given_while_the_folder_is_away_is_kept(root: Path, first: bool) -> None:
     """Where names can't be exchanged, the dataset is absent between two renames."""
-    folder = open_labelled(root)
-    uid = folder.episodes[0].info.uid
+    store = open_labelled(root)
+    uid = store.episodes[0].info.uid
     if not first:
-        say(folder, [word(uid, "success", who="bo")])
+        store.say([word(uid, "success", who="bo")])
     event = word(uid, "failure")
-    labeller = threading.Thread(target=say, args=(open_labelled(root), [event]))
+    labeller = threading.Thread(target=open_labelled(root).say, args=([event],))
 
     def hook(name: str) -> None:
         if name == "renamed away":
@@ -182,9 +182,9 @@ def test_a_label_given_while_the_folder_is_away_is_kept(root: Path, first: bool)
 
 
 def test_labels_of_deleted_takes_do_not_come_back(root: Path) -> None:
-    folder = open_labelled(root)
-    gone, kept = folder.episodes[0].info.uid, folder.episodes[1].info.uid
-    say(folder, [word(gone, "failure"), word(kept, "success")])
+    store = open_labelled(root)
+    gone, kept = store.episodes[0].info.uid, store.episodes[1].info.uid
+    store.say([word(gone, "failure"), word(kept, "success")])
     late = [word(gone, "slip", "failure_mode"), word(kept, "slip", "failure_mode")]
 
     def hook(name: str) -> None:
@@ -223,12 +223,12 @@ LABELLER = """
 import sys
 from pathlib import Path
 from gaploop.core.labels import LabelEvent
-from gaploop.datasets.labels.labelled import open_labelled, say
+from gaploop.datasets.labels.store import open_labelled
 root, who, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 for n in range(count):
-    folder = open_labelled(root)
-    uid = folder.episodes[n % len(folder.episodes)].info.uid
-    say(folder, [LabelEvent(uid, "phase", "grasp", who, "operator", note=str(n))])
+    store = open_labelled(root)
+    uid = store.episodes[n % len(store.episodes)].info.uid
+    store.say([LabelEvent(uid, "phase", "grasp", who, "operator", note=str(n))])
 """
 
 
@@ -250,8 +250,8 @@ def test_the_folder_one_stands_in_is_labelled_under_its_own_lock(
 ) -> None:
     """`gaploop label .` locked `./..lock`, a file within the dataset that nobody else asked for."""
     monkeypatch.chdir(root)
-    folder = open_labelled(Path())
-    say(folder, [word(folder.episodes[0].info.uid, "failure")])
+    store = open_labelled(Path())
+    store.say([word(store.episodes[0].info.uid, "failure")])
     assert column(root, "outcome")[0] == "failure"
     assert not [p.name for p in root.iterdir() if p.name.startswith(".")]
 
@@ -260,17 +260,17 @@ def test_a_busy_dataset_takes_the_label_and_shows_it_later(
     root: Path, journal: Path, write_take: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uid = open_labelled(root).episodes[0].info.uid
-    say(open_labelled(root), [word(uid, "success")])
+    open_labelled(root).say([word(uid, "success")])
     write_take(journal, 3, code=9, cameras=())
     publish(journal, root, "me/x")
     assert len(layout.episode_files(root)) == 2
     monkeypatch.setattr(staging, "LOCK_WAIT_S", 0.05)
     with staging.locked(root):
-        assert not say(open_labelled(root), [word(uid, "failure")])
+        assert not open_labelled(root).say([word(uid, "failure")])
     assert column(root, "outcome")[0] == "success"
     assert open_labelled(root).episodes[0].outcome == "failure"
     other = open_labelled(root).episodes[3].info.uid
-    say(open_labelled(root), [word(other, "slip", "failure_mode")])
+    open_labelled(root).say([word(other, "slip", "failure_mode")])
     assert column(root, "outcome")[0] == "failure", "though it is in another file"
     assert column(root, "failure_mode") == ["", "", "", "slip"]
 
@@ -280,11 +280,11 @@ def test_a_dataset_of_plain_lerobot_gets_columns_and_uids_that_stay(root: Path) 
     table = pq.read_table(path)
     pq.write_table(table.drop_columns(list(columns.EPISODE_COLUMNS)), path)
     shutil.rmtree(root / "meta/gap")
-    folder = open_labelled(root)
-    assert lacks_columns(folder)
-    uids = [e.info.uid for e in folder.episodes]
-    folder = add_columns(folder)
-    assert not lacks_columns(folder)
-    assert [e.info.uid for e in folder.episodes] == uids == column(root, "uid")
-    say(folder, [word(uids[2], "success")])
+    store = open_labelled(root)
+    assert store.lacks_columns
+    uids = [e.info.uid for e in store.episodes]
+    store = store.add_columns()
+    assert not store.lacks_columns
+    assert [e.info.uid for e in store.episodes] == uids == column(root, "uid")
+    store.say([word(uids[2], "success")])
     assert column(root, "outcome") == ["unlabelled", "unlabelled", "success"]

@@ -1,18 +1,18 @@
-"""What is drawn under the video: a take's signals on its own clock, with phases and marks."""
+"""What is drawn under the video: a take's signals on its own clock, as options for ECharts."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray, SafetyReason
-from gaploop.core.vocabulary import Phase
 from gaploop.failure_analysis.views.phases import phase_at
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 
@@ -88,12 +88,21 @@ class Curves:
 
 def curves(take: Take) -> Curves:
     """Return what is drawn under a take's video; what it has no channel for is left out."""
-    motion = TakeView(take, images=False).motion
-    found = [make(motion) for make in _OF_MOTION] if motion is not None else []
-    found += [_forces(take), _currents(take), _lateness(take)]
-    spans = [*_phases(motion), *_interventions(take), *_safety(take)]
+    view = TakeView(take, images=False)
+    motion = view.motion
+    found = [] if motion is None else [_error(motion), _gripper(motion), _speed(motion)]
+    found += [_forces(take, view.wrench), _currents(take), _lateness(take)]
+    frames = take.frames
+    spans = [*_phases(motion)]
+    for start_s, end_s in _stretches(frames.t_s, frames.intervention):
+        spans.append(MarkedSpan("intervention", start_s, end_s, "a person drives"))
+    for reason in SafetyReason:
+        if reason:
+            says = (reason.name or "").lower().replace("_", " ")
+            for start_s, end_s in _stretches(frames.t_s, (frames.safety & int(reason)) != 0):
+                spans.append(MarkedSpan("safety", start_s, end_s, says))
     strips = tuple(strip for strip in found if strip is not None and strip.lines)
-    return Curves(take.frames.t_s, take.duration_s, strips, tuple(spans))
+    return Curves(frames.t_s, take.duration_s, strips, tuple(spans))
 
 
 def _error(motion: ArmMotion) -> Strip:
@@ -123,9 +132,6 @@ def _speed(motion: ArmMotion) -> Strip:
     return Strip("fastest joint", "°/s", lines)
 
 
-_OF_MOTION: Final[tuple[Callable[[ArmMotion], Strip | None], ...]] = (_error, _gripper, _speed)
-
-
 def _currents(take: Take) -> Strip | None:
     """Return motor currents, or the drives' loads where they report those instead."""
     record = take.telemetry
@@ -142,8 +148,7 @@ def _currents(take: Take) -> Strip | None:
     return None
 
 
-def _forces(take: Take) -> Strip | None:
-    wrench = TakeView(take, images=False).wrench
+def _forces(take: Take, wrench: FloatArray | None) -> Strip | None:
     if wrench is None:
         return None
     force_n = wrench[:, :3] - np.nanmedian(wrench[:5, :3], axis=0)
@@ -184,37 +189,19 @@ def _phases(motion: ArmMotion | None) -> Iterator[MarkedSpan]:
         return
     times = np.linspace(motion.t_s[0], motion.t_s[-1], _PHASE_STEPS)
     start, now = float(times[0]), phase_at(motion, float(times[0]))
-    for before, after in itertools.pairwise(times):
-        later = phase_at(motion, float(after))
-        if later != now:
-            edge = _edge(motion, float(before), float(after), now)
-            yield MarkedSpan("phase", start, edge, now.value)
-            start, now = edge, later
+    for before, after in itertools.pairwise(times.tolist()):
+        later = phase_at(motion, after)
+        if later == now:
+            continue
+        while after - before > _PHASE_EXACT_S:
+            middle = 0.5 * (before + after)
+            if phase_at(motion, middle) == now:
+                before = middle
+            else:
+                after = middle
+        yield MarkedSpan("phase", start, after, now.value)
+        start, now = after, later
     yield MarkedSpan("phase", start, float(times[-1]), now.value)
-
-
-def _edge(motion: ArmMotion, before: float, after: float, now: Phase) -> float:
-    while after - before > _PHASE_EXACT_S:
-        middle = 0.5 * (before + after)
-        if phase_at(motion, middle) == now:
-            before = middle
-        else:
-            after = middle
-    return after
-
-
-def _interventions(take: Take) -> Iterator[MarkedSpan]:
-    for start_s, end_s in _stretches(take.frames.t_s, take.frames.intervention):
-        yield MarkedSpan("intervention", start_s, end_s, "a person drives")
-
-
-def _safety(take: Take) -> Iterator[MarkedSpan]:
-    bits = take.frames.safety
-    for reason in SafetyReason:
-        if reason:
-            words = (reason.name or "").lower().replace("_", " ")
-            for start_s, end_s in _stretches(take.frames.t_s, (bits & int(reason)) != 0):
-                yield MarkedSpan("safety", start_s, end_s, words)
 
 
 def _stretches(t_s: FloatArray, on: NDArray[np.bool_]) -> Iterator[tuple[float, float]]:
@@ -227,3 +214,128 @@ def _stretches(t_s: FloatArray, on: NDArray[np.bool_]) -> Iterator[tuple[float, 
         else:
             spans.append((float(t_s[first]), float(t_s[last])))
     yield from spans
+
+
+COLOURS: Final = ("#2563eb", "#ea7317", "#16924e", "#a33ea1", "#8a6d3b", "#0e8fa8")
+PHASE_COLOURS: Final = {
+    "approach": "#dbe7fb",
+    "grasp": "#fdebc8",
+    "transport": "#d9f2e3",
+    "place": "#f4defa",
+    "retreat": "#e6e8ec",
+}
+SPAN_COLOURS: Final = {"intervention": "rgba(234,115,23,.16)", "safety": "rgba(220,38,38,.16)"}
+_TEXT: Final = "#4b5563"
+
+
+def options(curves: Curves) -> dict[str, Any]:
+    """Return ECharts options: strips one below the other over one time axis, phases on top.
+
+    Where the strips stand is left out: the player knows how much room there is.
+    """
+    areas = [
+        [
+            {
+                "xAxis": round(s.start_s, 3),
+                "name": s.says,
+                "itemStyle": {"color": PHASE_COLOURS[s.says]},
+                "label": {"position": "inside", "fontSize": 10, "color": "#374151"},
+            },
+            {"xAxis": round(s.end_s, 3)},
+        ]
+        for s in curves.spans
+        if s.kind == "phase"
+    ]
+    band = {
+        "type": "line",
+        "xAxisIndex": 0,
+        "yAxisIndex": 0,
+        "data": [],
+        "silent": True,
+        "markArea": {"silent": True, "data": areas},
+    }
+    marks = [
+        [
+            {
+                "xAxis": round(s.start_s, 3),
+                "name": s.says,
+                "itemStyle": {"color": SPAN_COLOURS[s.kind]},
+                "label": {"show": False},
+            },
+            {"xAxis": round(max(s.end_s, s.start_s + 0.02), 3)},
+        ]
+        for s in curves.spans
+        if s.kind in SPAN_COLOURS
+    ]
+    scales: list[dict[str, Any]] = [
+        {"gridIndex": 0, "show": False, "min": 0, "max": 1, "type": "value"}
+    ]
+    series: list[dict[str, Any]] = [band]
+    for n, strip in enumerate(curves.strips, 1):
+        scales.append(
+            {
+                "gridIndex": n,
+                "type": "value",
+                "scale": True,
+                "splitNumber": 2,
+                "name": f"{strip.title} [{strip.unit}]",
+                "nameLocation": "end",
+                "nameGap": 3,
+                "nameTextStyle": {"align": "left", "fontSize": 11, "color": "#111827"},
+                "axisLabel": {"fontSize": 10, "color": _TEXT},
+                "splitLine": {"lineStyle": {"color": "#eef0f3"}},
+            }
+        )
+        for k, line in enumerate(strip.lines):
+            drawn = {
+                "type": "line",
+                "name": f"{line.name} [{strip.unit}]",
+                "xAxisIndex": n,
+                "yAxisIndex": n,
+                "showSymbol": False,
+                "silent": True,
+                "lineStyle": {"width": 1.3},
+                "color": COLOURS[k % len(COLOURS)],
+                "data": [
+                    [round(float(t), 3), None if math.isnan(v) else round(float(v), 3)]
+                    for t, v in zip(line.t_s, line.values, strict=True)
+                ],
+            }
+            if marks and k == 0:
+                drawn["markArea"] = {"silent": True, "data": marks}
+            series.append(drawn)
+    axes = [
+        {
+            "gridIndex": n,
+            "type": "value",
+            "min": 0,
+            "max": round(max(curves.end_s, 0.1), 3),
+            "axisLabel": {
+                "show": n == len(curves.strips),
+                "fontSize": 10,
+                "color": _TEXT,
+                "formatter": "{value} s",
+            },
+            "axisTick": {"show": n == len(curves.strips)},
+            "splitLine": {"show": n > 0, "lineStyle": {"color": "#eef0f3"}},
+            "axisLine": {"lineStyle": {"color": "#cbd2da"}, "onZero": False},
+            "axisPointer": {"label": {"show": False}},
+        }
+        for n in range(len(curves.strips) + 1)
+    ]
+    return {
+        "animation": False,
+        "grid": [{} for _ in axes],
+        "xAxis": axes,
+        "yAxis": scales,
+        "series": series,
+        "tooltip": {
+            "trigger": "axis",
+            "confine": True,
+            "transitionDuration": 0,
+            "textStyle": {"fontSize": 11},
+            "padding": 5,
+            "axisPointer": {"type": "line", "lineStyle": {"color": "#9ca3af"}},
+        },
+        "axisPointer": {"link": [{"xAxisIndex": "all"}]},
+    }

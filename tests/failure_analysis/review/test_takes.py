@@ -12,9 +12,8 @@ import pytest
 
 from benchmarks.review_dataset import BITS, BLOCK_PX, FPS, FRAMES, picture
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.labels.labelled import FolderLabels, open_labelled
-from gaploop.failure_analysis.review.media import Media, make_playable
-from gaploop.failure_analysis.review.source import CameraVideo, TakeSource
+from gaploop.datasets.labels.store import LabelStore, open_labelled
+from gaploop.failure_analysis.review.takes import CameraVideo, Media, TakeSource, make_playable
 
 
 def number_of(image: np.ndarray) -> int:
@@ -34,10 +33,10 @@ def shown(path: Path) -> list[tuple[int, float]]:
 EXACT = [(k, pytest.approx(k / FPS, abs=1e-6)) for k in range(FRAMES)]
 
 
-def test_every_picture_stands_at_its_own_time(folder: FolderLabels, tmp_path: Path) -> None:
+def test_every_picture_stands_at_its_own_time(store: LabelStore, tmp_path: Path) -> None:
     """Matroska has whole milliseconds and a dataset's file many takes: neither may shift one."""
-    source, media = TakeSource(folder), Media(tmp_path)
-    episode = folder.episodes[3]
+    source, media = TakeSource(store), Media(tmp_path)
+    episode = store.episodes[3]
     cameras = source.pictures(episode)
     assert [c.camera for c in cameras] == ["overhead", "wrist"]
     for camera in cameras:
@@ -45,8 +44,8 @@ def test_every_picture_stands_at_its_own_time(folder: FolderLabels, tmp_path: Pa
 
 
 def test_a_torn_journal_video_plays_as_far_as_it_goes(journal: Path, tmp_path: Path) -> None:
-    folder = open_labelled(journal)
-    where = TakeSource(folder).pictures(folder.episodes[0])[0]
+    store = open_labelled(journal)
+    where = TakeSource(store).pictures(store.episodes[0])[0]
     data = where.path.read_bytes()
     where.path.write_bytes(data[: len(data) * 2 // 3])
     numbers = [number for number, _ in shown(Media(tmp_path).video("take", where))]
@@ -95,19 +94,19 @@ def test_a_dataset_that_points_outside_is_refused(dataset: Path, tmp_path: Path)
         open_labelled(dataset)
 
 
-def test_a_link_to_the_outside_is_refused(folder: FolderLabels, tmp_path: Path) -> None:
-    source = TakeSource(folder)
-    path = source.pictures(folder.episodes[0])[0].path
+def test_a_link_to_the_outside_is_refused(store: LabelStore, tmp_path: Path) -> None:
+    source = TakeSource(store)
+    path = source.pictures(store.episodes[0])[0].path
     outside = tmp_path / "elsewhere"
     path.rename(outside)
     path.symlink_to(outside)
     with pytest.raises(UnusableInputError, match="is a link that leads out"):
-        source.take(folder.episodes[0])
+        source.take(store.episodes[0])
 
 
 def test_a_camera_named_like_a_path_is_refused(journal: Path) -> None:
-    folder = open_labelled(journal)
-    header = journal / folder.episodes[0].info.uid / "take.json"
+    store = open_labelled(journal)
+    header = journal / store.episodes[0].info.uid / "take.json"
     value = json.loads(header.read_text())
     value["cameras"] = {"../../../secret": next(iter(value["cameras"].values()))}
     header.write_text(json.dumps(value))

@@ -12,17 +12,16 @@ import pytest
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.labels.labelled import FolderLabels
-from gaploop.failure_analysis.review.chart import options
-from gaploop.failure_analysis.review.curves import MOST_POINTS, curves
-from gaploop.failure_analysis.review.source import TakeSource
+from gaploop.datasets.labels.store import LabelStore
+from gaploop.failure_analysis.review.signals import MOST_POINTS, curves, options
+from gaploop.failure_analysis.review.takes import TakeSource
 
 RATE_HZ = 500.0
 
 
 @pytest.fixture
-def take(folder: FolderLabels) -> Take:
-    return TakeSource(folder).take(folder.episodes[0])
+def take(store: LabelStore) -> Take:
+    return TakeSource(store).take(store.episodes[0])
 
 
 def test_a_take_is_drawn_with_its_phases_and_marks(take: Take) -> None:
