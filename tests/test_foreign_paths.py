@@ -83,8 +83,8 @@ core/paths.py:links_out | Path(folder, name) | paths
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:_beside | path.parent / model | user
 datasets/cache/folder.py:CacheFolder._evictable | self.path / form | ours
-datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
 datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
+datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
 datasets/cache/folder.py:_remove_unused | shutil.rmtree(folder, ignore_errors=True) | ours
@@ -115,15 +115,15 @@ datasets/edit/delete.py:delete_takes | os.rename(root, stage) | ours
 datasets/edit/delete.py:delete_takes | shutil.rmtree(stage) | ours
 datasets/episodes_table.py:_replace | part.replace(path) | dataset
 datasets/formats/aloha.py:write_aloha | path / f'episode_{index}.hdf5' | ours
+datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mkv' | ours
+datasets/formats/dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
+datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures) | ours
+datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/formats/registry.py:_remove | path.unlink(missing_ok=True) | ours
 datasets/formats/registry.py:_remove | shutil.rmtree(path) | ours
-datasets/formats/registry.py:_write | os.replace(part, output) | ours
-datasets/formats/registry.py:_write | output.parent / f'.{output.name}.part' | ours
+datasets/formats/registry.py:export_dataset | os.replace(part, output) | ours
+datasets/formats/registry.py:export_dataset | output.parent / f'.{output.name}.part' | ours
 datasets/formats/registry.py:export_dataset | staging.beside(output.absolute(), 'lock').unlink(missing_ok=True) | ours
-datasets/formats/sink.py:_write | pictures / f'{len(videos)}.mkv' | ours
-datasets/formats/sink.py:_write | shutil.rmtree(pictures) | ours
-datasets/formats/sink.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
-datasets/formats/sink.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
 datasets/harmonise/lerobot_harmonise.py:_copy_rest | shutil.copy2(path, stage / own) | dataset
 datasets/harmonise/lerobot_harmonise.py:_copy_rest | stage / own | dataset
