@@ -9,11 +9,10 @@ from typing import Any, Final
 from gaploop.core.kinematics import model_of
 from gaploop.datasets import columns
 from gaploop.datasets.edit.pieces import DatasetPiece
-from gaploop.datasets.harmonise.dataset import FILLED, empty_vectors
+from gaploop.datasets.harmonise.conversion import FILLED, empty_vectors
 from gaploop.datasets.harmonise.differences import PICTURES, DatasetDifference, differences, profile
-from gaploop.datasets.harmonise.pose import EE, POSE
 from gaploop.datasets.harmonise.spec import UNDECIDED
-from gaploop.datasets.harmonise.steps import SUFFIX, UNITS, VECTORS, is_gripper, joint
+from gaploop.datasets.harmonise.steps import EE, POSE, SUFFIX, UNITS, VECTORS, is_gripper, joint
 from gaploop.datasets.layout import DatasetInfo
 
 _TIDY: Final = ("robot_type", "fps", "units", "joints", "action_space", "suffix", "order")
