@@ -125,13 +125,13 @@ datasets/formats/registry.py:export_dataset | os.replace(part, output) | ours
 datasets/formats/registry.py:export_dataset | output.parent / f'.{output.name}.part' | ours
 datasets/formats/registry.py:export_dataset | staging.beside(output.absolute(), 'lock').unlink(missing_ok=True) | ours
 datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
-datasets/harmonise/lerobot_harmonise.py:_copy_rest | shutil.copy2(path, stage / own) | dataset
-datasets/harmonise/lerobot_harmonise.py:_copy_rest | stage / own | dataset
-datasets/harmonise/lerobot_harmonise.py:_cut | target.unlink(missing_ok=True) | ours
 datasets/harmonise/lerobot_harmonise.py:_videos | folder / f'{camera}.mp4' | dataset
-datasets/harmonise/lerobot_harmonise.py:_write | path.unlink() | dataset
+datasets/harmonise/lerobot_harmonise.py:convert_video | target.unlink(missing_ok=True) | ours
+datasets/harmonise/lerobot_harmonise.py:harmonise | path.unlink() | dataset
+datasets/harmonise/lerobot_harmonise.py:harmonise | shutil.copy2(path, stage / own) | dataset
 datasets/harmonise/lerobot_harmonise.py:harmonise | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/harmonise/lerobot_harmonise.py:harmonise | stack.callback(shutil.rmtree, folder, ignore_errors=True) | ours
+datasets/harmonise/lerobot_harmonise.py:harmonise | stage / own | dataset
 datasets/harmonise/spec.py:_ranges | folder / value | user
 datasets/hub/queue.py:drop | ((queue or default_queue()) / _name(push)).unlink(missing_ok=True) | paths
 datasets/hub/queue.py:drop | (queue or default_queue()) / _name(push) | paths

@@ -13,7 +13,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_json
 from gaploop.datasets import columns
 from gaploop.datasets.harmonise.differences import PICTURES, known_units
-from gaploop.datasets.harmonise.spec import CameraSpec, HarmoniseSpec, SpaceSpec, UnitsSpec
+from gaploop.datasets.harmonise.spec import CameraSpec, HarmoniseSpec, UnitsSpec
 from gaploop.datasets.harmonise.steps import (
     EE,
     UNITS,
@@ -129,8 +129,14 @@ class Conversion:
             elif spec["dtype"] in PICTURES:
                 change = self.cameras.get(name.removeprefix(columns.IMAGES)) or CameraSpec()
                 table[new]["shape"] = picture_shape(shape, change)
+        ours = columns.frame_features((), (), {"any": {"width": 2, "height": 2}})
         for name in self.fill:
-            table[name] = _filled_feature(name, joints)
+            if name == columns.SENT:
+                names = list(joints[columns.ACTION].names)
+                table[name] = {"dtype": "float32", "shape": (len(names),), "names": names}
+            else:
+                is_age = name.startswith(columns.CAMERA_AGE)
+                table[name] = ours[f"{columns.CAMERA_AGE}any" if is_age else name]
         return table
 
     def record(self) -> dict[str, Any]:
@@ -198,8 +204,19 @@ def resolve(spec: HarmoniseSpec, info: DatasetInfo, episodes: Sequence[EpisodeRo
         units = step.target
         add(step)
     if spec.action_space is not None:
-        space, units = _space_step(spec.action_space, units)
-        add(space)
+        space = spec.action_space
+        if space.target != EE:
+            starts = {"": list(space.start)} if space.start else {}
+            add(ToJoints(space.arm, space.units, starts))
+            units = space.units
+        elif units in ("deg", "rad"):
+            add(ToTool(space.arm, units))
+            units = EE
+        else:
+            raise UnusableInputError(
+                f"action_space: joints must be in deg or rad for kinematics, they are in "
+                f"'{units or 'unknown units'}'. Convert them too: units: {{from: …, to: deg}}."
+            )
     if spec.suffix is not None:
         add(Suffix(spec.suffix))
     if spec.order:
@@ -210,27 +227,14 @@ def resolve(spec: HarmoniseSpec, info: DatasetInfo, episodes: Sequence[EpisodeRo
         info, tuple(steps), fps, spec.rule, dict(spec.cameras), spec.drop, robot, units
     )
     if spec.fill:
-        done = replace(done, fill=_missing_columns(done))
+        have = done.features()
+        if columns.ACTION not in have:
+            raise UnusableInputError(f"fill: {info.root} has no {columns.ACTION}.")
+        cameras = [n.removeprefix(columns.IMAGES) for n in have if n.startswith(columns.IMAGES)]
+        wanted = (*FILLED, *(f"{columns.CAMERA_AGE}{camera}" for camera in cameras))
+        done = replace(done, fill=tuple(name for name in wanted if name not in have))
     done.features()
     return done
-
-
-def _missing_columns(conversion: Conversion) -> tuple[str, ...]:
-    have = conversion.features()
-    if columns.ACTION not in have:
-        raise UnusableInputError(f"fill: {conversion.info.root} has no {columns.ACTION}.")
-    cameras = [n.removeprefix(columns.IMAGES) for n in have if n.startswith(columns.IMAGES)]
-    wanted = (*FILLED, *(f"{columns.CAMERA_AGE}{camera}" for camera in cameras))
-    return tuple(name for name in wanted if name not in have)
-
-
-def _filled_feature(name: str, joints: Vectors) -> dict[str, Any]:
-    if name == columns.SENT:
-        names = list(joints[columns.ACTION].names)
-        return {"dtype": "float32", "shape": (len(names),), "names": names}
-    specs = columns.frame_features((), (), {"any": {"width": 2, "height": 2}})
-    same = f"{columns.CAMERA_AGE}any" if name.startswith(columns.CAMERA_AGE) else name
-    return specs[same]
 
 
 def _check_names(spec: HarmoniseSpec, info: DatasetInfo) -> None:
@@ -270,18 +274,6 @@ def _units_step(spec: UnitsSpec, known: str, vectors: Vectors) -> Units:
             "or gripper: [rad at 0, rad at 100]."
         )
     return Units(source, spec.target, spec.ranges_deg, spec.gripper_rad)
-
-
-def _space_step(spec: SpaceSpec, units: str) -> tuple[Step, str]:
-    if spec.target == EE:
-        if units not in ("deg", "rad"):
-            raise UnusableInputError(
-                f"action_space: joints must be in deg or rad for kinematics, they are in "
-                f"'{units or 'unknown units'}'. Convert them too: units: {{from: …, to: deg}}."
-            )
-        return ToTool(spec.arm, units), EE
-    starts = {"": list(spec.start)} if spec.start else {}
-    return ToJoints(spec.arm, spec.units, starts), spec.units
 
 
 # What was done to a dataset, and how it is undone.

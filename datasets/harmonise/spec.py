@@ -125,7 +125,25 @@ def parse_spec(value: Mapping[str, Any], where: str, folder: Path) -> HarmoniseS
     for key, entry in _leaves(value):
         if entry == UNDECIDED:
             raise UnusableInputError(f"{where}: {key} is still '?'. Decide it.")
-    fps, rule = _fps(value.get("fps"), where)
+    fps, rule, rate = None, "hold", value.get("fps")
+    if rate is not None:
+        rate = rate if isinstance(rate, Mapping) else {"to": rate}
+        rule = str(rate.get("rule", "hold"))
+        check_keys(rate, ("to", "rule"), f"{where}, fps", ("to",))
+        if rule not in RULES:
+            raise unknown_choice("rule", rule, RULES, f"{where}, fps")
+        fps = number(rate["to"], f"{where}, fps", 1, 1000)
+        if fps != int(fps):
+            raise UnusableInputError(
+                f"{where}, fps: {fps:g} must be a whole number, as in LeRobot."
+            )
+    orders = {}
+    for feature, names in mapping(
+        value.get("order"), f"{where}, order", "feature: [names]"
+    ).items():
+        if not isinstance(names, list):
+            raise UnusableInputError(f"{where}, order, {feature}: must be a list of names.")
+        orders[str(feature)] = tuple(map(str, names))
     drop = value.get("drop") or []
     if not isinstance(drop, list):
         raise UnusableInputError(f"{where}: drop must be a list of features, got {drop!r}.")
@@ -135,7 +153,7 @@ def parse_spec(value: Mapping[str, Any], where: str, folder: Path) -> HarmoniseS
         parse_units(value.get("units"), f"{where}, units", folder),
         _space(value.get("action_space"), f"{where}, action_space"),
         None if suffix is None else bool(suffix),
-        _order(value.get("order"), f"{where}, order"),
+        orders,
         fps,
         rule,
         _cameras(value.get("cameras"), f"{where}, cameras"),
@@ -151,21 +169,6 @@ def _leaves(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
     if isinstance(value, list):
         return [leaf for v in value for leaf in _leaves(v, prefix)]
     return [(prefix.rstrip("."), value)]
-
-
-def _fps(value: Any, where: str) -> tuple[float | None, str]:
-    if value is None:
-        return None, "hold"
-    if not isinstance(value, Mapping):
-        value = {"to": value}
-    check_keys(value, ("to", "rule"), f"{where}, fps", ("to",))
-    rule = str(value.get("rule", "hold"))
-    if rule not in RULES:
-        raise unknown_choice("rule", rule, RULES, f"{where}, fps")
-    fps = number(value["to"], f"{where}, fps", 1, 1000)
-    if fps != int(fps):
-        raise UnusableInputError(f"{where}, fps: {fps:g} must be a whole number, as in LeRobot.")
-    return fps, rule
 
 
 def _joints(value: Any, where: str) -> dict[str, JointChange]:
@@ -201,15 +204,6 @@ def _space(value: Any, where: str) -> SpaceSpec | None:
         raise UnusableInputError(f"{where}: start must be a list of joint positions [{units}].")
     numbers = tuple(number(v, f"{where}, start", -1e6, 1e6) for v in start)
     return SpaceSpec(value["to"], str(value["arm"]), units, numbers)
-
-
-def _order(value: Any, where: str) -> dict[str, tuple[str, ...]]:
-    orders = {}
-    for feature, names in mapping(value, where, "feature: [names]").items():
-        if not isinstance(names, list):
-            raise UnusableInputError(f"{where}, {feature}: must be a list of names.")
-        orders[str(feature)] = tuple(map(str, names))
-    return orders
 
 
 def _cameras(value: Any, where: str) -> dict[str, CameraSpec | None]:
@@ -304,26 +298,22 @@ def _ranges(value: Any, arm: Any, where: str, folder: Path) -> dict[str, tuple[f
         pairs = zip(model.joint_names, limits.tolist(), strict=True)
         return {n: (float(lo), float(hi)) for n, (lo, hi) in pairs if not is_gripper(n)}
     if isinstance(value, str):
-        return _calibrated(folder / value)
+        # A LeRobot calibration file: degrees about the middle, as LeRobot's.
+        path, found = folder / value, {}
+        for name, motor in mapping(read_json(path), str(path), "motor: calibration").items():
+            try:
+                half = (float(motor["range_max"]) - float(motor["range_min"])) / 2.0
+            except DAMAGE:
+                raise UnusableInputError(
+                    f"{path}: motor {name} has no range_min and range_max. Name a calibration file "
+                    "that lerobot-calibrate wrote."
+                ) from None
+            angle = half * 360.0 / (_TICKS - 1.0)
+            found[str(name)] = (-angle, angle)
+        return found
     form = "joint: [deg at -100, deg at 100]"
     entries = mapping(value, f"{where}, ranges", form)
     return {joint(str(k)): _pair(v, f"{where}, ranges, {k}", form) for k, v in entries.items()}
-
-
-def _calibrated(path: Path) -> dict[str, tuple[float, float]]:
-    """Return the ranges of a LeRobot calibration file: degrees about the middle, as LeRobot's."""
-    found = {}
-    for name, entry in mapping(read_json(path), str(path), "motor: calibration").items():
-        try:
-            half = (float(entry["range_max"]) - float(entry["range_min"])) / 2.0
-        except DAMAGE:
-            raise UnusableInputError(
-                f"{path}: motor {name} has no range_min and range_max. Name a calibration file "
-                "that lerobot-calibrate wrote."
-            ) from None
-        angle = half * 360.0 / (_TICKS - 1.0)
-        found[str(name)] = (-angle, angle)
-    return found
 
 
 def _pair(value: Any, where: str, form: str) -> tuple[float, float]:

@@ -112,19 +112,19 @@ class JointMapping:
     def apply(self, vectors: Vectors, uid: str) -> dict[str, Vector]:
         """Return the vectors with every joint that is named changed."""
         del uid
-        return {name: self._changed(name, vector) for name, vector in vectors.items()}
-
-    def _changed(self, feature: str, vector: Vector) -> Vector:
-        names, parts = [], []
-        for k, old in enumerate(vector.names):
-            change = self.changes.get(joint(old), JointChange(joint(old)))
-            if change.name:
-                suffix = SUFFIX if old.endswith(SUFFIX) else ""
-                names.append(joint(change.name) + suffix)
-                parts.append(change.sign * vector.values[:, k] + change.offset)
-        if len(set(names)) < len(names):
-            raise UnusableInputError(f"joints: two entries of {feature} get one name: {names}.")
-        return Vector(tuple(names), _columns(parts, len(vector.values)))
+        result = {}
+        for feature, vector in vectors.items():
+            names, parts = [], []
+            for k, old in enumerate(vector.names):
+                change = self.changes.get(joint(old), JointChange(joint(old)))
+                if change.name:
+                    suffix = SUFFIX if old.endswith(SUFFIX) else ""
+                    names.append(joint(change.name) + suffix)
+                    parts.append(change.sign * vector.values[:, k] + change.offset)
+            if len(set(names)) < len(names):
+                raise UnusableInputError(f"joints: two entries of {feature} get one name: {names}.")
+            result[feature] = Vector(tuple(names), _columns(parts, len(vector.values)))
+        return result
 
     def inverse(self) -> JointMapping | None:
         """Return the change back; None where a joint was left out."""
@@ -219,23 +219,29 @@ class Units:
     def apply(self, vectors: Vectors, uid: str) -> dict[str, Vector]:
         """Return the vectors in the target's units."""
         del uid
-        return {n: Vector(v.names, self._converted(n, v)) for n, v in vectors.items()}
-
-    def _converted(self, feature: str, vector: Vector) -> Numbers:
-        if "m100_100" in (self.source, self.target) and self.source != self.target:
-            bodies = [joint(n) for n in vector.names if not is_gripper(n)]
-            bare = [n for n in bodies if n not in self.ranges_deg]
-            if bare:
-                raise UnusableInputError(
-                    f"units: {feature} needs the angles [deg] of {', '.join(bare)} at -100 and "
-                    "100. Give ranges: {joint: [low, high]}, a LeRobot calibration file, or model."
-                )
-        parts = [self._entry(n, vector.values[:, k]) for k, n in enumerate(vector.names)]
-        return _columns(parts, len(vector.values))
+        result = {}
+        for feature, vector in vectors.items():
+            if "m100_100" in (self.source, self.target) and self.source != self.target:
+                bodies = [joint(n) for n in vector.names if not is_gripper(n)]
+                bare = [n for n in bodies if n not in self.ranges_deg]
+                if bare:
+                    raise UnusableInputError(
+                        f"units: {feature} needs the angles [deg] of {', '.join(bare)} at -100 and "
+                        "100. Give ranges: {joint: [low, high]}, a LeRobot calibration file, or "
+                        "model."
+                    )
+            parts = [self._entry(n, vector.values[:, k]) for k, n in enumerate(vector.names)]
+            result[feature] = Vector(vector.names, _columns(parts, len(vector.values)))
+        return result
 
     def _entry(self, name: str, values: Numbers) -> Numbers:
         if is_gripper(name):
-            return self._gripper(values)
+            if self.gripper_rad is None or (self.source == "rad") == (self.target == "rad"):
+                return values
+            closed, opened = self.gripper_rad
+            if self.target == "rad":
+                return np.asarray(closed + values / 100.0 * (opened - closed))
+            return np.asarray((values - closed) / (opened - closed) * 100.0)
         low, high = self.ranges_deg.get(joint(name), (-100.0, 100.0))
         degrees = values
         if self.source == "rad":
@@ -247,14 +253,6 @@ class Units:
         if self.target == "m100_100":
             return np.asarray((degrees - low) / (high - low) * 200.0 - 100.0)
         return degrees
-
-    def _gripper(self, values: Numbers) -> Numbers:
-        if self.gripper_rad is None or (self.source == "rad") == (self.target == "rad"):
-            return values
-        closed, opened = self.gripper_rad
-        if self.target == "rad":
-            return np.asarray(closed + values / 100.0 * (opened - closed))
-        return np.asarray((values - closed) / (opened - closed) * 100.0)
 
     def inverse(self) -> Units:
         """Return the conversion back."""
@@ -302,16 +300,20 @@ class ToTool:
             if feature == columns.STATE and len(vector.values):
                 first = vector.values[0, [k for k in places if k is not None]]
                 self.starts[uid] = [float(v) for v in first]
-            result[feature] = self._poses(model, vector, places)
+            absent = np.zeros(len(vector.values))
+            joints = [absent if k is None else vector.values[:, k] for k in places]
+            q_rad = np.stack(joints, axis=1)
+            q_rad = np.radians(q_rad) if self.units == "deg" else q_rad
+            poses = np.empty((len(q_rad), 6))
+            for k, q in enumerate(q_rad):
+                T = model.T_base_tcp(q)
+                poses[k, :3] = T[:3, 3]
+                poses[k, 3:] = Rotation.from_matrix(T[:3, :3]).as_rotvec()
+            grippers = [k for k, n in enumerate(vector.names) if is_gripper(n)]
+            names = (*POSE, *(TOOL_GRIPPER for _ in grippers))
+            values = np.concatenate([poses, vector.values[:, grippers]], axis=1)
+            result[feature] = Vector(names, values)
         return result
-
-    def _poses(self, model: ArmModel, vector: Vector, places: list[int | None]) -> Vector:
-        q_rad = _filled(vector.values, places)
-        q_rad = np.radians(q_rad) if self.units == "deg" else q_rad
-        poses = np.array([_pose(model.T_base_tcp(q)) for q in q_rad]).reshape(len(q_rad), 6)
-        grippers = [k for k, n in enumerate(vector.names) if is_gripper(n)]
-        names = (*POSE, *(TOOL_GRIPPER for _ in grippers))
-        return Vector(names, np.concatenate([poses, vector.values[:, grippers]], axis=1))
 
     def inverse(self) -> ToJoints:
         """Return the conversion back, from where each take began."""
@@ -343,8 +345,16 @@ class ToJoints:
         """
         model = ArmModel.load(self.arm)
         moved = [k for k, n in enumerate(model.joint_names) if not is_gripper(n)]
-        frames = any(len(v.values) for v in vectors.values())
-        start = self._start(uid, len(moved)) if frames else np.zeros(len(moved))
+        start: Numbers = np.zeros(len(moved))
+        if any(len(v.values) for v in vectors.values()):
+            given = self.starts.get(uid, self.starts.get(""))
+            if given is None or len(given) != len(moved):
+                raise UnusableInputError(
+                    "action_space: joint positions of the first frame are needed, "
+                    f"{len(moved)} of them [{self.units}] without the gripper: start: [...]"
+                )
+            start = np.asarray(given, dtype=np.float64)
+            start = np.asarray(np.radians(start) if self.units == "deg" else start)
         state = vectors.get(columns.STATE)
         seeds = None if state is None else self._solved(model, state, moved, start)
         result = {}
@@ -354,16 +364,6 @@ class ToJoints:
             solved = seeds if own else self._solved(model, vector, moved, start, seeds)
             result[feature] = self._named(model, feature, vector, moved, solved)
         return result
-
-    def _start(self, uid: str, count: int) -> Numbers:
-        start = self.starts.get(uid, self.starts.get(""))
-        if start is None or len(start) != count:
-            raise UnusableInputError(
-                f"action_space: joint positions of the first frame are needed, {count} of them "
-                f"[{self.units}] without the gripper: start: [...]"
-            )
-        q = np.asarray(start, dtype=np.float64)
-        return np.asarray(np.radians(q) if self.units == "deg" else q)
 
     def _solved(
         self,
@@ -421,15 +421,6 @@ def _places(model: ArmModel, feature: str, names: tuple[str, ...]) -> list[int |
             f"{', '.join(wanted)}. Rename them with joints: {{old: new}}."
         )
     return [None if is_gripper(n) else have.index(n) for n in wanted]
-
-
-def _filled(values: Numbers, places: list[int | None]) -> Numbers:
-    zero = np.zeros(len(values))
-    return np.stack([zero if k is None else values[:, k] for k in places], axis=1)
-
-
-def _pose(T: Numbers) -> Numbers:
-    return np.concatenate([T[:3, 3], Rotation.from_matrix(T[:3, :3]).as_rotvec()])
 
 
 def _reach(model: ArmModel, pose: Numbers, seed: Numbers, moved: list[int], frame: int) -> Numbers:
