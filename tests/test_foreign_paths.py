@@ -82,9 +82,9 @@ core/paths.py:inside | root / relative_path(str(relative), what, where) | paths
 core/paths.py:links_out | Path(folder, name) | paths
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:_beside | path.parent / model | user
-datasets/cache/folder.py:CacheFolder._evictable | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
 datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
+datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
 datasets/cache/folder.py:_remove_unused | shutil.rmtree(folder, ignore_errors=True) | ours
@@ -93,8 +93,8 @@ datasets/cache/folder.py:folder_bytes | folder.rglob(f'*{suffix}') | ours
 datasets/cache/folder.py:remove | pack.unlink(missing_ok=True) | ours
 datasets/cache/folder.py:remove | pack.with_suffix(INDEX).unlink(missing_ok=True) | ours
 datasets/cache/folder.py:remove_cache | shutil.rmtree(path) | ours
-datasets/cache/lerobot_decode.py:decoded | decoding.root / clips[0].video | dataset
 datasets/cache/lerobot_frames.py:_Cache._jpeg_bytes | self.decoding.root / video | dataset
+datasets/cache/lerobot_frames.py:decoded | decoding.root / clips[0].video | dataset
 datasets/check/episodes.py:check_folders | info.root / name | ours
 datasets/check/episodes.py:check_folders | info.root / near[0] | listed
 datasets/check/frames.py:check_ranges | info.root / info.data_name(c, f) | dataset
@@ -115,24 +115,24 @@ datasets/edit/compose.py:_copy_rest | stage / name | dataset
 datasets/edit/compose.py:_copy_rest | target.with_name(f'{target.stem}.{number}{target.suffix}') | dataset
 datasets/episodes_table.py:_replace | part.replace(path) | dataset
 datasets/formats/aloha.py:write_aloha | path / f'episode_{index}.hdf5' | ours
+datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mkv' | ours
+datasets/formats/dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
+datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures) | ours
+datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/formats/registry.py:_remove | path.unlink(missing_ok=True) | ours
 datasets/formats/registry.py:_remove | shutil.rmtree(path) | ours
-datasets/formats/registry.py:_write | os.replace(part, output) | ours
-datasets/formats/registry.py:_write | output.parent / f'.{output.name}.part' | ours
+datasets/formats/registry.py:export_dataset | os.replace(part, output) | ours
+datasets/formats/registry.py:export_dataset | output.parent / f'.{output.name}.part' | ours
 datasets/formats/registry.py:export_dataset | staging.beside(output.absolute(), 'lock').unlink(missing_ok=True) | ours
-datasets/formats/sink.py:_write | pictures / f'{len(videos)}.mkv' | ours
-datasets/formats/sink.py:_write | shutil.rmtree(pictures) | ours
-datasets/formats/sink.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
-datasets/formats/sink.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
-datasets/harmonise/lerobot_harmonise.py:_copy_rest | shutil.copy2(path, stage / own) | dataset
-datasets/harmonise/lerobot_harmonise.py:_copy_rest | stage / own | dataset
 datasets/harmonise/lerobot_harmonise.py:_videos | folder / f'{camera}.mp4' | dataset
-datasets/harmonise/lerobot_harmonise.py:_write | path.unlink() | dataset
+datasets/harmonise/lerobot_harmonise.py:convert_video | target.unlink(missing_ok=True) | ours
+datasets/harmonise/lerobot_harmonise.py:harmonise | path.unlink() | dataset
+datasets/harmonise/lerobot_harmonise.py:harmonise | shutil.copy2(path, stage / own) | dataset
 datasets/harmonise/lerobot_harmonise.py:harmonise | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/harmonise/lerobot_harmonise.py:harmonise | stack.callback(shutil.rmtree, folder, ignore_errors=True) | ours
-datasets/harmonise/pictures.py:_cut | target.unlink(missing_ok=True) | ours
-datasets/harmonise/units.py:_ranges | folder / value | user
+datasets/harmonise/lerobot_harmonise.py:harmonise | stage / own | dataset
+datasets/harmonise/spec.py:_ranges | folder / value | user
 datasets/hub/queue.py:drop | ((queue or default_queue()) / _name(push)).unlink(missing_ok=True) | paths
 datasets/hub/queue.py:drop | (queue or default_queue()) / _name(push) | paths
 datasets/hub/queue.py:put | folder / _name(push) | paths

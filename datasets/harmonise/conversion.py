@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import read_json
 from gaploop.datasets import columns
 from gaploop.datasets.harmonise.differences import PICTURES, known_units
-from gaploop.datasets.harmonise.pose import EE, ToJoints, ToTool
-from gaploop.datasets.harmonise.spec import CameraSpec, HarmoniseSpec, SpaceSpec
+from gaploop.datasets.harmonise.spec import CameraSpec, HarmoniseSpec, UnitsSpec
 from gaploop.datasets.harmonise.steps import (
+    EE,
     UNITS,
     VECTORS,
+    JointChange,
     JointMapping,
     Order,
     Step,
     Suffix,
+    ToJoints,
+    ToTool,
     Units,
     Vector,
     Vectors,
@@ -27,13 +32,15 @@ from gaploop.datasets.harmonise.steps import (
     joint,
     record,
 )
-from gaploop.datasets.harmonise.units import UnitsSpec
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
 FILLED: Final = (
     columns.TIME, columns.TAKE, columns.SENT, columns.INTERVENTION, columns.SAFETY,
 )  # fmt: skip
 """Gap columns of frames that can be added: see `Conversion.fill`."""
+RECORD: Final = "meta/gap/harmonise.json"
+"""What was done to a dataset, with which numbers."""
+SCHEMA: Final = "gaploop.harmonise.v1"
 
 
 @dataclass(frozen=True)
@@ -122,8 +129,14 @@ class Conversion:
             elif spec["dtype"] in PICTURES:
                 change = self.cameras.get(name.removeprefix(columns.IMAGES)) or CameraSpec()
                 table[new]["shape"] = picture_shape(shape, change)
+        ours = columns.frame_features((), (), {"any": {"width": 2, "height": 2}})
         for name in self.fill:
-            table[name] = _filled_feature(name, joints)
+            if name == columns.SENT:
+                names = list(joints[columns.ACTION].names)
+                table[name] = {"dtype": "float32", "shape": (len(names),), "names": names}
+            else:
+                is_age = name.startswith(columns.CAMERA_AGE)
+                table[name] = ours[f"{columns.CAMERA_AGE}any" if is_age else name]
         return table
 
     def record(self) -> dict[str, Any]:
@@ -191,8 +204,19 @@ def resolve(spec: HarmoniseSpec, info: DatasetInfo, episodes: Sequence[EpisodeRo
         units = step.target
         add(step)
     if spec.action_space is not None:
-        space, units = _space_step(spec.action_space, units)
-        add(space)
+        space = spec.action_space
+        if space.target != EE:
+            starts = {"": list(space.start)} if space.start else {}
+            add(ToJoints(space.arm, space.units, starts))
+            units = space.units
+        elif units in ("deg", "rad"):
+            add(ToTool(space.arm, units))
+            units = EE
+        else:
+            raise UnusableInputError(
+                f"action_space: joints must be in deg or rad for kinematics, they are in "
+                f"'{units or 'unknown units'}'. Convert them too: units: {{from: …, to: deg}}."
+            )
     if spec.suffix is not None:
         add(Suffix(spec.suffix))
     if spec.order:
@@ -203,27 +227,14 @@ def resolve(spec: HarmoniseSpec, info: DatasetInfo, episodes: Sequence[EpisodeRo
         info, tuple(steps), fps, spec.rule, dict(spec.cameras), spec.drop, robot, units
     )
     if spec.fill:
-        done = replace(done, fill=_missing_columns(done))
+        have = done.features()
+        if columns.ACTION not in have:
+            raise UnusableInputError(f"fill: {info.root} has no {columns.ACTION}.")
+        cameras = [n.removeprefix(columns.IMAGES) for n in have if n.startswith(columns.IMAGES)]
+        wanted = (*FILLED, *(f"{columns.CAMERA_AGE}{camera}" for camera in cameras))
+        done = replace(done, fill=tuple(name for name in wanted if name not in have))
     done.features()
     return done
-
-
-def _missing_columns(conversion: Conversion) -> tuple[str, ...]:
-    have = conversion.features()
-    if columns.ACTION not in have:
-        raise UnusableInputError(f"fill: {conversion.info.root} has no {columns.ACTION}.")
-    cameras = [n.removeprefix(columns.IMAGES) for n in have if n.startswith(columns.IMAGES)]
-    wanted = (*FILLED, *(f"{columns.CAMERA_AGE}{camera}" for camera in cameras))
-    return tuple(name for name in wanted if name not in have)
-
-
-def _filled_feature(name: str, joints: Vectors) -> dict[str, Any]:
-    if name == columns.SENT:
-        names = list(joints[columns.ACTION].names)
-        return {"dtype": "float32", "shape": (len(names),), "names": names}
-    specs = columns.frame_features((), (), {"any": {"width": 2, "height": 2}})
-    same = f"{columns.CAMERA_AGE}any" if name.startswith(columns.CAMERA_AGE) else name
-    return specs[same]
 
 
 def _check_names(spec: HarmoniseSpec, info: DatasetInfo) -> None:
@@ -265,13 +276,67 @@ def _units_step(spec: UnitsSpec, known: str, vectors: Vectors) -> Units:
     return Units(source, spec.target, spec.ranges_deg, spec.gripper_rad)
 
 
-def _space_step(spec: SpaceSpec, units: str) -> tuple[Step, str]:
-    if spec.target == EE:
-        if units not in ("deg", "rad"):
-            raise UnusableInputError(
-                f"action_space: joints must be in deg or rad for kinematics, they are in "
-                f"'{units or 'unknown units'}'. Convert them too: units: {{from: …, to: deg}}."
-            )
-        return ToTool(spec.arm, units), EE
-    starts = {"": list(spec.start)} if spec.start else {}
-    return ToJoints(spec.arm, spec.units, starts), spec.units
+# What was done to a dataset, and how it is undone.
+
+
+def history_of(root: Path) -> list[Mapping[str, Any]]:
+    """Return what was done to a dataset, oldest first; empty where nothing was.
+
+    Raises:
+        UnusableInputError: its record can't be read.
+    """
+    path = root / RECORD
+    if not path.exists():
+        return []
+    value = read_json(path)
+    if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
+        raise UnusableInputError(f"{path} is not a record of gaploop harmonise. Restore it.")
+    return list(value["history"])
+
+
+def undone(info: DatasetInfo, entry: Mapping[str, Any]) -> Conversion:
+    """Return the conversion that undoes what a record says was done.
+
+    Raises:
+        UnusableInputError: something was lost.
+    """
+    if entry["lost"]:
+        raise UnusableInputError(
+            f"{info.root}: this can't be undone, because these are gone: "
+            f"{', '.join(entry['lost'])}. Go back to the dataset '{entry['source']['name']}'."
+        )
+    steps = [back for s in reversed(entry["steps"]) if (back := _step_of(s).inverse()) is not None]
+    cameras = {
+        change["name"]: CameraSpec(old)
+        for old, change in entry["cameras"].items()
+        if change["name"]
+    }
+    units, robot = entry["units"]["from"], entry["robot_type"]["from"]
+    added = tuple(entry.get("filled", ()))
+    return Conversion(info, tuple(steps), info.fps, "hold", cameras, added, robot, units)
+
+
+def _step_of(value: Mapping[str, Any]) -> Step:
+    """Return the step that `record` wrote."""
+    given = {k: v for k, v in value.items() if k != "kind"}
+    kind = value["kind"]
+    if kind == "joints":
+        return JointMapping({k: JointChange(**v) for k, v in given["changes"].items()})
+    if kind == "units":
+        ranges = {k: (v[0], v[1]) for k, v in given["ranges_deg"].items()}
+        angles = given["gripper_rad"] and (given["gripper_rad"][0], given["gripper_rad"][1])
+        return Units(given["source"], given["target"], ranges, angles)
+    if kind == "order":
+        return Order(_tuples(given["after"]), _tuples(given["before"]))
+    if kind == "suffix":
+        return Suffix(given["present"])
+    if kind in ("to_tool", "to_joints"):
+        made: Any = ToTool if kind == "to_tool" else ToJoints
+        return made(given["arm"], given["units"], given["starts"], _tuples(given["names"]))  # type: ignore[no-any-return]
+    raise UnusableInputError(
+        f"{RECORD}: unknown step '{kind}'. Undo it with the gaploop that wrote it."
+    )
+
+
+def _tuples(value: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    return {k: tuple(v) for k, v in value.items()}
