@@ -13,10 +13,10 @@ class Evidence:
         signal: name of the signal.
         value: its value, in `unit`; NaN where only the words say something.
         unit: unit of the value.
-        says: the observation in words and numbers.
+        message: the observation in words and numbers.
     """
 
     signal: str
     value: float
     unit: str
-    says: str
+    message: str

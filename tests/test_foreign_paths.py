@@ -83,8 +83,8 @@ core/paths.py:links_out | Path(folder, name) | paths
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:_beside | path.parent / model | user
 datasets/cache/folder.py:CacheFolder._evictable | self.path / form | ours
-datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
 datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
+datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
 datasets/cache/folder.py:_remove_unused | shutil.rmtree(folder, ignore_errors=True) | ours
@@ -236,20 +236,20 @@ scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
 scripts/_edit_report.py:_part | target / name | user
 scripts/_edit_report.py:show | target / name | user
-scripts/_plan_results.py:_counted | folder / f'{name}.json' | user
-scripts/_plan_results.py:_counted | folder / name | user
 scripts/_preflight.py:journal_of | root.with_name(f'{root.name}_journal') | ours
 scripts/_pushing.py:kind_of | folder / part | ours
 scripts/_record_publish.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 scripts/_record_publish.py:Publisher._file | self._journal / f'publish.{kind}' | ours
 scripts/_rollout_session.py:roll_out | root.with_name(f'{root.name}_journal') | ours
 scripts/consent.py:_withdraw | folder / report_path(register, config.id).name | paths
+scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/diagnose.py:_write_report | folder / name | ours
-scripts/diagnose.py:run | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/factors.py:run | folder / name | ours
 scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/finetune.py:_per_station | what.output_dir / plain_name(station, 'station') | paths
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
+scripts/plan.py:_counted | folder / f'{name}.json' | user
+scripts/plan.py:_counted | folder / name | user
 scripts/plan.py:_write_pages | folder / picture | ours
 scripts/push.py:_dry_run | config.output_dir / name | ours
 scripts/record.py:run | root.with_name(f'{root.name}_journal') | ours

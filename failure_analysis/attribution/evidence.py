@@ -133,10 +133,7 @@ def _hit(
     strength = min(rule.weight * math.log1p(beyond), CAP * min(rule.weight, 1.0))
     spec = registry()[rule.signal]
     value = measured[rule.signal]
-    says = (
-        f"{spec.says.format(value=spec.show(value))} "
-        f"(nominal {spec.show(reference.signals[rule.signal].mean)})"
-    )
+    says = f"{spec.describe(value)} (nominal {spec.show(reference.signals[rule.signal].mean)})"
     return _Hit(rule, strength, Evidence(rule.signal, value, spec.unit, says))
 
 

@@ -290,4 +290,4 @@ def explain(score: FailureScore, t_s: float, values: Mapping[str, float]) -> str
     parts = score.usual.deviations(np.array([t_s]), row)[0] * score.weights
     name = FEATURES[int(np.argmax(parts)) % len(FEATURES)]
     spec = registry()[name]
-    return spec.says.format(value=spec.show(values[name]))
+    return spec.describe(values[name])

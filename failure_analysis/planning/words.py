@@ -140,5 +140,5 @@ def _typical(dimension: GapDimension, takes: Sequence[TakeDiagnosis]) -> str:
     if not found:
         return ""
     name = Counter(e.signal for e in found).most_common(1)[0][0]
-    chosen = sorted((e for e in found if e.signal == name), key=lambda e: (e.value, e.says))
-    return chosen[len(chosen) // 2].says
+    chosen = sorted((e for e in found if e.signal == name), key=lambda e: (e.value, e.message))
+    return chosen[len(chosen) // 2].message

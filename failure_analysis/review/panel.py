@@ -190,7 +190,7 @@ def _suggestion(now: Open) -> None:
     _text(f"{mode}{when}: {why}", "verdict")
     _bars(found)
     for seen in found.evidence[:MOST_EVIDENCE]:
-        _text(seen.says, "evidence")
+        _text(seen.message, "evidence")
     if found.unseen:
         _text(f"Not seen: {', '.join(found.unseen)}", "quiet")
 

@@ -19,7 +19,7 @@ def test_every_signal_says_what_it_is() -> None:
         assert spec.name == name
         assert spec.source in SOURCES
         assert spec.doc, name
-        assert "{value}" in spec.says, name
+        assert "{value}" in spec.sentence, name
         assert spec.floor > 0, name
 
 
