@@ -29,14 +29,16 @@ from gaploop.core.vocabulary import (
     dimension,
 )
 from gaploop.failure_analysis.attribution.features import features
-from gaploop.failure_analysis.attribution.fit import LEAST_LABELS, recalibrated
-from gaploop.failure_analysis.attribution.labelled import weighted_targets
 from gaploop.failure_analysis.attribution.model import EvidenceModel, shipped_model
 from gaploop.failure_analysis.attribution.posterior import attribute
-from gaploop.failure_analysis.evidence import Evidence
+from gaploop.failure_analysis.attribution.station_labels import (
+    LEAST_LABELS,
+    recalibrated,
+    weighted_targets,
+)
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import Reference, choose_reference
-from gaploop.failure_analysis.signals.registry import TakeSignals, measure, registry
+from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure, registry
 from gaploop.failure_analysis.views.policy_view import PolicyTrace
 from gaploop.failure_analysis.views.view import TakeView
 
@@ -305,7 +307,7 @@ def _conclude(
         dimensions={d.value: share for d, share in shares.items()},
         none=why.none if why else 1.0,
         abstained=why.abstained if why else True,
-        evidence=(*call.seen, *(why.seen if why else ())),
+        evidence=(*call.evidence, *(why.evidence if why else ())),
         unseen=tuple(sorted(measured.unseen.values())),
         named=tuple(d.value for d in why.named) if why else (),
         candidates=why.candidates if why else (),

@@ -78,7 +78,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     from gaploop.core.run_record import write_run
     from gaploop.datasets.labels.labelled import open_labelled
     from gaploop.failure_analysis import diagnosis
-    from gaploop.failure_analysis.attribution.station_labels import engineers_say
+    from gaploop.failure_analysis.attribution.station_labels import engineer_labels
     from gaploop.failure_analysis.lineage import takes_input
 
     if config.save_reference is not None:
@@ -93,7 +93,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             f"--labels={config.labels} is no file. Name a labels.jsonl, or leave it away: the "
             f"labels of {source} itself are read anyway."
         )
-    causes = engineers_say(config.labels or open_labelled(source).file)
+    causes = engineer_labels(config.labels or open_labelled(source).file)
     ask_policy = _ask_policy(config)
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
     with options.progress("Diagnosing", total=total) as advance:
@@ -176,7 +176,7 @@ def _write_report(
 
 def _reference(path: Path | None) -> Reference | None:
     from gaploop.datasets.sources import open_takes
-    from gaploop.failure_analysis.modes.foreign_sets import LEAST_TAKES
+    from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, load_reference
 
     if path is None:
@@ -192,7 +192,7 @@ def _reference(path: Path | None) -> Reference | None:
 
 
 def _save_reference(config: DiagnoseConfig, path: Path) -> int:
-    from gaploop.failure_analysis.modes.foreign_sets import LEAST_TAKES
+    from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, save_reference
 
     source, takes = config.dataset.folder(), _takes(config)

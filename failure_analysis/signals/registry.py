@@ -118,3 +118,20 @@ def measure(view: TakeView) -> TakeSignals:
         for name, s in registry().items()
     }
     return TakeSignals(values, unseen)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A value that speaks for a diagnosis.
+
+    Attributes:
+        signal: name of the signal.
+        value: its value, in `unit`; NaN where only the words say something.
+        unit: unit of the value.
+        message: the observation in words and numbers.
+    """
+
+    signal: str
+    value: float
+    unit: str
+    message: str
