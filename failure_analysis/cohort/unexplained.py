@@ -159,7 +159,7 @@ def _group(
     inside = [t for t, m in zip(takes, mine, strict=True) if m]
     outside = [t for t, m in zip(takes, mine, strict=True) if not m]
     traits = []
-    for k in np.argsort(-apart)[:SIGNALS_SAID]:
+    for k in np.argsort(-apart, kind="stable")[:SIGNALS_SAID]:
         if apart[k] >= SAID_FROM:
             spec = registry()[names[k]]
             trait = spec.describe(float(np.nanmedian([t.measured[spec.name] for t in inside])))

@@ -18,8 +18,8 @@ from gaploop.failure_analysis.views.phases import (
     SETTLE_S,
     Grasp,
     grasps,
-    handling,
     lift,
+    tool_and_object,
 )
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 
@@ -158,7 +158,7 @@ def _released(grasp: Grasp, measured: TakeSignals) -> Event:
 
 def _by_tracker(view: TakeView, closings: tuple[Grasp, ...], measured: TakeSignals) -> GraspEvents:
     """Tell by where the tracked object was before the first closing and is at the end."""
-    seen, last = handling(view), closings[-1]
+    seen, last = tool_and_object(view), closings[-1]
     if seen is None or not seen.visible.any():
         return GraspEvents(
             unseen="whether the jaws held anything: they aren't read, nothing tracks"

@@ -83,12 +83,10 @@ def registry() -> Mapping[str, Signal]:
     from gaploop.failure_analysis.signals import (  # noqa: F401  (importing them registers theirs)
         force,
         grip,
-        headway,
         images,
         motion,
         policy,
         scene,
-        shaking,
     )
 
     return REGISTRY
