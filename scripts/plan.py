@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
     from gaploop.core.plan import Plan
     from gaploop.core.station import Station
-    from gaploop.failure_analysis.planning.curves import Trial
+    from gaploop.failure_analysis.planning.curves import RolloutCounts, Trial
     from gaploop.failure_analysis.planning.effort import SeenTake
     from gaploop.failure_analysis.planning.plan import Ask, Planned
-    from gaploop.failure_analysis.planning.results import RolloutCounts
 
 EXAMPLE = """\
 gaploop plan --diagnosis=./diagnosis/diagnosis.json --budget.takes=50 --output_dir=./plan
@@ -111,8 +110,8 @@ def plan(config: PlanConfig) -> Plan:
     from gaploop.core.station import SIM_STATION, load_station
     from gaploop.failure_analysis.diagnosis import load_diagnosis
     from gaploop.failure_analysis.lineage import file_input
+    from gaploop.failure_analysis.planning.curves import load_trials, save_curves
     from gaploop.failure_analysis.planning.plan import plan_for
-    from gaploop.failure_analysis.planning.results import load_trials, save_curves
 
     path = _diagnosis_file(config)
     diagnosis = load_diagnosis(path)
@@ -264,7 +263,7 @@ def _campaign_result(folder: Path, station: Station) -> Trial:
     """
     from gaploop.core.files import existing_folder
     from gaploop.core.plan import load_plan
-    from gaploop.failure_analysis.planning.results import campaign_trial
+    from gaploop.failure_analysis.planning.curves import campaign_trial
 
     existing_folder(folder, "Campaign")
     recorded_for = load_plan(folder / "plan.yaml", station)
@@ -284,7 +283,7 @@ def _campaign_result(folder: Path, station: Station) -> Trial:
 
 def _counted(folder: Path, name: str) -> tuple[RolloutCounts, str]:
     """Return rollouts of one policy, and where they were measured, in words."""
-    from gaploop.failure_analysis.planning.results import RolloutCounts
+    from gaploop.failure_analysis.planning.curves import RolloutCounts
 
     for path in (folder / f"{name}.json", folder / name / "evaluation.json"):
         if path.is_file():
@@ -307,7 +306,7 @@ def _counted(folder: Path, name: str) -> tuple[RolloutCounts, str]:
 
 def _evaluated(path: Path) -> tuple[RolloutCounts, str]:
     from gaploop.core.files import read_json
-    from gaploop.failure_analysis.planning.results import RolloutCounts
+    from gaploop.failure_analysis.planning.curves import RolloutCounts
     from gaploop.finetune.evaluation import Evaluation
 
     value = read_json(path)

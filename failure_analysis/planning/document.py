@@ -8,7 +8,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from gaploop.core.plan import ExpectedValue, Plan, PlanItem
-from gaploop.failure_analysis.planning.outlook import Prospect
+from gaploop.failure_analysis.planning.failures import Prospect
 from gaploop.failure_analysis.planning.plan import Planned
 from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, STYLE, words
 from gaploop.failure_analysis.report.page import Section, more, notice, section, table, text

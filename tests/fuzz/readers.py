@@ -274,7 +274,7 @@ FILES = (
     Reader(
         "curves",
         "files/curves.json",
-        _loaded("gaploop.failure_analysis.planning.results", "load_trials"),
+        _loaded("gaploop.failure_analysis.planning.curves", "load_trials"),
     ),
     Reader(
         "diagnosis",
