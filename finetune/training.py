@@ -265,7 +265,7 @@ class _Run:
             self._stream = self.batches.stream(self.step)
         batch = next(self._stream)  # before the seed: PyTorch's loader draws from it, too
         # Each process draws its own dropout and noise, the first what it would draw alone.
-        torch.manual_seed(_mixed(self.spec.seed, self.step + (self.ranks.rank << 32)))
+        torch.manual_seed(step_seed(self.spec.seed, self.step, self.ranks.rank))
         training_mode(self.learner.module)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.spec, self.step)
@@ -370,6 +370,7 @@ def _step_of(line: str) -> float:
         return math.inf  # a kill cut it short
 
 
-def _mixed(seed: int, step: int) -> int:
-    """Spread (seed, step) over torch's seeds (odd constants from SplitMix64)."""
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """Return torch's seed of a process for a step (odd constants from SplitMix64)."""
+    step += rank << 32
     return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9) % (1 << 63)
