@@ -208,7 +208,7 @@ def _json(result: Evaluation) -> dict[str, Any]:
 
 def _points(before: Evaluation, after: Evaluation) -> dict[str, Any]:
     """Return the paired difference of two policies on the same scenes [percentage points]."""
-    from gaploop.finetune.verdict import paired_difference
+    from gaploop.finetune.evaluation import paired_difference
 
     change = paired_difference(before.outcomes, after.outcomes)
     low, high = change.interval

@@ -17,7 +17,7 @@ from gaploop.finetune.closed_loop import (
     start_for,
 )
 from gaploop.finetune.evaluate import evaluate
-from gaploop.finetune.verdict import compare
+from gaploop.finetune.gate.judge import compare
 
 
 def main(out: Path, rollouts: int = 50, budget: int = 10) -> None:

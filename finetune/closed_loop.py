@@ -44,11 +44,11 @@ from gaploop.failure_analysis.reference import Reference
 from gaploop.finetune.adapt import ADAPTER, AdaptOptions, adapt
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, evaluate
 from gaploop.finetune.evaluation import Evaluation
+from gaploop.finetune.gate.judge import Verdict, compare
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.nominal_reference import record_reference
 from gaploop.finetune.pretrain import POLICY, PretrainOptions, pretrain
 from gaploop.finetune.train_spec import TRACKED_SPECS, TrainSpec
-from gaploop.finetune.verdict import Verdict, compare
 from gaploop.sim.arms import SO101
 from gaploop.sim.tasks import INSTRUCTIONS
 

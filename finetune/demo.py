@@ -28,8 +28,8 @@ from gaploop.finetune.closed_loop import (
     measured,
 )
 from gaploop.finetune.evaluation import Evaluation
+from gaploop.finetune.gate.judge import Answer
 from gaploop.finetune.sweep import DrawResult, draw_stations, sweep
-from gaploop.finetune.verdict import Answer
 from gaploop.sim.tasks import INSTRUCTIONS
 
 MENDABLE: Final = (

@@ -19,8 +19,7 @@ from gaploop.core.station import SIM_STATION
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.finetune.evaluating.category import category
 from gaploop.finetune.evaluating.in_memory import MemoryTake
-from gaploop.finetune.evaluating.log import RolloutLog, Scene
-from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, summarise
+from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, RolloutLog, Scene, summarise
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.arms import SO101, arm_named

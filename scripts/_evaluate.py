@@ -13,8 +13,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
-    from gaploop.finetune.evaluating.drops import Drop
-    from gaploop.finetune.evaluation import Evaluation, Rollout
+    from gaploop.finetune.evaluation import Drop, Evaluation, Rollout
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +60,8 @@ def _warn_of_another_cell(path: str, env: Any) -> None:
 
 def counted(config: Any) -> tuple[Evaluation, str]:
     """Count recorded rollouts; return them and what didn't count, in words."""
-    from gaploop.finetune.evaluating.log import SETTINGS
     from gaploop.finetune.evaluating.recorded import recorded
+    from gaploop.finetune.evaluation import SETTINGS
     from gaploop.finetune.lerobot_policy import policy_id
 
     if config.factors or config.conditions or config.env.conditions or config.env.gaps:
@@ -106,7 +105,7 @@ def running(total: int, folder: Path | None) -> Iterator[Callable[[Sequence[Roll
 
 def tell(config: Any, result: Evaluation, folder: Path | None, notes: str) -> int:
     """Print an evaluation and write it to `folder`; return the exit code."""
-    from gaploop.finetune.evaluating.drops import drops
+    from gaploop.finetune.evaluation import drops
 
     against = drops(result)
     said = {**result.to_json(), "drops": [{**vars(d), "verdict": d.verdict} for d in against]}
@@ -129,7 +128,7 @@ def _write(
     from gaploop.core.files import write_atomically, write_json
     from gaploop.core.run_record import write_run
     from gaploop.finetune.evaluating.figure import positions_png, success_png
-    from gaploop.finetune.evaluating.log import ROLLOUTS
+    from gaploop.finetune.evaluation import ROLLOUTS
 
     if not result.paired:  # recorded ones; others were written as they came
         write_atomically(folder / ROLLOUTS, result.to_csv())

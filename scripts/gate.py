@@ -107,7 +107,7 @@ def _decide(config: GateConfig, gate: Gate, folder: GateFolder) -> int:
     _write(config, gate, folder, result)
     told = {"output_dir": folder.path, "baseline": config.baseline, "candidate": config.candidate}
     options.emit(config.json, result.to_json() | told, _text(result, folder.path))
-    return result.exit_code
+    return result.verdict.exit_code
 
 
 def example_suite() -> Path:
@@ -147,10 +147,9 @@ def _prepared(config: GateConfig, suite: Suite | None, stack: ExitStack) -> tupl
 
     from gaploop.core.files import sha256, writable_folder, write_json
     from gaploop.finetune.gate.folder import Contest, GateFolder, only_gate
-    from gaploop.finetune.gate.policies import SamePolicies
     from gaploop.finetune.gate.promotion import SUITE
     from gaploop.finetune.gate.replay import read_outcomes, suite_of
-    from gaploop.finetune.gate.run import Gate
+    from gaploop.finetune.gate.run import Gate, SamePolicies
 
     recorded = read_outcomes(config.outcomes, suite) if config.outcomes else None
     if suite is None:
@@ -267,9 +266,9 @@ def _shown(advance: Callable[[int], None]) -> Callable[[str, int], None]:
 
 
 def _write(config: GateConfig, gate: Gate, folder: GateFolder, result: GateResult) -> None:
+    from gaploop.finetune.gate.judge import Answer
     from gaploop.finetune.gate.promotion import withdraw, write_promotion
     from gaploop.finetune.gate.report import write_report
-    from gaploop.finetune.verdict import Answer
 
     names = config.baseline or "baseline", config.candidate or "candidate"
     write_report(result, folder.path, names)

@@ -248,8 +248,7 @@ def _successes(made: Mapping[str, ActPolicy], n: int, seed: int) -> dict[str, di
     """Return how often every variant succeeds on the same scenes of the nominal cell."""
     from gaploop.collect.rig import embedded_rig
     from gaploop.finetune.evaluate import roll_out
-    from gaploop.finetune.evaluation import NOMINAL, wilson
-    from gaploop.finetune.verdict import paired_difference
+    from gaploop.finetune.evaluation import NOMINAL, paired_difference, wilson
 
     rollouts: dict[str, tuple[Rollout, ...]] = {}
     rig = embedded_rig()

@@ -25,13 +25,11 @@ from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import diagnose
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, condition_name, evaluate, roll_out
-from gaploop.finetune.evaluating.drops import drops
 from gaploop.finetune.evaluating.factors import FACTORS, levels, settings
 from gaploop.finetune.evaluating.figure import positions_png, success_png
-from gaploop.finetune.evaluating.log import ROLLOUTS, SETTINGS, RolloutLog
 from gaploop.finetune.evaluating.recorded import TAKEN_OVER, recorded
 from gaploop.finetune.evaluating.shown import factor_of, grid_cell, words
-from gaploop.finetune.evaluation import Rollout, summarise
+from gaploop.finetune.evaluation import ROLLOUTS, SETTINGS, Rollout, RolloutLog, drops, summarise
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.conditions import parse_conditions
