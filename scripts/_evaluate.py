@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 def in_the_cell(config: Any, folder: Path | None) -> Evaluation:
     """Roll out in the embedded cell."""
     from gaploop.finetune.evaluate import condition_name, evaluate
-    from gaploop.finetune.evaluating.factors import settings
+    from gaploop.finetune.factors import settings
 
     _warn_of_another_cell(config.policy.required(), config.env)
     base = config.env.conditions
@@ -60,9 +60,9 @@ def _warn_of_another_cell(path: str, env: Any) -> None:
 
 def counted(config: Any) -> tuple[Evaluation, str]:
     """Count recorded rollouts; return them and what didn't count, in words."""
-    from gaploop.finetune.evaluating.recorded import recorded
     from gaploop.finetune.evaluation import SETTINGS
     from gaploop.finetune.lerobot_policy import policy_id
+    from gaploop.finetune.recorded import recorded
 
     if config.factors or config.conditions or config.env.conditions or config.env.gaps:
         raise UnusableInputError(
@@ -127,8 +127,8 @@ def _write(
 ) -> None:
     from gaploop.core.files import write_atomically, write_json
     from gaploop.core.run_record import write_run
-    from gaploop.finetune.evaluating.figure import positions_png, success_png
     from gaploop.finetune.evaluation import ROLLOUTS
+    from gaploop.finetune.evaluation_figure import positions_png, success_png
 
     if not result.paired:  # recorded ones; others were written as they came
         write_atomically(folder / ROLLOUTS, result.to_csv())
@@ -145,7 +145,7 @@ def _write(
 def _lines(result: Evaluation, against: Sequence[Drop]) -> list[str]:
     """Return what people read: each setting, what it costs, what went wrong."""
     from gaploop.core.statistics import points
-    from gaploop.finetune.evaluating.shown import order, words
+    from gaploop.finetune.factors import order, words
 
     drop = {d.condition: d for d in against}
     names = sorted(result.by_condition, key=lambda n: order(n, result.base))

@@ -180,7 +180,7 @@ def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
     from gaploop.finetune.adapt import base_of, kind_of
     from gaploop.finetune.lerobot_adapter import LoraOptions
     from gaploop.finetune.tuning.presets import Targets, preset_for
-    from gaploop.finetune.tuning.ratio import parse_share
+    from gaploop.finetune.tuning.recipes import parse_share
     from gaploop.finetune.tuning.work import AdaptOptions, Randomise
 
     base = config.policy.required()
@@ -236,7 +236,7 @@ def _weights(config: FinetuneConfig) -> dict[str, float]:
     if config.plan is None:
         return {}
     from gaploop.core.plan import load_plan
-    from gaploop.finetune.tuning.plan_weights import weights_of
+    from gaploop.finetune.tuning.work import weights_of
 
     if config.mixture:
         raise UnusableInputError(
@@ -248,11 +248,10 @@ def _weights(config: FinetuneConfig) -> dict[str, float]:
 
 def _one(config: FinetuneConfig, what: AdaptOptions) -> tuple[dict[str, Any], str, int]:
     """Adapt once; return the answer, its text and the exit code; nothing in other processes."""
-    from gaploop.finetune.adapt import adapt
+    from gaploop.finetune.adapt import adapt, require_free
     from gaploop.finetune.ranks import Ranks
     from gaploop.finetune.tuning import retention
-    from gaploop.finetune.tuning.ratio import parse_share
-    from gaploop.finetune.tuning.resume_guard import require_free
+    from gaploop.finetune.tuning.recipes import parse_share
 
     if not config.resume:
         require_free(what.output_dir)

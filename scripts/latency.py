@@ -143,7 +143,7 @@ def _seen(policy: ActPolicy, seed: int) -> Observation:
     Raises:
         UnusableInputError: it sees what neither the embedded cell nor a camera shows.
     """
-    from gaploop.finetune.lerobot_facts import facts_of
+    from gaploop.finetune.policy_fit import facts_of
 
     facts = facts_of(policy)
     if not policy.needs_scene:

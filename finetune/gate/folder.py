@@ -1,4 +1,4 @@
-"""The gate's folder: who is tried when, drawn and sealed before the first attempt; what came of each.
+"""The gate's folder: who is tried when, drawn and sealed at first; what came of each attempt.
 
 The order is drawn by a seed, balanced, and kept from whoever judges the attempts. Every outcome is
 appended as it comes, so that a gate can stop and go on.

@@ -146,7 +146,7 @@ def _policy(path: Path) -> dict[str, Any]:
 
 def _run_of(path: Path, identity: str) -> dict[str, Any] | None:
     """Return what a policy was trained on; one from a Hub has that beside it as lineage."""
-    from gaploop.finetune.hub_policy_card import LINEAGE  # here: torch
+    from gaploop.finetune.hub_policy import LINEAGE
 
     for file in (*run_files(path), path / LINEAGE):
         held = read_json(file) if file.exists() else None
