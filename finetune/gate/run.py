@@ -141,6 +141,7 @@ class GateResult:
         stages: those that ran, in order.
         not_run: stage to why it didn't run.
         canary: the controller, where there was a canary.
+        folder: the gate's.
     """
 
     verdict: Answer
@@ -150,6 +151,7 @@ class GateResult:
     not_run: dict[str, str] = field(default_factory=dict)
     evidence: str = ""
     canary: Canary | None = None
+    folder: Path = Path()
 
     def stage(self, name: str) -> StageResult | None:
         """Return what a stage found, if it ran."""
@@ -228,7 +230,7 @@ def run_gate(
     if last.answer is StageAnswer.PASSED and not compared:
         says += " Not compared on the station yet."
     where = evidence(domain) if domain else "recorded outcomes; their order wasn't drawn here"
-    result = GateResult(verdict, says, design, tuple(stages), not_run, where, canary)
+    result = GateResult(verdict, says, design, tuple(stages), not_run, where, canary, folder.path)
     opened = unseal(folder.path) if verdict is not Answer.INCONCLUSIVE else None
     record = {"order_sha256": folder.commitment, "order": opened, "contest": vars(folder.contest)}
     write_json(folder.path / RESULT, result.to_json() | record)

@@ -16,8 +16,7 @@ from gaploop.finetune.tuning import held_out, jobs, lerobot_bundle, recipes
 from gaploop.finetune.tuning.held_out import TakeNote
 from gaploop.finetune.tuning.presets import PRESETS, preset_for, table
 from gaploop.finetune.tuning.work import LEAST, MOST, weights_of
-from gaploop.scripts._finetune_job import arguments_of
-from gaploop.scripts.finetune import FinetuneConfig
+from gaploop.scripts.finetune import FinetuneConfig, arguments_of
 
 TAKES = st.lists(
     st.tuples(
