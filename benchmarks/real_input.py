@@ -86,9 +86,10 @@ def _adapted(teleop: Path, folder: Path, seed: int) -> dict[str, Any]:
     from gaploop.core.vocabulary import Outcome, TakeKind
     from gaploop.datasets.check.dataset import check
     from gaploop.datasets.lerobot_import import ImportOptions, import_dataset
-    from gaploop.finetune.adapt import AdaptOptions, adapt
+    from gaploop.finetune.adapt import adapt
     from gaploop.finetune.pretrain import PretrainOptions, pretrain
-    from gaploop.finetune.train_spec import TRACKED_SPECS
+    from gaploop.finetune.tuning.presets import TRACKED_SPECS
+    from gaploop.finetune.tuning.work import AdaptOptions
 
     findings = [f"{f.severity} {f.code}: {f.message}" for f in check(teleop)]
     root = folder / "teleop_joints"

@@ -9,7 +9,7 @@ A quarter of an hour on two cores; stages that are done aren't done again:
 from pathlib import Path
 
 from gaploop.failure_analysis.planning.plan import make_plan
-from gaploop.finetune.adapt import ADAPTER, AdaptOptions, adapt
+from gaploop.finetune.adapt import ADAPTER, adapt
 from gaploop.finetune.closed_loop import (
     TargetCell,
     record_demonstrations,
@@ -17,7 +17,8 @@ from gaploop.finetune.closed_loop import (
     start_for,
 )
 from gaploop.finetune.evaluate import evaluate
-from gaploop.finetune.verdict import compare
+from gaploop.finetune.gate.judge import compare
+from gaploop.finetune.tuning.work import AdaptOptions
 
 
 def main(out: Path, rollouts: int = 50, budget: int = 10) -> None:

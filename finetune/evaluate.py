@@ -1,4 +1,7 @@
-"""Roll a policy out on the embedded cell and count: the same loop as recording, many seeds."""
+"""Roll a policy out on the embedded cell and count: the same loop as recording, many seeds.
+
+A rollout's numbers stay in memory, so that what went wrong in it can be told without recording it.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,107 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
+from gaploop.collect.frame_row import FrameRow
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recorder import Recorder
-from gaploop.collect.rig import EmbeddedRig, embedded_rig
+from gaploop.collect.recorder import Recorder, channels
+from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.station import SIM_STATION
-from gaploop.core.vocabulary import Domain, Outcome
-from gaploop.finetune.evaluating.category import category
-from gaploop.finetune.evaluating.in_memory import MemoryTake
-from gaploop.finetune.evaluating.log import RolloutLog, Scene
-from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, summarise
+from gaploop.core.take import Frames, Take, TakeInfo
+from gaploop.core.telemetry import Telemetry
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, RolloutLog, Scene, summarise
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.arms import SO101, arm_named
 from gaploop.sim.conditions import parse_conditions
 from gaploop.sim.tracker import Tracker
+
+
+class MemoryTake:
+    """What a `Recorder` writes to, in place of a journal: all numbers, no pictures.
+
+    Args:
+        rig: where the take is run.
+    """
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._units = channels(rig.follower, rig.sensors)
+        self._t_ns: list[int] = []
+        self._rows: list[FloatArray] = []
+        self._frames: list[FrameRow] = []
+
+    def event(self, t_s: float, name: str, **details: Any) -> None:
+        """Pass over: events are in the rows, too."""
+
+    def telemetry(self, t_ns: int, values: FloatArray) -> None:
+        """Keep a row of telemetry."""
+        self._t_ns.append(t_ns)
+        self._rows.append(values.copy())
+
+    def frame(self, row: FrameRow) -> None:
+        """Keep a policy frame but its pictures."""
+        self._frames.append(replace(row, pictures={}))
+
+    def take(self, outcome: Outcome) -> Take:
+        """Return the take as `read_take` would return it from a journal, without pictures."""
+        rig = self._rig
+        info = TakeInfo(
+            uid="",
+            fps=rig.fps,
+            kind=TakeKind.ROLLOUT,
+            domain=rig.domain,
+            joint_names=rig.follower.joint_names,
+            robot_type=rig.follower.robot_type,
+            units=rig.follower.units,
+        )
+        t_ns = np.array(self._t_ns, dtype=np.int64)
+        values = np.array(self._rows).reshape(len(t_ns), len(self._units))
+        columns = dict(zip(self._units, values.T, strict=True))
+        telemetry = Telemetry((t_ns - t_ns[:1].sum()) * 1e-9, columns, self._units)
+        return Take(info, outcome, self._frames_record(), telemetry)
+
+    def _frames_record(self) -> Frames:
+        rows = self._frames
+        if not rows:
+            return Frames.empty(len(self._rig.follower.joint_names))
+        return Frames(
+            t_s=np.array([r.t_s for r in rows]),
+            state=np.array([r.state for r in rows]),
+            action=np.array([r.action for r in rows]),
+            sent=np.array([r.sent for r in rows]),
+            environment_state=np.array([r.environment_state for r in rows]),
+            intervention=np.array([r.intervention for r in rows]),
+            safety=np.array([r.safety for r in rows], dtype=np.int64),
+            camera_age_s={
+                c: np.array([r.camera_age_s[c] for r in rows]) for c in rows[0].camera_age_s
+            },
+        )
+
+
+def category(take: Take) -> tuple[str, str]:
+    """Return a failed take's failure mode and phase; "" for what can't be told.
+
+    Labels come first. Without one the rules of `gaploop diagnose` look at motion, effort and the
+    tracked scene; pictures, which only they can decode slowly, aren't looked at.
+    """
+    if take.failure_mode:
+        return take.failure_mode, take.phase
+    # Here: most rollouts of a good policy need none of it.
+    from gaploop.failure_analysis.modes.rules import failure_mode
+    from gaploop.failure_analysis.reference import choose_reference
+    from gaploop.failure_analysis.signals.registry import measure
+    from gaploop.failure_analysis.views.view import TakeView
+
+    view = TakeView(take, images=False)
+    call = failure_mode(view, measure(view), choose_reference([take]))
+    return (call.mode or "", call.phase or "")
+
 
 MAX_S: Final = 8.0
 """A rollout's time limit [simulated s]; the scripted demonstrations take 3 to 4."""

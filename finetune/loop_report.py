@@ -34,10 +34,9 @@ from gaploop.failure_analysis.report.page import (
 from gaploop.failure_analysis.report.page import text as paragraph
 from gaploop.failure_analysis.report.report import SIM_TO_SIM, evidence_section
 from gaploop.finetune.closed_loop import LoopResult
-from gaploop.finetune.demo import DemoResult
+from gaploop.finetune.demo import ABSTAINED, DemoResult, DrawResult, accuracy, confusion
 from gaploop.finetune.evaluation import Evaluation
-from gaploop.finetune.sweep import ABSTAINED, DrawResult, accuracy, confusion
-from gaploop.finetune.verdict import Answer
+from gaploop.finetune.gate.judge import Answer
 from gaploop.sim.gaps import draw_gaps
 
 CARDS: Final = 3

@@ -133,8 +133,7 @@ def _on_the_arm(
     config: Any, policy: ActPolicy, station: Station, devices: Devices, person: Person
 ) -> Iterator[CheckResult]:
     from gaploop.finetune import lerobot_latency as latency
-    from gaploop.finetune.lerobot_facts import facts_of
-    from gaploop.finetune.policy_fit import check_features, check_statistics, seen_of
+    from gaploop.finetune.policy_fit import check_features, check_statistics, facts_of, seen_of
 
     facts = facts_of(policy)
     rates = Rates.near(config.dataset.fps or facts.fps)

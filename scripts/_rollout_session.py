@@ -202,7 +202,7 @@ def _quotas(config: Any, station: Station) -> tuple[Quota, ...]:
     takes = config.dataset.num_episodes
     if not config.factors:
         return (Quota(takes),)
-    from gaploop.finetune.evaluating.factors import settings
+    from gaploop.finetune.factors import settings
 
     quotas = [Quota(takes, conditions=c) for c in settings(config.factors, station=station)]
     return tuple(in_blocks(quotas, f"factors {config.seed}"))

@@ -143,7 +143,7 @@ def _seen(policy: ActPolicy, seed: int) -> Observation:
     Raises:
         UnusableInputError: it sees what neither the embedded cell nor a camera shows.
     """
-    from gaploop.finetune.lerobot_facts import facts_of
+    from gaploop.finetune.policy_fit import facts_of
 
     facts = facts_of(policy)
     if not policy.needs_scene:
@@ -248,8 +248,7 @@ def _successes(made: Mapping[str, ActPolicy], n: int, seed: int) -> dict[str, di
     """Return how often every variant succeeds on the same scenes of the nominal cell."""
     from gaploop.collect.rig import embedded_rig
     from gaploop.finetune.evaluate import roll_out
-    from gaploop.finetune.evaluation import NOMINAL, wilson
-    from gaploop.finetune.verdict import paired_difference
+    from gaploop.finetune.evaluation import NOMINAL, paired_difference, wilson
 
     rollouts: dict[str, tuple[Rollout, ...]] = {}
     rig = embedded_rig()

@@ -201,16 +201,12 @@ failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ou
 failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
 finetune/adapt.py:_record | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/adapt.py:adapt | folder / (MERGED if options.full else ADAPTER) | ours
-finetune/checkpoints.py:read_checkpoint | folder / name | ours
-finetune/checkpoints.py:read_checkpoint | os.replace(path, path.with_name(f'{name}.damaged')) | ours
-finetune/checkpoints.py:read_checkpoint | path.with_name(f'{name}.damaged') | ours
-finetune/checkpoints.py:write_checkpoint | os.replace(part, path) | ours
-finetune/checkpoints.py:write_checkpoint | os.replace(path, folder / PREVIOUS) | ours
-finetune/checkpoints.py:write_checkpoint | part.unlink(missing_ok=True) | ours
+finetune/closed_loop.py:record_reference | path.with_name(f'{path.stem}_journal') | ours
 finetune/closed_loop.py:start_for | folder / f'base_{name}' | ours
 finetune/closed_loop.py:start_for | folder / f'reference_{name}.json' | ours
 finetune/closed_loop.py:start_for | folder / f'sim_{name}_{sim_takes}' | ours
 finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
+finetune/demo.py:sweep | folder / f'{n:02d}-{draw.dimension.value}' | ours
 finetune/demonstrations.py:save_source | os.replace(part, path) | ours
 finetune/gate/promotion.py:_findings | Path(policy['path']) | reads
 finetune/gate/promotion.py:_findings | Path(run['path']) | reads
@@ -222,15 +218,20 @@ finetune/gate/station_attempts.py:StationAttempts._point_to | fresh.replace(link
 finetune/gate/station_attempts.py:StationAttempts._point_to | fresh.symlink_to(policy.absolute(), target_is_directory=True) | ours
 finetune/gate/station_attempts.py:StationAttempts._point_to | fresh.unlink(missing_ok=True) | ours
 finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
-finetune/hub_policy_results.py:_values | run.glob('*/' * depth + name) | ours
+finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:_place_base | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
 finetune/lerobot_policy.py:resolve | folder / name | ours
-finetune/nominal_reference.py:record_reference | path.with_name(f'{path.stem}_journal') | ours
-finetune/sweep.py:sweep | folder / f'{n:02d}-{draw.dimension.value}' | ours
+finetune/training.py:read_checkpoint | folder / name | ours
+finetune/training.py:read_checkpoint | os.replace(path, path.with_name(f'{name}.damaged')) | ours
+finetune/training.py:read_checkpoint | path.with_name(f'{name}.damaged') | ours
 finetune/training.py:train | (folder / name).unlink(missing_ok=True) | ours
 finetune/training.py:train | folder / name | ours
-finetune/tuning/ratio.py:choose | folder / f'{share:g}_{fold}.json' | ours
+finetune/training.py:write_checkpoint | os.replace(part, path) | ours
+finetune/training.py:write_checkpoint | os.replace(path, folder / PREVIOUS) | ours
+finetune/training.py:write_checkpoint | part.unlink(missing_ok=True) | ours
+finetune/tuning/recipes.py:_arm | folder / (ADAPTER if (folder / ADAPTER).exists() else MERGED) | ours
 finetune/tuning/recipes.py:_arm | options.output_dir / name.replace(' ', '_') | ours
+finetune/tuning/recipes.py:choose_share | folder / f'{share:g}_{fold}.json' | ours
 finetune/tuning/recipes.py:chosen_share.measure | folder / f'{share:g}_{fold}' | ours
 scripts/_calibrate.py:_observed | folder / n | ours
 scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
@@ -247,7 +248,7 @@ scripts/edit.py:_answer | target / name | user
 scripts/edit.py:_show | target / name | user
 scripts/factors.py:run | folder / name | ours
 scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ours
-scripts/finetune.py:_per_station | what.output_dir / plain_name(station, 'station') | paths
+scripts/finetune.py:run | folder / plain_name(s, 'station') | paths
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/plan.py:_counted | folder / f'{name}.json' | user
 scripts/plan.py:_counted | folder / name | user

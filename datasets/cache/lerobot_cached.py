@@ -13,7 +13,6 @@ import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -33,7 +32,6 @@ from gaploop.datasets.cache.lerobot_frames import (
     cache_pictures,
     scaled,
 )
-from gaploop.datasets.cache.lerobot_scale_step import ScaleStep
 from gaploop.datasets.cache.packs import Int64Array, PictureStore
 
 log = logging.getLogger(__name__)
@@ -380,34 +378,3 @@ def _values(array: Any) -> np.ndarray[Any, Any] | None:
     if pa.types.is_integer(kind) and kind != pa.uint64():
         return np.array(array.to_numpy(zero_copy_only=False), dtype=np.int64)
     return None
-
-
-# LeRobot's own training on cached pictures. Written against LeRobot 0.6.1.
-
-
-@contextlib.contextmanager
-def caching(cache: CacheOptions, progress: Progress = silent) -> Iterator[None]:
-    """Let LeRobot's `train`, called inside, read from a frame cache.
-
-    Where pictures are scaled, the policy's preprocessor gets a step that scales camera pictures
-    the same way; it is saved with the policy.
-    """
-    from lerobot.datasets import factory  # here: of all that LeRobot trains with
-    from lerobot.scripts import lerobot_train
-
-    dataset, processors = factory.LeRobotDataset, lerobot_train.make_pre_post_processors
-
-    def with_scaling(*args: Any, **kwargs: Any) -> Any:
-        before, after = processors(*args, **kwargs)
-        if cache.size is not None:
-            kept = [step for step in before.steps if not isinstance(step, ScaleStep)]
-            before.steps = [ScaleStep(*cache.size), *kept]
-        return before, after
-
-    try:
-        factory.LeRobotDataset = partial(CachedLeRobotDataset, cache=cache, progress=progress)
-        lerobot_train.make_pre_post_processors = with_scaling
-        yield
-    finally:
-        factory.LeRobotDataset = dataset
-        lerobot_train.make_pre_post_processors = processors

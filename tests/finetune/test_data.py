@@ -9,7 +9,7 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.mixing.selection import SELECTIONS
-from gaploop.finetune.data import load_source
+from gaploop.finetune.batches import load_source
 
 type WriteDataset = Callable[..., Path]
 

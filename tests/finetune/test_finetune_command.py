@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.finetune.evaluation import Difference
 from gaploop.finetune.tuning.retention import Retention
-from gaploop.finetune.verdict import Difference
 from gaploop.scripts.cli import main
 
 type Capture = pytest.CaptureFixture[str]

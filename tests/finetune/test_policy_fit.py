@@ -10,9 +10,14 @@ import pytest
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain
-from gaploop.finetune.lerobot_facts import FeatureSpread, PolicyFacts
 from gaploop.finetune.lerobot_latency import PlanTiming, check_latency
-from gaploop.finetune.policy_fit import ArmInputs, check_features, check_statistics
+from gaploop.finetune.policy_fit import (
+    ArmInputs,
+    FeatureSpread,
+    PolicyFacts,
+    check_features,
+    check_statistics,
+)
 from gaploop.teleop.checks.result import Level
 
 JOINTS = ("pan", "lift", "grip")

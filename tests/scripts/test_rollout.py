@@ -18,7 +18,7 @@ from gaploop.core.journal_format import read_end, read_journal, take_folders
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.check.dataset import check
-from gaploop.finetune.data import load_source
+from gaploop.finetune.batches import load_source
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.scripts.cli import main
 

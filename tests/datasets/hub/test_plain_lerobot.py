@@ -172,7 +172,7 @@ def alone(run: Path, tmp_path: Path) -> Path:
 def test_a_base_that_isnt_copied_has_a_name_on_the_hub(
     alone: Path, base: str, is_named: bool
 ) -> None:
-    from gaploop.finetune.hub_policy_files import portable
+    from gaploop.finetune.hub_policy import portable
 
     config = alone / "adapter_config.json"
     write_json(config, {**read_json(config), "base_model_name_or_path": base})

@@ -11,8 +11,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.sources import open_takes
-from gaploop.finetune.evaluate import condition_name
-from gaploop.finetune.evaluating.category import category
+from gaploop.finetune.evaluate import category, condition_name
 from gaploop.finetune.evaluation import Evaluation, Rollout, summarise
 
 TAKEN_OVER = "a person took over"

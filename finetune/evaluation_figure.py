@@ -10,9 +10,8 @@ import numpy as np
 from gaploop.core.statistics import points
 from gaploop.failure_analysis.report.figures import ACCENT, PALE, SOFT, STYLE, VERDICT, new_figure
 from gaploop.failure_analysis.report.page import figure_png
-from gaploop.finetune.evaluating.drops import Drop
-from gaploop.finetune.evaluating.shown import factor_of, grid_cell, order, parts, words
-from gaploop.finetune.evaluation import Evaluation, Rate
+from gaploop.finetune.evaluation import Drop, Evaluation, Rate
+from gaploop.finetune.factors import factor_of, grid_cell, order, parts, words
 from gaploop.sim.placement import (
     FLANK_ANGLE_RAD,
     SPAWN_CENTRE_M,

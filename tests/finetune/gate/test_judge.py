@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.evaluation import Evaluation, Rollout, summarise, wilson
-from gaploop.finetune.verdict import Answer, compare
+from gaploop.finetune.gate.judge import Answer, compare
 
 OUTCOMES = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=120)
 FLIPPED = {
@@ -88,9 +88,9 @@ def test_rollouts_that_do_not_pair_up_are_refused() -> None:
 
 def test_exit_codes_are_the_answers() -> None:
     many, none = evaluation([True] * 20), evaluation([False] * 20)
-    assert compare(none, many).exit_code == 0
-    assert compare(many, none).exit_code == 1
-    assert compare(many, many).exit_code == 3
+    assert compare(none, many).verdict.exit_code == 0
+    assert compare(many, none).verdict.exit_code == 1
+    assert compare(many, many).verdict.exit_code == 3
 
 
 def test_an_evaluation_survives_json() -> None:

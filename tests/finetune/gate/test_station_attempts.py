@@ -16,14 +16,18 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import SuiteTask
-from gaploop.finetune.gate import order, station_attempts
-from gaploop.finetune.gate.checks import CheckError, StageEvidence, check_of
-from gaploop.finetune.gate.folder import outcomes
-from gaploop.finetune.gate.station_attempts import StationAttempts
+from gaploop.finetune.gate import station_attempts
+from gaploop.finetune.gate.folder import SIDES, attempts, outcomes
+from gaploop.finetune.gate.station_attempts import (
+    CheckError,
+    StageEvidence,
+    StationAttempts,
+    check_of,
+)
 
 LIMIT_S = 1.0
 TASK = SuiteTask("reach", timeout_s=0.25)
-FIRST = next(order.attempts(1, "hardware", 1))
+FIRST = next(attempts(1, "hardware", 1))
 
 
 def made(
@@ -36,9 +40,9 @@ def made(
         asked.append(question)
         return answer
 
-    for name in ("gate", *order.SIDES):
+    for name in ("gate", *SIDES):
         (path / name).mkdir()
-    policies = {side: path / side for side in order.SIDES}
+    policies = {side: path / side for side in SIDES}
     station = StationAttempts(path / "gate", policies, [task], command, ask, start_s)
     return station, asked, path / "gate" / "attempts" / "hardware_00000" / "log.txt"
 
@@ -72,19 +76,19 @@ def test_a_command_that_never_ends_is_stopped_gently(
 RUN = """
 from pathlib import Path
 from gaploop.core.suite import SuiteTask
-from gaploop.finetune.gate import order
+from gaploop.finetune.gate.folder import SIDES, attempts
 from gaploop.finetune.gate.station_attempts import StationAttempts
-policies = dict.fromkeys(order.SIDES, Path("baseline"))
+policies = dict.fromkeys(SIDES, Path("baseline"))
 program = "trap 'sleep 0.6; echo torque off; exit 0' INT; touch {out}/up; sleep 20 & wait"
 command = 'bash -c "' + program + '"'
 station = StationAttempts(Path("gate"), policies, [SuiteTask("t")], command, lambda _q: "y")
-station("hardware", next(order.attempts(1, "hardware", 1)))
+station("hardware", next(attempts(1, "hardware", 1)))
 """
 
 
 def test_ctrl_c_lets_the_command_let_go_of_the_robot(tmp_path: Path) -> None:
     """subprocess.run kills its program a quarter of a second after Ctrl-C, torque on or not."""
-    for name in ("gate", *order.SIDES):
+    for name in ("gate", *SIDES):
         (tmp_path / name).mkdir()
     gate = subprocess.Popen(
         [sys.executable, "-c", RUN], cwd=tmp_path, start_new_session=True,
@@ -100,11 +104,11 @@ def test_ctrl_c_lets_the_command_let_go_of_the_robot(tmp_path: Path) -> None:
 
 def test_a_try_that_did_not_count_leaves_nothing_to_judge(tmp_path: Path) -> None:
     """What a check found in the folder could be of the try before; how many there were is kept."""
-    for name in ("gate", *order.SIDES):
+    for name in ("gate", *SIDES):
         (tmp_path / name).mkdir()
     answers = iter(["", "again", "", "again", "", "y"])
     station = StationAttempts(
-        tmp_path / "gate", {side: tmp_path / side for side in order.SIDES}, [TASK],
+        tmp_path / "gate", {side: tmp_path / side for side in SIDES}, [TASK],
         "cp -n /dev/null {out}/take", lambda _question: next(answers),
     )  # fmt: skip
     assert station("hardware", FIRST).repeats == 2
@@ -114,7 +118,7 @@ def test_a_try_that_did_not_count_leaves_nothing_to_judge(tmp_path: Path) -> Non
 
 def test_an_answer_can_be_taken_back_at_the_next_question(tmp_path: Path) -> None:
     """Three hundred answers by hand: a slip of the finger stood for ever, and counted."""
-    for name in ("gate", *order.SIDES):
+    for name in ("gate", *SIDES):
         (tmp_path / name).mkdir()
     answers = iter(["undo", "", "y", "undo", "again", "n", "", "undo", "safety", "y"])
     asked: list[str] = []
@@ -123,15 +127,15 @@ def test_an_answer_can_be_taken_back_at_the_next_question(tmp_path: Path) -> Non
         asked.append(question)
         return next(answers)
 
-    policies = {side: tmp_path / side for side in order.SIDES}
+    policies = {side: tmp_path / side for side in SIDES}
     station = StationAttempts(tmp_path / "gate", policies, [TASK], "", ask)
-    turns = [turn for turn, _ in zip(order.attempts(1, "hardware", 1), range(2), strict=False)]
+    turns = [turn for turn, _ in zip(attempts(1, "hardware", 1), range(2), strict=False)]
     done = [(turn, station("hardware", turn)) for turn in turns]
     assert "no attempt before" in asked[1]
     assert asked[4] == "Attempt 1, did it succeed? y, n, safety:"
     assert asked[6].startswith("Attempt 1: it failed. Attempt 2, reach.")
     assert [tried.before for _, tried in done] == ["", "safety"]
-    found, sides = outcomes(done, 1), [order.SIDES.index(turn.side) for turn in turns]
+    found, sides = outcomes(done, 1), [SIDES.index(turn.side) for turn in turns]
     assert [bool(found.success[0, 0, side]) for side in sides] == [False, True]
     assert [bool(found.safety[0, 0, side]) for side in sides] == [True, False]
 
