@@ -107,7 +107,7 @@ def _read(
         if (option is None and name != CONFIG_PATH) or not token.startswith("--"):
             raise UnusableInputError(
                 f"Unknown option {token.partition('=')[0]}.{nearest(name, options)} "
-                f"All of them: {program} --help"
+                f"All of them: {program} --help=all"
             )
         if not equals:
             text = _next_text(option, tokens)
@@ -181,7 +181,7 @@ def _check_file(
         if name not in leaves:
             raise UnusableInputError(
                 f"{path}: unknown option '{name}'.{nearest(name, options).replace('--', '')} "
-                f"All of them: {program} --help"
+                f"All of them: {program} --help=all"
             )
 
 

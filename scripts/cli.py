@@ -7,6 +7,8 @@ A command is a module `scripts/<command>.py` (`import` stands in `import_.py`) w
   some of its options do. (Such a module must not postpone annotations with
   `from __future__ import annotations`: names inside the function could not be found later.)
 - `EXAMPLE: str`, printed by `--help`;
+- if it has many options, `RARE: tuple[str, ...]`, names or patterns of those that only
+  `--help=all` lists; what the example uses is always listed;
 - `def run(config) -> int`, the exit code: 0 done, 1 the answer is no, 3 inconclusive;
 - if it takes arguments without a name, `POSITIONAL: str | tuple[str, ...]` with the options
   they fill, in order; `dataset.root` unless given;
@@ -22,11 +24,13 @@ import ast
 import contextlib
 import importlib
 import os
+import re
 import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -52,7 +56,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         *("publish", "check", "repair", "label", "review", "edit", "merge", "harmonise"),
         *("import", "export", "survey", "consent"),
     ),
-    "find out why": ("factors", "reference"),
+    "find out why": ("factors",),
     "adapt": ("pretrain", "train", "mix", "latency"),
     "deploy": ("gate", "preflight", "push"),
 }
@@ -62,6 +66,7 @@ SIGPIPE: Final = 13  # POSIX; Windows has no such signal, but the same exit code
 _WIDTH: Final = 96
 _LONGEST: Final = 1200
 """Characters of an error's line."""
+_HELP: Final = frozenset({"--help", "-h", "--help=all"})
 _DISCOVER: Final = "discover_packages_path"  # LeRobot's option that imports a package of devices
 
 
@@ -128,7 +133,7 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
     rest = _discover(arguments)
     config_class = _config_class(module, command, rest)
     own, _ = _parted(rest, getattr(module, "PASSED_ON", ""))
-    if "--help" in own or "-h" in own:
+    if _HELP & set(own):
         print(_command_help(program, module, config_class, rest))
         return 0
     return _run(program, module, config_class, rest)
@@ -140,7 +145,7 @@ def _without_command(arguments: list[str]) -> int:
 
         print(f"gaploop {version('gaploop')}")
         return 0
-    if arguments and arguments[0] not in ("--help", "-h"):
+    if arguments and arguments[0] not in _HELP:
         raise UnusableInputError(
             f"Unknown option {arguments[0]}. The command comes first: {USAGE}. See: gaploop --help"
         )
@@ -226,7 +231,7 @@ def _overview() -> str:
         there = [name for name in names if name in known]
         lines += ["", f"{group}:"] if there else []
         lines += [f"  {name:<{width}}{known[name]}" for name in there]
-    lines += ["", "Options and an example: gaploop <command> --help"]
+    lines += ["", "Options and an example: gaploop <command> --help; rare ones too: --help=all"]
     lines += ["Exit codes: 0 done, 1 the answer is no, 2 unusable input, 3 inconclusive"]
     return "\n".join(lines)
 
@@ -254,6 +259,8 @@ def _command_help(program: str, module: ModuleType, config_class: type, argv: li
 
     chosen = chosen_types(argv)
     options = list(find_options(config_class, chosen))
+    example = textwrap.dedent(getattr(module, "EXAMPLE", "")).strip()
+    rare = [] if "--help=all" in argv else _rare(options, getattr(module, "RARE", ()), example)
     names = {o.name for o in options}
     fills = [name for name in _positional(module) if name in names]
     words = "".join(f" [{name.rpartition('.')[2].upper()}]" for name in fills)
@@ -264,11 +271,23 @@ def _command_help(program: str, module: ModuleType, config_class: type, argv: li
         *_wrap("Read options from a file; those given here win."),
     ]
     for option in options:
-        lines += _option_help(option, chosen)
-    example = getattr(module, "EXAMPLE", "").strip()
+        if option not in rare:
+            lines += _option_help(option, chosen)
     if example:
-        lines += ["", "example:", textwrap.indent(textwrap.dedent(example), "  ")]
+        lines += ["", "example:", textwrap.indent(example, "  ")]
+    if rare:
+        lines += ["", f"{len(rare)} more option{'s' * (len(rare) > 1)}: {program} --help=all"]
     return "\n".join(lines)
+
+
+def _rare(options: Sequence[Option], patterns: Sequence[str], example: str) -> list[Option]:
+    """Return the options that only `--help=all` lists."""
+    used = set(re.findall(r"--([\w.]+)", example))
+    return [
+        option
+        for option in options
+        if option.name not in used and any(fnmatchcase(option.name, p) for p in patterns)
+    ]
 
 
 def _doc(config_class: type) -> str:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from gaploop.teleop.emulator import ArmPlan, EmulatedBus, Fault
     from gaploop.teleop.emulator.console import EmulatorConsole
 
+RARE = (
+    "protocol", "camera_*", "servos", "calibration_fault", "calibrated", "factory_new",
+    "wire_time", "seed", "duration_s",
+)  # fmt: skip
 EXAMPLE = """gaploop emulate --model=so101 --link=./follower
 gaploop emulate --model=koch --role=leader --link=./leader --hand=middle_then_ranges
 gaploop emulate --model=so101 --link=./follower --plant=mujoco --cameras=top,side

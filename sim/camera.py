@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.types import CameraFrame
 from gaploop.sim import scene
-from gaploop.sim.gaps.catalog import InjectedGap
-from gaploop.sim.gaps.images import ImagePath
+from gaploop.sim.gaps.mechanism import ImagePath
 from gaploop.sim.layers import LayeredCamera, set_offscreen
 
 SNAPSHOTS = 64  # captures kept for a camera that lags: two and a half seconds at 25 Hz
@@ -37,7 +36,7 @@ class OverheadCamera:
     def __init__(
         self,
         model: mujoco.MjModel,
-        gaps: Sequence[InjectedGap],
+        images: ImagePath,
         *,
         size_px: int,
         rate_hz: float,
@@ -46,7 +45,7 @@ class OverheadCamera:
         """See Cell for the arguments."""
         self._model = model
         self._data = mujoco.MjData(model)  # to draw in, so that drawing touches no physics
-        self._images = ImagePath(gaps, size_px)
+        self._images = images
         self._size_px = size_px
         self._latency_s = latency_s
         self._steps_per_capture = 1.0 / (rate_hz * scene.TIMESTEP_S)
@@ -56,7 +55,7 @@ class OverheadCamera:
     def reset(self, noise_seed: Sequence[int], data: mujoco.MjData) -> None:
         """Start a take with a capture of `data`; `noise_seed` seeds the pictures' noise."""
         self._noise_seed = list(noise_seed)
-        self._images.reset(np.random.default_rng(self._noise_seed))
+        self._images.reset(self._noise_seed)
         self._frame: tuple[int, CameraFrame] | None = None
         self._snapshots.clear()
         if self._layers is not None:
@@ -78,7 +77,7 @@ class OverheadCamera:
             picture = self._own_layers().draw(self._at(snapshot))
             if self._images.active:
                 rng = np.random.default_rng([*self._noise_seed, snapshot.index])
-                picture = self._images.apply(picture, rng, snapshot.t_s)
+                picture = self._images.picture(picture, rng, snapshot.t_s)
             self._frame = (snapshot.index, CameraFrame(picture, snapshot.t_s))
         return self._frame[1]
 

@@ -7,7 +7,7 @@ and reports call results between the two sim-to-sim.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from types import TracebackType
 from typing import Self
 
@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import unknown_choice
 from gaploop.core.types import CameraFrame, FollowerState
-from gaploop.sim import scene, units
+from gaploop.sim import look, scene, units
 from gaploop.sim.arms import SO101, arm_named
 from gaploop.sim.camera import OverheadCamera
 from gaploop.sim.conditions import OBJECTS, parse_conditions
-from gaploop.sim.gaps import draw_gaps
-from gaploop.sim.gaps.actuators import CommandPath, weaken_servos
-from gaploop.sim.gaps.hand import HandMotion, add_hand, hand_gap
-from gaploop.sim.gaps.scene_effects import (
-    apply_to_model,
-    criterion,
-    object_options,
-    scene_edits,
+from gaploop.sim.gaps.catalog import draw_gaps, put_into
+from gaploop.sim.gaps.hand import CONDITIONED_VISITS, HandMotion
+from gaploop.sim.gaps.mechanism import (
+    Appliers,
+    CommandPath,
+    ImagePath,
+    ModelApplier,
+    SensorPath,
+    Values,
 )
-from gaploop.sim.gaps.sensors import SensorPath
 from gaploop.sim.kinematics import TCP_SITE
 from gaploop.sim.placement import distractor_poses, place_task
 from gaploop.sim.tasks import TASKS, is_success
@@ -63,6 +63,7 @@ class Cell:
         camera_hz: float = 25.0,
         camera_latency_s: float = 0.0,
         robot: str = SO101.name,
+        parameters: Mapping[str, Values] | None = None,
     ) -> None:
         """Build the cell and reset it to seed 0.
 
@@ -74,11 +75,13 @@ class Cell:
             image_size: width and height of the camera's pictures [px].
             camera_hz: pictures per second.
             camera_latency_s: age of the newest picture when it becomes available [s].
-            robot: one of arms.ARMS.
+            robot: one of core.arms.CELL_ARMS.
+            parameters: "dimension.mechanism" to values of its parameters, where they are known, as
+                a twin's are, instead of drawn by a severity.
 
         Raises:
-            UnusableInputError: for an unknown task, dimension, mechanism, condition or arm, or an
-                arm whose model isn't installed.
+            UnusableInputError: for an unknown task, dimension, mechanism, parameter, condition or
+                arm, a value out of range, or an arm whose model isn't installed.
         """
         if task not in TASKS:
             raise unknown_choice("task", task, TASKS)
@@ -90,45 +93,51 @@ class Cell:
         self._gap_seed = gap_seed
         self.conditions = parse_conditions(conditions or {})
         self.injected = draw_gaps(gaps or {}, gap_seed)
-        self._gaps = [gap for gap in self.injected if gap.severity > 0.0]
-        self._build_model()
-        self._commands = CommandPath(self._gaps, self.arm)
-        self._sensors = SensorPath(self._gaps, self.arm)
+        on = Appliers(
+            ModelApplier(self._scene_options(), gap_seed),
+            ImagePath(image_size),
+            CommandPath(),
+            SensorPath(self.arm),
+        )
+        self._set_up(on.model)
+        put_into(on, self.injected, parameters)
+        self._commands, self._sensors = on.commands, on.sensors
+        self._criterion = on.model.criterion
+        self._model = on.model.compile()
+        self._options = on.model.options
+        self._data = mujoco.MjData(self._model)
+        self._hand = HandMotion(self._model, on.model.hand) if on.model.hand else None
         self._camera = OverheadCamera(
             self._model,
-            self._gaps,
+            on.images,
             size_px=image_size,
             rate_hz=camera_hz,
             latency_s=camera_latency_s,
         )
-        self._criterion = criterion(task, self._gaps)
+        self._index_model()
         self.reset(0)
 
-    def _build_model(self) -> None:
+    def _scene_options(self) -> scene.SceneOptions:
         kind = OBJECTS[self.conditions.object]
-        options = scene.SceneOptions(
+        return scene.SceneOptions(
             self.task,
             self.arm,
             self.conditions.background,
             kind.half_size_m,
             kind.shape,
             kind.mass_kg,
+            object_rgba=kind.rgba or look.OBJECT_RGBA,
         )
-        hand = hand_gap(self.conditions.human, self._gaps)
-        edits = scene_edits(self.conditions, self._gaps, self._gap_seed, self.arm)
-        options = object_options(options, self._gaps)
-        options = replace(options, edits=edits + ((add_hand,) if hand else ()))
-        self._options = options
-        self._model = scene.build_model(options)
-        self._model.actuator("gripper").forcerange[:] = (
-            -self.arm.servos.gripper_nm,
-            self.arm.servos.gripper_nm,
-        )
-        apply_to_model(self._model, self.conditions, self._gaps, self.arm)
-        weaken_servos(self._model, self._gaps, self.arm)
-        self._data = mujoco.MjData(self._model)
-        self._hand = HandMotion(self._model, hand) if hand else None
-        self._index_model()
+
+    def _set_up(self, on: ModelApplier) -> None:
+        """Put conditions into the model: what an experimenter changes on purpose."""
+        wanted = self.conditions
+        on.light(look.LIGHTINGS[wanted.lighting])
+        for _ in range(wanted.distractors):
+            on.add_box((scene.CUBE_HALF_SIZE_M,) * 3)
+        on.move_camera(wanted.camera_pose)
+        on.move_table(wanted.table_height)
+        on.hand = CONDITIONED_VISITS.get(wanted.human)
 
     def _index_model(self) -> None:
         model = self._model
@@ -182,8 +191,8 @@ class Cell:
         self._goal = q_home.copy()
         self._temperature_c = np.full(len(self.joint_names), units.AMBIENT_TEMPERATURE_C)
         self._temperature_t_s = 0.0
-        self._commands.reset(q_home, np.random.default_rng([self._gap_seed, seed, 24]))
-        self._sensors.reset(np.random.default_rng([self._gap_seed, seed, 21]))
+        self._commands.reset(q_home, [self._gap_seed, seed, 24])
+        self._sensors.reset([self._gap_seed, seed, 21])
         if self._hand is not None:
             rng = np.random.default_rng([self._gap_seed, seed, 22])
             self._hand.reset(rng, self._data, self._table_z)

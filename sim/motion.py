@@ -9,8 +9,9 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.arm import CellArm
 from gaploop.sim import scene
-from gaploop.sim.arms import SO101, CellArm
+from gaploop.sim.arms import SO101
 from gaploop.sim.kinematics import ArmIk, from_polar, polar
 
 SPEED_M_S = 0.42

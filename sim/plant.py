@@ -16,8 +16,9 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.arms import ARM_MODELS, CELL_ARMS
 from gaploop.core.errors import unknown_choice
-from gaploop.core.kinematics import ARM_MODELS, ArmModel
+from gaploop.core.kinematics import ArmModel
 from gaploop.core.types import FloatArray, FollowerState
 from gaploop.sim import scene
 from gaploop.sim.cell import Cell
@@ -126,26 +127,22 @@ def make_plant(name: str, *, seed: int = 0) -> MujocoPlant:
     """Return the plant of an arm, at rest.
 
     Args:
-        name: so101 (with the cell's table, cube and disc), koch or openmanipulator.
-        seed: draws the scene of the so101.
+        name: one of `ARM_MODELS`; an arm of the cell comes with its table, cube and disc.
+        seed: draws the cell's scene.
 
     Raises:
         UnusableInputError: no such arm.
     """
     if name not in ARM_MODELS:
         raise unknown_choice("arm model", name, ARM_MODELS)
-    if name == "so101":
-        return _cell_plant(seed)
+    if name in CELL_ARMS:
+        cell = Cell(robot=name)
+        cell.reset(seed)
+        return MujocoPlant(name, cell.model, cell.data, cell.joint_names)
     model = _arm_alone(name)
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
     return MujocoPlant(name, model, data, ArmModel.load(name).joint_names)
-
-
-def _cell_plant(seed: int) -> MujocoPlant:
-    cell = Cell()
-    cell.reset(seed)
-    return MujocoPlant("so101", cell.model, cell.data, scene.JOINT_NAMES)
 
 
 def _arm_alone(name: str) -> mujoco.MjModel:
@@ -178,7 +175,7 @@ def camera_in(plant_name: str, camera: str) -> str:
     """Return the name in the model of one of CAMERAS."""
     if camera not in CAMERAS:
         raise unknown_choice("camera", camera, CAMERAS, "--cameras")
-    if plant_name != "so101":
+    if plant_name not in CELL_ARMS:
         return camera
     return {"top": scene.CAMERA_NAME, "side": scene.REPORT_CAMERA_NAME}[camera]
 

@@ -13,8 +13,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.arm import CellArm
 from gaploop.sim import scene
-from gaploop.sim.arms import SO101, CellArm
+from gaploop.sim.arms import SO101
 from gaploop.sim.kinematics import fold_square, polar
 
 NAMES = (

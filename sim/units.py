@@ -12,7 +12,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gaploop.sim.arms import SO101, CellArm
+from gaploop.core.arm import CellArm
+from gaploop.sim.arms import SO101
 
 ENCODER_STEP_RAD = 2.0 * math.pi / 4096.0  # 4096 steps per turn: STS3215 and X series alike
 SUPPLY_VOLTAGE_V = 12.0

@@ -12,7 +12,7 @@ import numpy as np
 from gaploop.core.types import FloatArray
 
 if TYPE_CHECKING:
-    from gaploop.sim.arms import CellArm
+    from gaploop.core.arm import CellArm
     from gaploop.sim.kinematics import ArmIk
 
 

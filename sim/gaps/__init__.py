@@ -1,18 +1,20 @@
 """Injected gaps: what makes the embedded "real" cell differ from the nominal one.
 
-`mechanisms` says what there is, `blind` what there is that nobody who diagnoses was told of,
-`catalog` draws it; the other modules apply it where it acts.
+`mechanism` says what a mechanism is and where it may act, `mechanisms` has them, `blind` has those
+that nobody who diagnoses was told of, and `catalog` draws them.
 """
 
 from gaploop.sim.gaps.blind import BLIND_MECHANISMS
 from gaploop.sim.gaps.catalog import InjectedGap, draw_gaps, mechanisms_of
-from gaploop.sim.gaps.mechanisms import MECHANISMS, Mechanism
+from gaploop.sim.gaps.mechanism import Mechanism, Parameter
+from gaploop.sim.gaps.mechanisms import MECHANISMS
 
 __all__ = [
     "BLIND_MECHANISMS",
     "MECHANISMS",
     "InjectedGap",
     "Mechanism",
+    "Parameter",
     "draw_gaps",
     "mechanisms_of",
 ]

@@ -1,24 +1,24 @@
-"""Draws the gaps of a station.
+"""Draws the gaps of a station, and puts them into a cell.
 
 A gap is drawn once per station (from `gap_seed`): which mechanism, which direction, and how
-the severity is shared out. What changes from take to take is drawn from the take's seed by
-the modules that apply the gap.
+the severity is shared out. What changes from take to take is drawn from the take's seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.vocabulary import GapDimension, dimension
+from gaploop.core.vocabulary import dimension
 from gaploop.sim.gaps.blind import BLIND_MECHANISMS
-from gaploop.sim.gaps.mechanisms import MECHANISMS, Mechanism
+from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Values, stream
+from gaploop.sim.gaps.mechanisms import MECHANISMS
 
 HeldOut = Literal["any", "never", "only", "blind"]
+BY_KEY: Mapping[str, Mechanism] = {m.key: m for m in (*MECHANISMS, *BLIND_MECHANISMS)}
+"""All mechanisms by "dimension.mechanism"."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,7 @@ class InjectedGap:
 def mechanisms_of(name: str, held_out: HeldOut = "any") -> tuple[Mechanism, ...]:
     """Mechanisms of a dimension, optionally without, or only, those kept out of training.
 
-    Blind ones come only by `held_out="blind"`, and then alone: what is drawn for a seed must not
-    change when one is added.
+    Blind ones come only by `held_out="blind"`, and then alone.
 
     Raises:
         UnknownChoiceError: for an unknown dimension.
@@ -65,8 +64,8 @@ def draw_gaps(
 
     Args:
         gaps: dimension, or "dimension.mechanism", to severity in [0, 1].
-        seed: draws mechanism and direction; each dimension has its own stream, so adding a
-            gap does not change another.
+        seed: draws mechanism and direction. Each mechanism draws by its own name, so that neither
+            a further gap nor a further mechanism changes another's draw.
         held_out: whether mechanisms that are kept out of training may, may not, or must be
             drawn, or blind ones must. A mechanism given by name is always taken.
 
@@ -77,28 +76,63 @@ def draw_gaps(
         UnknownChoiceError: for an unknown dimension or mechanism.
         UnusableInputError: for a severity outside [0, 1].
     """
-    return tuple(_draw(key, severity, seed, held_out) for key, severity in gaps.items())
+    drawn = []
+    for key, severity in gaps.items():
+        if not 0.0 <= severity <= 1.0:
+            raise UnusableInputError(f"Severity of gap '{key}' is {severity}: give 0 to 1.")
+        if "." in key:
+            mechanism = mechanism_named(key)
+        else:
+            # Each draws a lot by its own name: a new mechanism wins some seeds, and of the others
+            # none changes.
+            mechanism = max(
+                mechanisms_of(key, held_out),
+                key=lambda m: float(stream([seed], m.key, "lot").random()),
+            )
+        values = mechanism.draw(stream([seed], mechanism.key), severity) if severity else {}
+        drawn.append(
+            InjectedGap(
+                mechanism.dimension.value,
+                mechanism.name,
+                float(severity),
+                {name: float(value) for name, value in values.items()},
+                mechanism.held_out,
+                mechanism.blind,
+            )
+        )
+    return tuple(drawn)
 
 
-def _draw(key: str, severity: float, seed: int, held_out: HeldOut) -> InjectedGap:
-    if not 0.0 <= severity <= 1.0:
-        raise UnusableInputError(f"Severity of gap '{key}' is {severity}: give 0 to 1.")
+def mechanism_named(key: str) -> Mechanism:
+    """Return the mechanism of a "dimension.mechanism".
+
+    Raises:
+        UnknownChoiceError: for an unknown dimension or mechanism.
+    """
     name, _, wanted = key.partition(".")
-    choices = mechanisms_of(name, "any" if wanted else held_out)
-    index = list(GapDimension).index(choices[0].dimension)
-    rng = np.random.default_rng([seed, 1000 + index])
-    mechanism = choices[int(rng.integers(len(choices)))]
-    if wanted:
-        by_name = {m.name: m for m in (*choices, *mechanisms_of(name, "blind"))}
-        if wanted not in by_name:
-            raise unknown_choice(f"mechanism of {name}", wanted, by_name, "gaps")
-        mechanism = by_name[wanted]
-    parameters = mechanism.draw(float(severity), rng) if severity > 0.0 else {}
-    return InjectedGap(
-        mechanism.dimension.value,
-        mechanism.name,
-        float(severity),
-        {k: float(v) for k, v in parameters.items()},
-        mechanism.held_out,
-        mechanism.blind,
-    )
+    choices = {m.name: m for held in ("any", "blind") for m in mechanisms_of(name, held)}
+    if wanted not in choices:
+        raise unknown_choice(f"mechanism of {name}", wanted, choices, "gaps")
+    return choices[wanted]
+
+
+def put_into(
+    on: Appliers, injected: Sequence[InjectedGap], given: Mapping[str, Values] | None = None
+) -> None:
+    """Put gaps into a cell as they were drawn, and mechanisms with values as they were given.
+
+    Args:
+        on: the cell's appliers.
+        injected: the gaps; one of severity 0 does nothing.
+        given: "dimension.mechanism" to values of its parameters, where a twin or a randomisation
+            says them. They count instead of a gap of the same mechanism.
+
+    Raises:
+        UnknownChoiceError: for an unknown mechanism or parameter.
+        UnusableInputError: for a value out of range.
+    """
+    values = {f"{g.dimension}.{g.mechanism}": g.parameters for g in injected if g.severity > 0.0}
+    values |= {mechanism_named(key).key: v for key, v in (given or {}).items()}
+    for key, mechanism in BY_KEY.items():  # in one order, whatever the order they were asked in
+        if key in values:
+            mechanism.put(values[key], on)

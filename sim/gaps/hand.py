@@ -6,14 +6,14 @@ and hides what is below it from the camera. A taken object follows the hand.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.sim import look
-from gaploop.sim.gaps.catalog import InjectedGap
 
 HAND = "hand"
 AWAY_M = 0.42  # distance at which the hand is out of the picture
@@ -26,22 +26,26 @@ FINGER_REACH_M = 0.055  # from the hand's origin to the finger tips
 SPEED_M_S = 0.55  # a calm reach; people reach at 0.5 to 1 m/s
 PUSH_SPEED_M_S = 0.25
 
-# What conditions.human asks for, as severity of the mechanism of the same name.
-CONDITION_PARAMETERS: dict[str, dict[str, float]] = {
-    "reach_in": {"side_rad": 0.6, "stay_s": 1.5, "start_s": 0.4},
-    "nudge": {"side_rad": 0.6, "push_m": 0.035, "pushes": 1.0},
-    "take": {"side_rad": 0.6, "carry_m": 0.08},
+
+@dataclass(frozen=True)
+class HandVisits:
+    """What a hand does in every take.
+
+    Attributes:
+        action: "reach_in", "nudge", "take", "cover_target" or "bump_arm".
+        parameters: those of the mechanism of that name.
+    """
+
+    action: str
+    parameters: Mapping[str, float]
+
+
+CONDITIONED_VISITS: Mapping[str, HandVisits] = {
+    "reach_in": HandVisits("reach_in", {"side_rad": 0.6, "stay_s": 1.5, "start_s": 0.4}),
+    "nudge": HandVisits("nudge", {"side_rad": 0.6, "push_m": 0.035}),
+    "take": HandVisits("take", {"side_rad": 0.6, "carry_m": 0.08}),
 }
-
-
-def hand_gap(human: str, gaps: Sequence[InjectedGap]) -> InjectedGap | None:
-    """The hand that a condition or a gap asks for; the gap has precedence."""
-    for gap in gaps:
-        if gap.dimension == "human_behavior":
-            return gap
-    if human == "none":
-        return None
-    return InjectedGap("human_behavior", human, 0.5, CONDITION_PARAMETERS[human], False)
+"""What the condition `human` asks for."""
 
 
 def add_hand(spec: mujoco.MjSpec) -> None:
@@ -68,8 +72,8 @@ def add_hand(spec: mujoco.MjSpec) -> None:
 class HandMotion:
     """Moves the hand through a take."""
 
-    def __init__(self, model: mujoco.MjModel, gap: InjectedGap) -> None:
-        self._gap = gap
+    def __init__(self, model: mujoco.MjModel, visits: HandVisits) -> None:
+        self._action, self._p = visits.action, visits.parameters
         self._mocap = int(model.body(HAND).mocapid[0])
         joint = model.joint("object")
         self._qpos = int(joint.qposadr[0])
@@ -79,7 +83,7 @@ class HandMotion:
 
     def reset(self, rng: np.random.Generator, data: mujoco.MjData, table_z_m: float) -> None:
         """Plan the visits of a take: when they start and what they do."""
-        p = self._gap.parameters
+        p = self._p
         self._table_z = table_z_m
         self._side_rad = p["side_rad"] + float(rng.normal(0.0, 0.2))
         first = p.get("start_s", 0.0) + float(rng.uniform(0.15, 0.75))
@@ -128,7 +132,7 @@ class HandMotion:
             "nudge": self._nudge, "reach_in": self._reach, "take": self._take,
             "cover_target": self._cover, "bump_arm": self._bump,
         }  # fmt: skip
-        knots = knots_of[self._gap.mechanism](target, inward)
+        knots = knots_of[self._action](target, inward)
         self._path = [(t_s, self._point(start, knots[0][2]))]
         at = start
         for xy, speed_m_s, height_m in knots:
@@ -136,10 +140,10 @@ class HandMotion:
             far = float(np.linalg.norm(knot - before[1]))
             self._path.append((before[0] + far / speed_m_s, knot))
             at = xy
-        if self._gap.mechanism in ("reach_in", "cover_target"):
+        if self._action in ("reach_in", "cover_target"):
             last = self._path[-1]
-            self._path.append((last[0] + self._gap.parameters["stay_s"], last[1]))
-        if self._gap.mechanism == "take":
+            self._path.append((last[0] + self._p["stay_s"], last[1]))
+        if self._action == "take":
             reach = -inward * FINGER_REACH_M * 0.6
             self._grip = (self._path[2][0], self._path[4][0], np.array([*-reach, -0.016]))
         leave = self._point(at - inward * AWAY_M, HOVER_HEIGHT_M)
@@ -147,8 +151,8 @@ class HandMotion:
 
     def _place(self, data: mujoco.MjData) -> NDArray[np.float64]:
         """What a visit is for: the object, or the target where the arm will be by then."""
-        first = self._visit == 0 and self._gap.mechanism == "bump_arm"
-        if first or self._gap.mechanism not in ("cover_target", "bump_arm"):
+        first = self._visit == 0 and self._action == "bump_arm"
+        if first or self._action not in ("cover_target", "bump_arm"):
             return np.asarray(data.qpos[self._qpos : self._qpos + 2].copy())
         return np.asarray(data.xpos[self._target, :2].copy())
 
@@ -159,20 +163,20 @@ class HandMotion:
 
     def _nudge(self, target: NDArray[np.float64], inward: NDArray[np.float64]) -> Knots:
         contact = target - inward * (FINGER_REACH_M + 0.02)
-        end = contact + inward * (self._gap.parameters["push_m"] + 0.005)
+        end = contact + inward * (self._p["push_m"] + 0.005)
         return [(contact, SPEED_M_S, PUSH_HEIGHT_M), (end, PUSH_SPEED_M_S, PUSH_HEIGHT_M)]
 
     def _reach(self, target: NDArray[np.float64], inward: NDArray[np.float64]) -> Knots:
-        height_m = self._gap.parameters.get("hover_m", HOVER_HEIGHT_M)
+        height_m = self._p.get("hover_m", HOVER_HEIGHT_M)
         return [(target - inward * 0.01, SPEED_M_S, height_m)]
 
     def _cover(self, target: NDArray[np.float64], inward: NDArray[np.float64]) -> Knots:
-        at = target - inward * (FINGER_REACH_M - self._gap.parameters["cover_m"])
+        at = target - inward * (FINGER_REACH_M - self._p["cover_m"])
         return [(at, SPEED_M_S, HOVER_HEIGHT_M), (at, PUSH_SPEED_M_S, LYING_HEIGHT_M)]
 
     def _bump(self, place: NDArray[np.float64], inward: NDArray[np.float64]) -> Knots:
         contact = place - inward * (FINGER_REACH_M + 0.03)
-        end = contact + inward * (self._gap.parameters["bump_m"] + 0.03)
+        end = contact + inward * (self._p["bump_m"] + 0.03)
         return [(contact, SPEED_M_S, ARM_HEIGHT_M), (end, SPEED_M_S, ARM_HEIGHT_M)]
 
     def _take(self, target: NDArray[np.float64], inward: NDArray[np.float64]) -> Knots:
@@ -180,7 +184,7 @@ class HandMotion:
         aside = np.array([-inward[1], inward[0]])
         if (target + aside * 0.05) @ (target + aside * 0.05) > target @ target:
             aside = -aside  # towards the arm, where it can still be reached
-        end = grasp + aside * self._gap.parameters["carry_m"]
+        end = grasp + aside * self._p["carry_m"]
         low = 0.016
         return [
             (grasp, SPEED_M_S, HOVER_HEIGHT_M), (grasp, SPEED_M_S, low),

@@ -20,8 +20,9 @@ from lerobot.teleoperators.teleoperator import Teleoperator
 from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnectedError
 from numpy.typing import NDArray
 
+from gaploop.core.arm import CellArm
 from gaploop.core.errors import unknown_choice
-from gaploop.sim.arms import CellArm, arm_named
+from gaploop.sim.arms import arm_named
 from gaploop.sim.cell import Cell
 from gaploop.sim.expert import ScriptedLeader, Sees
 from gaploop.sim.lerobot_devices import registry

@@ -46,7 +46,7 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         conditions: what is set up, by the names of `vocabulary.CONDITIONS`.
         image_size: width and height of the pictures [px].
         first_scene: scene of seed 0.
-        robot: the cell's arm, one of `sim.arms.ARMS`.
+        robot: the cell's arm, one of `core.arms.CELL_ARMS`.
 
     Raises:
         UnusableInputError: an unknown task, dimension or condition.
