@@ -291,17 +291,15 @@ def merge(*files: Iterable[LabelEvent]) -> list[LabelEvent]:
     and as long as no two events of different files have one time, it doesn't matter which file
     is first.
     """
-    timed = [pair for events in files for pair in _timed(events)]
+    timed: list[tuple[datetime, LabelEvent]] = []
+    for events in files:
+        latest: dict[str, datetime] = {}
+        for event in events:
+            time = instant(event.at)
+            latest[event.uid] = max(latest.get(event.uid, time), time)
+            timed.append((latest[event.uid], event))
     timed.sort(key=lambda pair: pair[0])
     return list({event.to_line(): event for _, event in timed}.values())
-
-
-def _timed(events: Iterable[LabelEvent]) -> Iterator[tuple[datetime, LabelEvent]]:
-    latest: dict[str, datetime] = {}
-    for event in events:
-        time = instant(event.at)
-        latest[event.uid] = max(latest.get(event.uid, time), time)
-        yield latest[event.uid], event
 
 
 def last_act(events: Sequence[LabelEvent], author: str) -> list[LabelEvent]:
@@ -323,3 +321,56 @@ def name(event: LabelEvent) -> tuple[str, ...]:
 
 def _retracted(events: Iterable[LabelEvent]) -> set[tuple[str, ...]]:
     return {name(event) for event in events if event.retracts}
+
+
+@dataclass(frozen=True)
+class Said:
+    """One event of a history.
+
+    Attributes:
+        event: what was said, or taken back.
+        counts: it is the value that stands.
+        why: why it counts or doesn't, in words.
+    """
+
+    event: LabelEvent
+    counts: bool
+    why: str
+
+
+def history(events: Iterable[LabelEvent]) -> list[Said]:
+    """Return what was said, in order, with what became of it."""
+    events = list(events)
+    stands = standing(events)
+    taken_back = {name(e): e for e in events if e.retracts}
+    rivals: dict[Key, list[LabelEvent]] = {}
+    for event in events:
+        if not event.retracts and name(event) not in taken_back:
+            rivals.setdefault(event.key, []).append(event)
+    found = []
+    for event in events:
+        best, counts, why = stands.get(event.key), False, ""
+        if event.retracts:
+            why = f"takes back what {event.author} said at {_time(event.retracts)}"
+        elif name(event) in taken_back:
+            why = f"taken back at {_time(taken_back[name(event)].at)}"
+        elif event is best:
+            counts, others = True, rivals[event.key]
+            newest = "newest " if sum(e.rank == event.rank for e in others) > 1 else ""
+            if len(others) == 1:
+                why = "the only word"
+            elif any(e.rank < event.rank for e in others):
+                why = f"the {newest}word of the highest source ({event.source})"
+            else:
+                why = "the newest word"
+        elif best is not None and best.rank > event.rank:
+            word = "automatic" if event.source == SOURCES[0] else f"{event.source}'s"
+            why = f"{best.author} ({best.source}) stands above an {word} word"
+        elif best is not None:
+            why = f"replaced by {best.author} at {_time(best.at)}"
+        found.append(Said(event, counts, why))
+    return found
+
+
+def _time(at: str) -> str:
+    return f"{instant(at).astimezone(UTC):%Y-%m-%d %H:%M:%S}"

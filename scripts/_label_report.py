@@ -12,8 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gaploop.core import labels
-from gaploop.core.label_history import history
-from gaploop.core.labels import FIELDS, LabelEvent
+from gaploop.core.labels import FIELDS, LabelEvent, history
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.labels.agreement import Agreement

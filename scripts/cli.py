@@ -33,12 +33,12 @@ from dataclasses import MISSING
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 
 if TYPE_CHECKING:
-    from gaploop.scripts._option_fields import Option
+    from gaploop.scripts._arguments import Option
 
 HELPERS: Final = ("cli", "options")
 """Modules in this folder that are not commands, besides those that begin with an underscore."""
@@ -111,7 +111,18 @@ def commands() -> dict[str, Path]:
 
 def _dispatch(command: str, arguments: list[str]) -> int:
     if not command:
-        return _without_command(arguments)
+        if arguments == ["--version"]:
+            from importlib.metadata import version
+
+            print(f"gaploop {version('gaploop')}")
+            return 0
+        if arguments and arguments[0] not in _HELP:
+            raise UnusableInputError(
+                f"Unknown option {arguments[0]}. The command comes first: {USAGE}. "
+                "See: gaploop --help"
+            )
+        print(_overview())
+        return 0 if arguments else UnusableInputError.exit_code
     known = commands()
     if command == "bench":
         raise UnusableInputError(MOVED)
@@ -137,20 +148,6 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
         print(_command_help(program, module, config_class, rest))
         return 0
     return _run(program, module, config_class, rest)
-
-
-def _without_command(arguments: list[str]) -> int:
-    if arguments == ["--version"]:
-        from importlib.metadata import version
-
-        print(f"gaploop {version('gaploop')}")
-        return 0
-    if arguments and arguments[0] not in _HELP:
-        raise UnusableInputError(
-            f"Unknown option {arguments[0]}. The command comes first: {USAGE}. See: gaploop --help"
-        )
-    print(_overview())
-    return 0 if arguments else UnusableInputError.exit_code
 
 
 def _run(program: str, module: ModuleType, config_class: type, arguments: list[str]) -> int:
@@ -238,24 +235,19 @@ def _overview() -> str:
 
 def _summary(path: Path) -> str:
     """Return a command's first line of help without importing it."""
-    tree = ast.parse(path.read_text())
+    tree, config = ast.parse(path.read_text()), f"{path.stem.replace('_', '')}config"
     configs = (
         ast.get_docstring(node)
         for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and node.name.lower() == _config_name(path)
+        if isinstance(node, ast.ClassDef) and node.name.lower() == config
     )
     doc = next((d for d in configs if d), None) or ast.get_docstring(tree) or ""
     return doc.partition("\n")[0]
 
 
-def _config_name(path: Path) -> str:
-    return f"{path.stem.replace('_', '')}config"
-
-
 def _command_help(program: str, module: ModuleType, config_class: type, argv: list[str]) -> str:
     """Return what `--help` behind a command prints."""
-    from gaploop.scripts._arguments import chosen_types
-    from gaploop.scripts._option_fields import find_options
+    from gaploop.scripts._arguments import chosen_types, find_options
 
     chosen = chosen_types(argv)
     options = list(find_options(config_class, chosen))
@@ -265,7 +257,8 @@ def _command_help(program: str, module: ModuleType, config_class: type, argv: li
     fills = [name for name in _positional(module) if name in names]
     words = "".join(f" [{name.rpartition('.')[2].upper()}]" for name in fills)
     lines = [f"usage: {program}{words} [--option=value ...]", ""]
-    lines += [textwrap.dedent(_doc(config_class)).strip(), "", "options:"]
+    first, _, rest = (config_class.__doc__ or "").partition("\n")
+    lines += [f"{first}\n{textwrap.dedent(rest)}".strip(), "", "options:"]
     lines += [
         "  --config_path=FILE.yaml",
         *_wrap("Read options from a file; those given here win."),
@@ -290,11 +283,6 @@ def _rare(options: Sequence[Option], patterns: Sequence[str], example: str) -> l
     ]
 
 
-def _doc(config_class: type) -> str:
-    first, _, rest = (config_class.__doc__ or "").partition("\n")
-    return f"{first}\n{textwrap.dedent(rest)}"
-
-
 def _option_help(option: Option, chosen: Mapping[str, str]) -> list[str]:
     words = option.help
     group, _, leaf = option.name.rpartition(".")
@@ -303,13 +291,9 @@ def _option_help(option: Option, chosen: Mapping[str, str]) -> list[str]:
     if option.default is MISSING:
         words += " (required)"
     elif option.default not in (None, "", [], {}, ()):
-        words += f" (default: {_shown(option.default)})"
+        value = getattr(option.default, "value", option.default)
+        words += f" (default: {str(value).lower() if isinstance(value, bool) else value})"
     return [f"  --{option.name}={option.metavar}", *_wrap(words.strip())]
-
-
-def _shown(default: Any) -> str:
-    value = getattr(default, "value", default)
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _wrap(words: str) -> list[str]:

@@ -185,14 +185,14 @@ def _plant(config: EmulateConfig) -> Iterator[Plant | None]:
     if config.plant == "servo":
         yield None
         return
-    from gaploop.sim.plant import make_plant, serve_cameras
+    from gaploop.sim.plant import CameraServer, make_plant
 
     names = ["top"] if config.cameras == "true" else config.cameras.split(",")
     with ExitStack() as stack:
         plant = make_plant(config.model, seed=config.seed)
         if config.cameras:
             stack.enter_context(
-                serve_cameras(
+                CameraServer(
                     plant,
                     names,
                     port=config.camera_port,

@@ -1,9 +1,17 @@
-"""The arms that the embedded cell can have; `core.arms` describes them."""
+"""The arms that the embedded cell can have, and their joints' units; `core.arms` describes them.
+
+`observation.state` and `action` follow LeRobot's so101_follower with use_degrees: the arm's joints
+in degrees about the middle of their range, the gripper 0 (closed) to 100 (open). The MuJoCo
+model's zero is the middle of the calibrated range, so arm angles map one to one.
+"""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from gaploop.core.arm import CellArm
 from gaploop.core.arms import CELL_ARMS, DEFAULT
@@ -39,3 +47,37 @@ def arm_with_joints(joint_names: tuple[str, ...]) -> CellArm | None:
     """Return the arm that has these joints, or None where none has or its model isn't here."""
     found = next((arm for arm in CELL_ARMS.values() if arm.joint_names == joint_names), None)
     return found if found is not None and found.model.is_installed else None
+
+
+def to_degrees(q_rad: ArrayLike, arm: CellArm = SO101) -> NDArray[np.float64]:
+    """Convert joint angles to LeRobot's units.
+
+    Args:
+        q_rad: joint positions [rad], gripper last, shape (..., n_joints).
+        arm: whose joints they are.
+
+    Returns:
+        Arm joints [degree] and gripper [0..100], same shape.
+    """
+    q = np.asarray(q_rad, dtype=np.float64)
+    out = np.degrees(q)
+    closed, opened = arm.grip.travel_rad
+    out[..., -1] = 100.0 * (q[..., -1] - closed) / (opened - closed)
+    return np.asarray(out)
+
+
+def from_degrees(state: ArrayLike, arm: CellArm = SO101) -> NDArray[np.float64]:
+    """Convert LeRobot's units to joint angles; inverse of `to_degrees`.
+
+    Args:
+        state: arm joints [degree] and gripper [0..100], shape (..., n_joints).
+        arm: whose joints they are.
+
+    Returns:
+        Joint positions [rad], same shape.
+    """
+    values = np.asarray(state, dtype=np.float64)
+    out = np.radians(values)
+    closed, opened = arm.grip.travel_rad
+    out[..., -1] = closed + (opened - closed) * values[..., -1] / 100.0
+    return np.asarray(out)

@@ -83,7 +83,7 @@ core/journal_format.py:require_as_sealed | folder / name | take
 core/paths.py:inside | root / relative_path(str(relative), what, where) | paths
 core/paths.py:links_out | Path(folder, name) | paths
 core/run_record.py:write_run | Path(sys.argv[0]) | user
-core/station.py:_beside | path.parent / model | user
+core/station.py:load_station | path.parent / model | user
 datasets/cache/folder.py:CacheFolder._evictable | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
 datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset

@@ -15,7 +15,14 @@ import numpy as np
 
 from gaploop.core.vocabulary import GapDimension as G
 from gaploop.sim import look
-from gaploop.sim.gaps.hand import HandVisits
+from gaploop.sim.gaps.hand import (
+    FINGER_REACH_M,
+    HOVER_HEIGHT_M,
+    PUSH_SPEED_M_S,
+    SPEED_M_S,
+    HandVisits,
+    Knot,
+)
 from gaploop.sim.gaps.mechanism import (
     HORIZON_S,
     Appliers,
@@ -31,8 +38,10 @@ from gaploop.sim.gaps.mechanism import (
     spread,
     turn_body,
 )
-from gaploop.sim.gaps.mechanisms import Picture
+from gaploop.sim.gaps.mechanisms import PERSON_SIDE, Picture
 
+LYING_HEIGHT_M = 0.004
+ARM_HEIGHT_M = 0.075  # of the gripper's body while it grasps or carries
 POST_RADIUS_M = 0.010
 POST_RGBA: look.Rgba = (0.30, 0.31, 0.33, 1.0)
 DEAD_LEVEL = 12.0  # of a row that is not read out: black level and a little noise
@@ -267,7 +276,7 @@ class _CoverTarget(BlindMechanism):
     dimension, name = G.HUMAN_BEHAVIOR, "cover_target"
     says = "a hand lies on the target for 4 s"
     parameters = (
-        Parameter("side_rad", "rad", -math.pi, math.pi),
+        PERSON_SIDE,
         Parameter("cover_m", "m", -0.1, 0.2, -0.06),
         Parameter("stay_s", "s", 0.0, 20.0),
     )
@@ -281,14 +290,18 @@ class _CoverTarget(BlindMechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
-        on.model.hand = HandVisits(self.name, p)
+        def knots(place: Vector, inward: Vector) -> list[Knot]:
+            at = place - inward * (FINGER_REACH_M - p["cover_m"])
+            return [(at, SPEED_M_S, HOVER_HEIGHT_M), (at, PUSH_SPEED_M_S, LYING_HEIGHT_M)]
+
+        on.model.hand = HandVisits(p["side_rad"], knots, stay_s=p["stay_s"], of_target=0)
 
 
 class _BumpArm(BlindMechanism):
     dimension, name = G.HUMAN_BEHAVIOR, "bump_arm"
     says = "pushes the arm 16 cm aside, twice"
     parameters = (
-        Parameter("side_rad", "rad", -math.pi, math.pi),
+        PERSON_SIDE,
         Parameter("bump_m", "m", 0.0, 0.5),
         Parameter("pushes", "1", 1.0, 2.0, 1.0),
         Parameter("start_s", "s", 0.0, 20.0),
@@ -303,7 +316,14 @@ class _BumpArm(BlindMechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
-        on.model.hand = HandVisits(self.name, p)
+        def knots(place: Vector, inward: Vector) -> list[Knot]:
+            contact = place - inward * (FINGER_REACH_M + 0.03)
+            end = contact + inward * (p["bump_m"] + 0.03)
+            return [(contact, SPEED_M_S, ARM_HEIGHT_M), (end, SPEED_M_S, ARM_HEIGHT_M)]
+
+        # First where the arm grasps, then where it will be by the second time.
+        visits = int(p["pushes"])
+        on.model.hand = HandVisits(p["side_rad"], knots, p["start_s"], visits, of_target=1)
 
 
 class _TorqueLimit(BlindMechanism):

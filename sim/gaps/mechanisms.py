@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 from gaploop.core.vocabulary import GapDimension as G
 from gaploop.sim import look
 from gaploop.sim.arms import SO101
-from gaploop.sim.gaps.hand import HOVER_HEIGHT_M, HandVisits
+from gaploop.sim.gaps.hand import (
+    FINGER_REACH_M,
+    HOVER_HEIGHT_M,
+    PUSH_HEIGHT_M,
+    PUSH_SPEED_M_S,
+    SPEED_M_S,
+    HandVisits,
+    Knot,
+)
 from gaploop.sim.gaps.mechanism import (
     Appliers,
     ImageStage,
@@ -448,11 +456,14 @@ class _Occluder(Mechanism):
         on.model.edit(edit)
 
 
+PERSON_SIDE = Parameter("side_rad", "rad", -math.pi, math.pi)
+
+
 class _Nudge(Mechanism):
     dimension, name = G.HUMAN_BEHAVIOR, "nudge"
     says = "pushes the object 65 mm, twice"
     parameters = (
-        Parameter("side_rad", "rad", -math.pi, math.pi),
+        PERSON_SIDE,
         Parameter("push_m", "m", 0.0, 0.3),
         Parameter("pushes", "1", 1.0, 2.0, 1.0),
     )
@@ -465,14 +476,19 @@ class _Nudge(Mechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
-        on.model.hand = HandVisits(self.name, p)
+        def knots(place: Vector, inward: Vector) -> list[Knot]:
+            contact = place - inward * (FINGER_REACH_M + 0.02)
+            end = contact + inward * (p["push_m"] + 0.005)
+            return [(contact, SPEED_M_S, PUSH_HEIGHT_M), (end, PUSH_SPEED_M_S, PUSH_HEIGHT_M)]
+
+        on.model.hand = HandVisits(p["side_rad"], knots, visits=int(p["pushes"]))
 
 
 class _ReachIn(Mechanism):
     dimension, name = G.HUMAN_BEHAVIOR, "reach_in"
     says = "a hand over the object for 2.2 s"
     parameters = (
-        Parameter("side_rad", "rad", -math.pi, math.pi),
+        PERSON_SIDE,
         Parameter("stay_s", "s", 0.0, 20.0),
         Parameter("hover_m", "m", 0.02, 0.4, HOVER_HEIGHT_M),
         Parameter("start_s", "s", 0.0, 20.0),
@@ -487,14 +503,17 @@ class _ReachIn(Mechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
-        on.model.hand = HandVisits(self.name, p)
+        def knots(place: Vector, inward: Vector) -> list[Knot]:
+            return [(place - inward * 0.01, SPEED_M_S, p["hover_m"])]
+
+        on.model.hand = HandVisits(p["side_rad"], knots, p["start_s"], stay_s=p["stay_s"])
 
 
 class _TakeAway(Mechanism):
     dimension, name, held_out = G.HUMAN_BEHAVIOR, "take", True
     says = "takes the object 14 cm away"
     parameters = (
-        Parameter("side_rad", "rad", -math.pi, math.pi),
+        PERSON_SIDE,
         Parameter("carry_m", "m", 0.0, 0.5),
     )
 
@@ -502,7 +521,19 @@ class _TakeAway(Mechanism):
         return {"side_rad": person_side(rng), "carry_m": 0.14 * severity * spread(rng)}
 
     def apply(self, p: Values, on: Appliers) -> None:
-        on.model.hand = HandVisits(self.name, p)
+        def knots(place: Vector, inward: Vector) -> list[Knot]:
+            grasp = place - inward * FINGER_REACH_M * 0.6
+            aside = np.array([-inward[1], inward[0]])
+            if (place + aside * 0.05) @ (place + aside * 0.05) > place @ place:
+                aside = -aside  # towards the arm, where it can still be reached
+            end, low_m = grasp + aside * p["carry_m"], 0.016
+            return [
+                (grasp, SPEED_M_S, HOVER_HEIGHT_M), (grasp, SPEED_M_S, low_m),
+                (end, PUSH_SPEED_M_S, low_m + 0.02), (end, SPEED_M_S, low_m),
+                (end, SPEED_M_S, HOVER_HEIGHT_M),
+            ]  # fmt: skip
+
+        on.model.hand = HandVisits(p["side_rad"], knots, takes=True)
 
 
 class _Latency(Mechanism):

@@ -16,16 +16,14 @@ from gaploop.core.arm import CellArm
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnknownChoiceError, UnusableInputError
 from gaploop.sim import look
-from gaploop.sim.arms import SO101, arm_named, arm_of, arm_with_joints
+from gaploop.sim.arms import SO101, arm_named, arm_of, arm_with_joints, from_degrees, to_degrees
 from gaploop.sim.cell import Cell
-from gaploop.sim.expert import ScriptedLeader
+from gaploop.sim.expert import ScriptedLeader, nominal_arm
 from gaploop.sim.follower import CellFollower
 from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS
 from gaploop.sim.kinematics import ArmIk, from_polar, polar
 from gaploop.sim.lerobot_tracker_step import TrackerStep
-from gaploop.sim.motion import nominal_arm
 from gaploop.sim.tracker import Tracker
-from gaploop.sim.units import from_degrees, to_degrees
 
 VX300S = CELL_ARMS["vx300s"]
 needs_meshes = pytest.mark.skipif(
