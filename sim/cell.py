@@ -22,7 +22,7 @@ from gaploop.sim import look, scene
 from gaploop.sim.arms import SO101, arm_named
 from gaploop.sim.camera import OverheadCamera
 from gaploop.sim.conditions import HUMANS, OBJECTS, parse_conditions
-from gaploop.sim.gaps.catalog import draw_gaps, put_into
+from gaploop.sim.gaps import draw_gaps, put_into
 from gaploop.sim.gaps.hand import HandMotion
 from gaploop.sim.gaps.mechanism import (
     Appliers,

@@ -9,8 +9,9 @@ import pytest
 
 from gaploop.core.errors import UnknownChoiceError, UnusableInputError
 from gaploop.core.vocabulary import GapDimension
+from gaploop.sim import gaps as gaps_module
 from gaploop.sim.cell import Cell
-from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS, catalog, draw_gaps, mechanisms_of
+from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS, draw_gaps, mechanisms_of
 from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Rng, Values
 
 ALL = (*MECHANISMS, *BLIND_MECHANISMS)
@@ -138,7 +139,7 @@ def test_a_further_mechanism_moves_no_other_draw(
     everything = {d.value: 0.5 for d in GapDimension} | dict.fromkeys(KEYS, 0.8)
     before = [draw_gaps(everything, seed) for seed in range(60)]
     more = (Humid(), *MECHANISMS) if place == "first" else (*MECHANISMS, Humid())
-    monkeypatch.setattr(catalog, "MECHANISMS", more)
+    monkeypatch.setattr(gaps_module, "MECHANISMS", more)
     after = [draw_gaps(everything, seed) for seed in range(60)]
     changed = [
         (old, new)
