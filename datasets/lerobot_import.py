@@ -22,9 +22,7 @@ from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
-from gaploop.datasets.edit.compose import compose
-from gaploop.datasets.edit.compose_videos import VideoRules
-from gaploop.datasets.edit.pieces import DatasetPiece
+from gaploop.datasets.edit.compose import DatasetPiece, VideoRules, compose
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 

@@ -23,7 +23,7 @@ from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.compatible import Shape, require_same
-from gaploop.datasets.labels import publish_labels
+from gaploop.datasets.labels import transfer
 from gaploop.datasets.telemetry_zarr import telemetry_path, write_telemetry
 from gaploop.datasets.video import verify
 
@@ -108,7 +108,7 @@ def publish_takes(
         found = _with_consent(_candidates(journal, known, events), root, consents)
         _check_compatible(root, found)
         uids = known | {h.info.uid for _, h in found.folders}
-        new_events = publish_labels.new_events(journal, root, uids)
+        new_events = transfer.new_events(journal, root, uids)
         if not found.folders and not new_events:
             return PublishReport((), found.present, found.skipped, withheld=found.withheld)
         job = _Job(journal, root, repo_id, on_take, hook)
@@ -233,7 +233,7 @@ class _Job:
             found.withheld,
         )
         if rows or _dataset(self.root):
-            publish_labels.add_labels(self.journal, stage, new_events, found.folders)
+            transfer.publish_events(self.journal, stage, new_events, found.folders)
             self._complete(stage, dict(enumerate(rows, first)))
             staging.commit(stage, self.root, self.hook)
         return report

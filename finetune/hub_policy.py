@@ -14,10 +14,11 @@ from gaploop.core.paths import refuse_links_out
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout
 from gaploop.datasets.hub import card as hub_card
-from gaploop.datasets.hub import push as hub
-from gaploop.datasets.hub.client import README
-from gaploop.datasets.hub.dataset import PushOptions, require_clean
-from gaploop.datasets.hub.target import ChangedError, Contents, HubFile, HubTarget, Pushed
+from gaploop.datasets.hub import upload
+from gaploop.datasets.hub.dataset import PushOptions
+from gaploop.datasets.hub.scan import require_clean
+from gaploop.datasets.hub.target import HubTarget
+from gaploop.datasets.hub.upload import README, ChangedError, Contents, HubFile, Pushed
 from gaploop.finetune.hub_policy_card import LINEAGE, card_of
 from gaploop.finetune.hub_policy_files import files_of, owns, portable
 from gaploop.finetune.lerobot_policy import load_policy, policy_id, resolve
@@ -59,10 +60,10 @@ def push_policy(
     options = options or PushOptions()
     folder = resolve(folder)
     pack_policy(folder, target, options)  # before anything is asked of the Hub
-    before = hub.read_remote(target, README, options.patience)
+    before = upload.read_remote(target, README, options.patience)
     parcel = pack_policy(folder, target, options, before)
     try:
-        return hub.push(target, parcel.contents, options.patience, on_progress), parcel
+        return upload.push(target, parcel.contents, options.patience, on_progress), parcel
     except ChangedError:
         raise UnusableInputError(
             f"{folder} is being written by another process. Push it when that is done."

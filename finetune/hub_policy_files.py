@@ -15,7 +15,8 @@ from typing import Any, Final
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.datasets.hub.dataset import NOTICES
-from gaploop.datasets.hub.target import REPO_ID, HubFile
+from gaploop.datasets.hub.target import REPO_ID
+from gaploop.datasets.hub.upload import HubFile
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.lerobot_adapter import BASE_KEY
 from gaploop.finetune.lerobot_policy import WEIGHTS

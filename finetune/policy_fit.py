@@ -12,7 +12,7 @@ from gaploop.core.protocols import Follower
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.lerobot_facts import FeatureSpread, PolicyFacts
-from gaploop.teleop.preflight.item import By, Item, Result
+from gaploop.teleop.checks.result import CheckResult, Level
 
 FEATURES: Final = "features"
 STATISTICS: Final = "statistics"
@@ -69,7 +69,7 @@ def seen_of(
     )
 
 
-def check_features(facts: PolicyFacts, seen: ArmInputs) -> list[Item]:
+def check_features(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
     """Return what of the arm isn't what the policy was trained with; one item where all is."""
     faults = list(_faults(facts, seen))
     if faults:
@@ -80,11 +80,11 @@ def check_features(facts: PolicyFacts, seen: ArmInputs) -> list[Item]:
     unsure = "" if facts.units and facts.robot_type else "the policy doesn't say units or robot"
     if unsure:
         mend = "Policies that gaploop trains say it, in gaploop.json."
-        return [Item(FEATURES, Result.WARN, By.MACHINE, f"{found}; {unsure}", mend)]
-    return [Item(FEATURES, Result.OK, By.MACHINE, found)]
+        return [CheckResult(FEATURES, Level.WARN, f"{found}; {unsure}", mend)]
+    return [CheckResult(FEATURES, Level.OK, found)]
 
 
-def _faults(facts: PolicyFacts, seen: ArmInputs) -> Iterator[Item]:
+def _faults(facts: PolicyFacts, seen: ArmInputs) -> Iterator[CheckResult]:
     yield from _names("observation.state", facts.state_names, seen)
     yield from _names("action", facts.action_names, seen)
     if facts.units and facts.units != seen.units:
@@ -105,7 +105,7 @@ def _faults(facts: PolicyFacts, seen: ArmInputs) -> Iterator[Item]:
                    "emulate --cameras, then --robot.cameras.")  # fmt: skip
 
 
-def _names(what: str, wanted: Sequence[str], seen: ArmInputs) -> Iterator[Item]:
+def _names(what: str, wanted: Sequence[str], seen: ArmInputs) -> Iterator[CheckResult]:
     have = [f"{name}.pos" for name in seen.joint_names]
     if all(name.isdigit() for name in wanted):  # the policy doesn't name them
         if len(wanted) != len(have):
@@ -121,7 +121,7 @@ def _names(what: str, wanted: Sequence[str], seen: ArmInputs) -> Iterator[Item]:
                "Choose a policy of this arm, or train one on its takes.")  # fmt: skip
 
 
-def _camera(name: str, size: tuple[int, int], seen: ArmInputs) -> Iterator[Item]:
+def _camera(name: str, size: tuple[int, int], seen: ArmInputs) -> Iterator[CheckResult]:
     if name not in seen.cameras:
         known = ", ".join(seen.cameras) or "none"
         mend = f"Name it so in --robot.cameras='{{{name}: {{…}}}}'."
@@ -129,20 +129,19 @@ def _camera(name: str, size: tuple[int, int], seen: ArmInputs) -> Iterator[Item]
     elif seen.cameras[name] != size:
         have = seen.cameras[name]
         found = f"camera {name} gives {have[1]}x{have[0]}, the policy was trained with "
-        yield Item(
+        yield CheckResult(
             FEATURES,
-            Result.WARN if size[0] * have[1] == size[1] * have[0] else Result.FAIL,
-            By.MACHINE,
+            Level.WARN if size[0] * have[1] == size[1] * have[0] else Level.FAIL,
             f"{found}{size[1]}x{size[0]}",
             f"Set width: {size[1]} and height: {size[0]} in --robot.cameras.",
         )
 
 
-def _bad(found: str, mend: str) -> Item:
-    return Item(FEATURES, Result.FAIL, By.MACHINE, found, mend)
+def _bad(found: str, mend: str) -> CheckResult:
+    return CheckResult(FEATURES, Level.FAIL, found, mend)
 
 
-def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[Item]:
+def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
     """Return whether the state now, and the arm's limits, are what the policy's takes had.
 
     A joint at rest may be unusual; one that is far outside all takes means other units, another
@@ -151,15 +150,15 @@ def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[Item]:
     n = len(seen.joint_names)
     if facts.state is None or facts.action is None or len(facts.state.mean) != n:
         found = "the policy's statistics can't be compared with the arm's joints"
-        return [Item(STATISTICS, Result.WARN, By.MACHINE, found)]
+        return [CheckResult(STATISTICS, Level.WARN, found)]
     items = [*_narrow(facts.state, seen), *_state(facts.state, seen)]
     if len(facts.action.mean) == n:
         items += _reach(facts.action, seen)
-    bad = [item for item in items if item.result is not Result.OK]
+    bad = [item for item in items if item.level is not Level.OK]
     return bad or items[:1]
 
 
-def _state(spread: FeatureSpread, seen: ArmInputs) -> Iterator[Item]:
+def _state(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
     away = np.abs(seen.state - spread.mean) / np.maximum(spread.std, NARROW)
     worst = int(away.argmax())
     name = seen.joint_names[worst]
@@ -167,23 +166,23 @@ def _state(spread: FeatureSpread, seen: ArmInputs) -> Iterator[Item]:
     data: dict[str, Any] = {"spreads": dict(zip(seen.joint_names, away.tolist(), strict=True))}
     if away[worst] > IMPOSSIBLE:
         mend = "Check units, calibration (lerobot-calibrate) and joint order."
-        yield Item(STATISTICS, Result.FAIL, By.MACHINE, found, mend, data)
+        yield CheckResult(STATISTICS, Level.FAIL, found, mend, data)
     elif away[worst] > FAR:
         mend = "Put the arm where the policy's takes begin."
-        yield Item(STATISTICS, Result.WARN, By.MACHINE, found, mend, data)
+        yield CheckResult(STATISTICS, Level.WARN, found, mend, data)
     else:
-        yield Item(STATISTICS, Result.OK, By.MACHINE, found, data=data)
+        yield CheckResult(STATISTICS, Level.OK, found, data=data)
 
 
-def _narrow(spread: FeatureSpread, seen: ArmInputs) -> Iterator[Item]:
+def _narrow(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
     narrow = [n for n, s in zip(seen.joint_names, spread.std, strict=True) if not s > NARROW]
     if narrow:
         found = f"{', '.join(narrow)} never moved in the policy's takes: noise is blown up"
         mend = "Train on takes in which it moves, or leave it out."
-        yield Item(STATISTICS, Result.WARN, By.MACHINE, found, mend)
+        yield CheckResult(STATISTICS, Level.WARN, found, mend)
 
 
-def _reach(spread: FeatureSpread, seen: ArmInputs) -> Iterator[Item]:
+def _reach(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
     low, high = seen.limits.T
     span = np.maximum(high - low, NARROW)
     beyond = np.maximum(low - (spread.mean - REACH * spread.std), spread.mean + REACH * spread.std
@@ -192,4 +191,4 @@ def _reach(spread: FeatureSpread, seen: ArmInputs) -> Iterator[Item]:
     if out:
         found = f"usual actions reach beyond the arm's limits, of their range: {', '.join(out)}"
         mend = "They will be clamped. Is it the arm that the takes were recorded with?"
-        yield Item(STATISTICS, Result.WARN, By.MACHINE, found, mend)
+        yield CheckResult(STATISTICS, Level.WARN, found, mend)

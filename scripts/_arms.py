@@ -71,8 +71,7 @@ def calibration_of(file: Path | None, follower: Follower) -> str:
         UnusableInputError: the calibration file can't be read.
     """
     from gaploop.core.kinematics import ArmModel, model_of
-    from gaploop.teleop.calibration.drift import before_recording
-    from gaploop.teleop.calibration.observation import CalibrationSighting
+    from gaploop.teleop.calibration.drift import CalibrationSighting, before_recording
     from gaploop.teleop.calibration.store import calibration_path, load_calibration
 
     calibration = load_calibration(calibration_path(file), missing_ok=True)

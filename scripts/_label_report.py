@@ -12,13 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from gaploop.core import labels
-from gaploop.core.labels import FIELDS, LabelEvent, history
+from gaploop.core.labels import FIELDS, LabelEvent
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.labels.agreement import Agreement
 from gaploop.datasets.labels.label_csv import value_of
-from gaploop.datasets.labels.labelled import FolderLabels
-from gaploop.datasets.labels.query import asked
+from gaploop.datasets.labels.query import fields_asked
+from gaploop.datasets.labels.store import LabelStore, history
 from gaploop.datasets.layout import EpisodeRow
 
 NOT_SHOWN: Final = (
@@ -34,7 +34,7 @@ _METHODS: Final = {"cohen": "Cohen's", "fleiss": "Fleiss'"}
 
 
 def written(
-    folder: FolderLabels,
+    store: LabelStore,
     new: Sequence[LabelEvent],
     stated: int,
     verb: str,
@@ -47,7 +47,7 @@ def written(
     """Return what was written as JSON types and in words.
 
     Args:
-        folder: as it was before.
+        store: as it was before.
         new: what was written.
         stated: how many statements were made, those that were there already among them.
         verb: what was done to the takes.
@@ -57,11 +57,11 @@ def written(
         adds: the dataset got gap columns first.
     """
     uids = list(dict.fromkeys(e.uid for e in new))
-    after = labels.standing(labels.merge(folder.events, new) if merged else [*folder.events, *new])
+    after = labels.standing(labels.merge(store.events, new) if merged else [*store.events, *new])
     above = [after[e.key] for e in new if e.key in after and after[e.key].rank > e.rank]
-    index = {e.info.uid: e.index for e in folder.episodes}
+    index = {e.info.uid: e.index for e in store.episodes}
     answer = {
-        "dataset": folder.root,
+        "dataset": store.root,
         "episodes": [index[uid] for uid in uids],
         "uids": uids,
         "events": len(new),
@@ -71,7 +71,7 @@ def written(
         "dry_run": dry_run,
         "columns": shown,
     }
-    lines = [*_words(folder, answer, new, verb), *_doubts(folder, uids, above, after)]
+    lines = [*_words(store, answer, new, verb), *_doubts(store, uids, above, after)]
     if adds:
         lines.append(
             f"{'Adds' if dry_run else 'Added'} gap columns to meta/episodes, with a uid for each "
@@ -83,7 +83,7 @@ def written(
 
 
 def _doubts(
-    folder: FolderLabels,
+    store: LabelStore,
     uids: Sequence[str],
     above: Sequence[LabelEvent],
     after: Mapping[labels.Key, LabelEvent],
@@ -98,11 +98,11 @@ def _doubts(
     if above:
         who = ", ".join(sorted({f"{e.author} ({e.source})" for e in above}))
         yield f"{len(above)} of these don't count: above them stands the word of {who}."
-    known = {e.info.uid: e for e in folder.episodes}
+    known = {e.info.uid: e for e in store.episodes}
     odd = [known[uid].index for uid in uids if _contradicts(uid, known[uid].outcome.value, after)]
     if odd:
         yield (
-            f"A success with a failure mode: {folder.what} {numbers(odd, _MOST_NUMBERS)}. If it "
+            f"A success with a failure mode: {store.what} {numbers(odd, _MOST_NUMBERS)}. If it "
             "was one, clear the mode with --failure_mode=none."
         )
 
@@ -113,7 +113,7 @@ def _contradicts(uid: str, outcome: str, after: Mapping[labels.Key, LabelEvent])
 
 
 def _words(
-    folder: FolderLabels, answer: Mapping[str, Any], new: Sequence[LabelEvent], verb: str
+    store: LabelStore, answer: Mapping[str, Any], new: Sequence[LabelEvent], verb: str
 ) -> Iterable[str]:
     if not new:
         known = "That is what stands already." if answer["unchanged"] else "No take is chosen."
@@ -123,7 +123,7 @@ def _words(
     said = list(dict.fromkeys(_statement(e) for e in new))
     shown = "; ".join(said[:_MOST_STATEMENTS]) + ("; …" if len(said) > _MOST_STATEMENTS else "")
     be = "would be" if answer["dry_run"] else "is" if count == 1 else "are"
-    takes = f"{count} {folder.what}{'s' * (count != 1)}"
+    takes = f"{count} {store.what}{'s' * (count != 1)}"
     people = ", ".join(sorted({e.author for e in new}))
     yield f"{takes} {be} {verb} ({numbers(answer['episodes'], _MOST_NUMBERS)}) by {people}: {shown}"
     if answer["unchanged"]:
@@ -141,12 +141,12 @@ def _shown(value: Any) -> str:
     return str(value) or "none"
 
 
-def current(folder: FolderLabels, takes: Sequence[EpisodeRow]) -> dict[str, Any]:
+def current(store: LabelStore, takes: Sequence[EpisodeRow]) -> dict[str, Any]:
     """Return the labels that stand, as JSON types."""
-    said = labels.standing(folder.events)
+    said = labels.standing(store.events)
     rows = [
         {
-            folder.what: take.index,
+            store.what: take.index,
             "uid": take.info.uid,
             **{name: value_of(take, name, said) for name in FIELDS},
             "conditions": dict(take.info.conditions),
@@ -161,7 +161,7 @@ def current(folder: FolderLabels, takes: Sequence[EpisodeRow]) -> dict[str, Any]
     counts = {
         name: dict(Counter(row[name] for row in rows)) for name in ("outcome", "failure_mode")
     }
-    return {"dataset": folder.root, "takes": rows, "counts": counts}
+    return {"dataset": store.root, "takes": rows, "counts": counts}
 
 
 def _origin(event: LabelEvent) -> dict[str, Any]:
@@ -169,10 +169,10 @@ def _origin(event: LabelEvent) -> dict[str, Any]:
     return {name: getattr(event, name) for name in names}
 
 
-def print_current(folder: FolderLabels, takes: Sequence[EpisodeRow], where: str) -> None:
+def print_current(store: LabelStore, takes: Sequence[EpisodeRow], where: str) -> None:
     """Print the labels that stand as a table, with counts below."""
-    said = labels.standing(folder.events)
-    table = _table(f"{folder.root}", folder.what, "outcome", "failure mode", "phase", "dimensions")
+    said = labels.standing(store.events)
+    table = _table(f"{store.root}", store.what, "outcome", "failure mode", "phase", "dimensions")
     table.add_column("said by", overflow="fold")
     for take in takes[:MOST_ROWS]:
         who = [said[key] for name in FIELDS if (key := (take.info.uid, name)) in said]
@@ -185,17 +185,17 @@ def print_current(folder: FolderLabels, takes: Sequence[EpisodeRow], where: str)
         console.print(table)
     if len(takes) > MOST_ROWS:
         console.print(f"… and {len(takes) - MOST_ROWS} more: narrow it with --where, or use --json")
-    for line in _counts(folder, takes, where):
+    for line in _counts(store, takes, where):
         console.print(escape(line), soft_wrap=True, highlight=False)
 
 
-def _counts(folder: FolderLabels, takes: Sequence[EpisodeRow], where: str) -> Iterable[str]:
-    total = len(folder.episodes)
+def _counts(store: LabelStore, takes: Sequence[EpisodeRow], where: str) -> Iterable[str]:
+    total = len(store.episodes)
     outcomes = Counter(take.outcome.value for take in takes)
     parts = ", ".join(f"{n} {name}" for name, n in outcomes.most_common())
-    yield f"{len(takes)} of {total} {folder.what}s" + (f": {parts}" if parts else ".")
+    yield f"{len(takes)} of {total} {store.what}s" + (f": {parts}" if parts else ".")
     if where and not takes:
-        for name, values in asked(where, folder.episodes).items():
+        for name, values in fields_asked(where, store.episodes).items():
             counts = Counter(_shown(v) if not isinstance(v, list) else str(v) for v in values)
             shown = ", ".join(f"{v} ({n})" for v, n in counts.most_common(_MOST_VALUES))
             yield f"  {name} is: {shown}{', …' if len(counts) > _MOST_VALUES else ''}"
@@ -208,14 +208,14 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def histories(folder: FolderLabels, takes: Sequence[EpisodeRow]) -> list[dict[str, Any]]:
+def histories(store: LabelStore, takes: Sequence[EpisodeRow]) -> list[dict[str, Any]]:
     """Return each take's events with what became of them; takes without any are left out."""
     of_take: dict[str, list[LabelEvent]] = {}
-    for event in folder.events:
+    for event in store.events:
         of_take.setdefault(event.uid, []).append(event)
     return [
         {
-            folder.what: take.index,
+            store.what: take.index,
             "uid": take.info.uid,
             "events": [
                 {**vars(said.event), "counts": said.counts, "why": said.why}
@@ -227,13 +227,13 @@ def histories(folder: FolderLabels, takes: Sequence[EpisodeRow]) -> list[dict[st
     ]
 
 
-def print_histories(folder: FolderLabels, found: Sequence[Mapping[str, Any]]) -> None:
+def print_histories(store: LabelStore, found: Sequence[Mapping[str, Any]]) -> None:
     """Print for each take who said what when (UTC), which counts and why."""
     console = Console(highlight=False, soft_wrap=True)
     if not found:
         console.print("Nobody has said anything about these.")
     for take in found:
-        console.print(f"[bold]{folder.what} {take[folder.what]}[/]  {take['uid']}")
+        console.print(f"[bold]{store.what} {take[store.what]}[/]  {take['uid']}")
         width = max(len(_who(event)) for event in take["events"])
         for event in take["events"]:
             value = _shown(event["value"])
@@ -250,12 +250,12 @@ def _who(event: Mapping[str, Any]) -> str:
     return f"{event['author']} ({event['source']})"
 
 
-def print_agreement(folder: FolderLabels, found: Sequence[Agreement]) -> None:
+def print_agreement(store: LabelStore, found: Sequence[Agreement]) -> None:
     """Print how far labellers agree, field by field."""
     console = Console(highlight=False)
     if not found:
         console.print(
-            f"{folder.root}: nobody to compare. Agreement needs two people's labels "
+            f"{store.root}: nobody to compare. Agreement needs two people's labels "
             "(--author) on the same takes; automatic ones don't count.",
             soft_wrap=True,
         )

@@ -16,7 +16,7 @@ from gaploop.collect.operator.view import look
 from gaploop.scripts._keys import SPACE, keys
 
 if TYPE_CHECKING:
-    from gaploop.teleop.leaders.window import Sign
+    from gaploop.teleop.leaders.panel import Sign
 
 DRAW_S: Final = 0.066
 """A window is drawn this often [s]."""

@@ -100,7 +100,7 @@ def _chosen(takes: list[Take], episodes: list[int] | None) -> list[Take]:
 
 def _causes(source: Path, path: Path | None) -> dict[str, dict[str, float]]:
     """Return what engineers say caused failures, by uid."""
-    from gaploop.datasets.labels.labelled import open_labelled
+    from gaploop.datasets.labels.store import open_labelled
     from gaploop.failure_analysis.attribution.station_labels import engineers_say
 
     if path is not None and not path.is_file():

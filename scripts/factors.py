@@ -130,7 +130,7 @@ def _rows(config: FactorsConfig) -> tuple[Sequence[Trials], str, Path, list[dict
 
 
 def _episodes(folder: Path) -> list[Any]:
-    from gaploop.datasets.labels.labelled import open_labelled
+    from gaploop.datasets.labels.store import open_labelled
 
     return list(open_labelled(folder).episodes)
 

@@ -133,10 +133,10 @@ def _guessed(source: Path) -> str:
 
 
 def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
+    from gaploop.datasets.formats.dataset import write_dataset
     from gaploop.datasets.formats.model import ImportSettings
     from gaploop.datasets.formats.registry import LAYOUTS as KNOWN
     from gaploop.datasets.formats.registry import guess
-    from gaploop.datasets.formats.sink import write_dataset
 
     guess(source)  # it exists
     settings = ImportSettings(

@@ -73,7 +73,7 @@ class PushConfig:
 def run(config: PushConfig) -> int:
     """Push; 1 where something waits because a Hub can't be reached, 2 where it was refused."""
     from gaploop.datasets.hub import queue as push_queue
-    from gaploop.datasets.hub.errors import Patience
+    from gaploop.datasets.hub.upload import Patience
 
     if config.retries < 0 or not config.timeout_s > 0:
         raise UnusableInputError("--retries must be 0 or more and --timeout_s above 0.")
@@ -96,9 +96,8 @@ def run(config: PushConfig) -> int:
 
 def _asked(config: PushConfig) -> QueuedPush | None:
     """Return the push that the options describe, or None where they name no folder."""
-    from gaploop.datasets.hub.client import endpoint
     from gaploop.datasets.hub.queue import QueuedPush
-    from gaploop.datasets.hub.target import check_repo_id
+    from gaploop.datasets.hub.target import check_repo_id, endpoint
 
     if config.folder is None:
         if config.repo_id or config.dry_run:
@@ -120,7 +119,7 @@ def _asked(config: PushConfig) -> QueuedPush | None:
 
 def _is_for_here(push: QueuedPush) -> bool:
     """Say whether a push goes to the Hub that is set; never send it to another one."""
-    from gaploop.datasets.hub.client import endpoint
+    from gaploop.datasets.hub.target import endpoint
 
     if push.endpoint == endpoint():
         return True
@@ -146,7 +145,7 @@ def _tell(config: PushConfig, sent: list[Sent]) -> int:
 def _dry_run(config: PushConfig, asked: QueuedPush | None) -> int:
     from gaploop.core.files import writable_folder, write_atomically
     from gaploop.datasets.hub import dataset as hub_dataset
-    from gaploop.datasets.hub.facts import PICTURE
+    from gaploop.datasets.hub.card import PICTURE
 
     if asked is None:
         raise UnusableInputError("Which folder? Name it: gaploop push DIR --repo_id=me/name")

@@ -99,9 +99,9 @@ def _train(opened: OpenMixture | None, cache: CacheOptions, as_json: bool) -> in
     from lerobot.scripts.lerobot_train import train
 
     from gaploop.core.files import read_json
-    from gaploop.datasets.cache.lerobot_cached_train import caching
-    from gaploop.datasets.mixing.lerobot_mixture_train import mixing
-    from gaploop.datasets.mixing.report import REPORT
+    from gaploop.datasets.cache.lerobot_cached import caching
+    from gaploop.datasets.mixing.lerobot_mixture import mixing
+    from gaploop.datasets.mixing.sources import REPORT
 
     options = _options()
     for name in ("policy", "reward_model"):

@@ -84,9 +84,9 @@ core/paths.py:inside | root / relative_path(str(relative), what, where) | paths
 core/paths.py:links_out | Path(folder, name) | paths
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:load_station | path.parent / model | user
-datasets/cache/folder.py:CacheFolder._evictable | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
 datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
+datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
 datasets/cache/folder.py:_remove_unused | shutil.rmtree(folder, ignore_errors=True) | ours
@@ -95,51 +95,52 @@ datasets/cache/folder.py:folder_bytes | folder.rglob(f'*{suffix}') | ours
 datasets/cache/folder.py:remove | pack.unlink(missing_ok=True) | ours
 datasets/cache/folder.py:remove | pack.with_suffix(INDEX).unlink(missing_ok=True) | ours
 datasets/cache/folder.py:remove_cache | shutil.rmtree(path) | ours
-datasets/cache/lerobot_decode.py:decoded | decoding.root / clips[0].video | dataset
 datasets/cache/lerobot_frames.py:_Cache._jpeg_bytes | self.decoding.root / video | dataset
+datasets/cache/lerobot_frames.py:decoded | decoding.root / clips[0].video | dataset
 datasets/check/episodes.py:check_folders | info.root / name | ours
 datasets/check/episodes.py:check_folders | info.root / near[0] | listed
-datasets/check/frames.py:_files_of | info.root / info.data_name(c, f) | dataset
-datasets/check/videos.py:_claims | info.root / 'videos' / key | dataset
-datasets/check/videos.py:_claims | info.root / name | dataset
+datasets/check/frames.py:check_ranges | info.root / info.data_name(c, f) | dataset
+datasets/check/videos.py:_clips | info.root / 'videos' / key | dataset
+datasets/check/videos.py:_clips | info.root / name | dataset
 datasets/edit/actions.py:carry_out | stack.callback(shutil.rmtree, stage, ignore_errors=True) | ours
 datasets/edit/actions.py:carry_out | stage / name | user
 datasets/edit/actions.py:carry_out | target / name | user
+datasets/edit/actions.py:delete_takes | os.rename(root, stage) | ours
+datasets/edit/actions.py:delete_takes | shutil.rmtree(stage) | ours
+datasets/edit/compose.py:_DataShelf.write | self._stage / name | dataset
+datasets/edit/compose.py:_RowReader.rows_of | info.root / info.data_name(chunk, file) | dataset
+datasets/edit/compose.py:_VideoShelf._next | self._stage / name | dataset
+datasets/edit/compose.py:_VideoShelf.take | shutil.copy2(path, target) | dataset
+datasets/edit/compose.py:_VideoShelf.take | staging.link(path, target) | dataset
 datasets/edit/compose.py:_copy_rest | shutil.copy2(path, target) | dataset
 datasets/edit/compose.py:_copy_rest | stage / name | dataset
 datasets/edit/compose.py:_copy_rest | target.with_name(f'{target.stem}.{number}{target.suffix}') | dataset
-datasets/edit/compose_rows.py:_Reader.rows_of | info.root / info.data_name(chunk, file) | dataset
-datasets/edit/compose_rows.py:_Shelf._next | self._stage / name | dataset
-datasets/edit/compose_videos.py:_Shelf._next | self._stage / name | dataset
-datasets/edit/compose_videos.py:_Shelf.take | shutil.copy2(path, target) | dataset
-datasets/edit/compose_videos.py:_Shelf.take | staging.link(path, target) | dataset
-datasets/edit/delete.py:delete_takes | os.rename(root, stage) | ours
-datasets/edit/delete.py:delete_takes | shutil.rmtree(stage) | ours
 datasets/episodes_table.py:_replace | part.replace(path) | dataset
 datasets/formats/aloha.py:write_aloha | path / f'episode_{index}.hdf5' | ours
+datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mkv' | ours
+datasets/formats/dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
+datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures) | ours
+datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/formats/registry.py:_remove | path.unlink(missing_ok=True) | ours
 datasets/formats/registry.py:_remove | shutil.rmtree(path) | ours
-datasets/formats/registry.py:_write | os.replace(part, output) | ours
-datasets/formats/registry.py:_write | output.parent / f'.{output.name}.part' | ours
+datasets/formats/registry.py:export_dataset | os.replace(part, output) | ours
+datasets/formats/registry.py:export_dataset | output.parent / f'.{output.name}.part' | ours
 datasets/formats/registry.py:export_dataset | staging.beside(output.absolute(), 'lock').unlink(missing_ok=True) | ours
-datasets/formats/sink.py:_write | pictures / f'{len(videos)}.mkv' | ours
-datasets/formats/sink.py:_write | shutil.rmtree(pictures) | ours
-datasets/formats/sink.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
-datasets/formats/sink.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
-datasets/harmonise/lerobot_harmonise.py:_copy_rest | shutil.copy2(path, stage / own) | dataset
-datasets/harmonise/lerobot_harmonise.py:_copy_rest | stage / own | dataset
 datasets/harmonise/lerobot_harmonise.py:_videos | folder / f'{camera}.mp4' | dataset
-datasets/harmonise/lerobot_harmonise.py:_write | path.unlink() | dataset
+datasets/harmonise/lerobot_harmonise.py:convert_video | target.unlink(missing_ok=True) | ours
+datasets/harmonise/lerobot_harmonise.py:harmonise | path.unlink() | dataset
+datasets/harmonise/lerobot_harmonise.py:harmonise | shutil.copy2(path, stage / own) | dataset
 datasets/harmonise/lerobot_harmonise.py:harmonise | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/harmonise/lerobot_harmonise.py:harmonise | stack.callback(shutil.rmtree, folder, ignore_errors=True) | ours
-datasets/harmonise/pictures.py:_cut | target.unlink(missing_ok=True) | ours
-datasets/harmonise/units.py:_ranges | folder / value | user
+datasets/harmonise/lerobot_harmonise.py:harmonise | stage / own | dataset
+datasets/harmonise/spec.py:_ranges | folder / value | user
 datasets/hub/queue.py:drop | ((queue or default_queue()) / _name(push)).unlink(missing_ok=True) | paths
 datasets/hub/queue.py:drop | (queue or default_queue()) / _name(push) | paths
 datasets/hub/queue.py:put | folder / _name(push) | paths
 datasets/hub/queue.py:sending | folder / _name(push) | paths
-datasets/labels/labelled.py:FolderLabels.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
+datasets/labels/store.py:LabelStore.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
+datasets/labels/transfer.py:bring_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
 datasets/lerobot_import.py:_copy | shutil.copytree(info.root, stage) | dataset
 datasets/lerobot_read.py:video_of | info.root / name | dataset
 datasets/lerobot_writer.py:EncodedTakeWriter._save_episode_data | self._root / name | dataset
@@ -196,10 +197,10 @@ datasets/survey/sources.py:LocalMetadata.files | self.root / folder | listed
 datasets/survey/sources.py:LocalMetadata.open | self.root / path | dataset
 datasets/telemetry_zarr.py:telemetry_path | root / 'telemetry' / f'{plain_name(uid, 'gap_uid', root)}.zarr.zip' | paths
 datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
-failure_analysis/review/media.py:Media._keep | oldest.unlink(missing_ok=True) | ours
-failure_analysis/review/media.py:Media.video | part.replace(path) | take
-failure_analysis/review/media.py:Media.video | self._folder / f'{name}.mp4' | ours
-failure_analysis/review/source.py:TakeSource.take | path / name | take
+failure_analysis/review/takes.py:Media.video | oldest.unlink(missing_ok=True) | ours
+failure_analysis/review/takes.py:Media.video | part.replace(path) | take
+failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
+failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
 finetune/adapt.py:_record | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/adapt.py:adapt | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/checkpoints.py:read_checkpoint | folder / name | ours
@@ -233,11 +234,9 @@ finetune/training.py:train | folder / name | ours
 finetune/tuning/ratio.py:choose | folder / f'{share:g}_{fold}.json' | ours
 finetune/tuning/recipes.py:_arm | options.output_dir / name.replace(' ', '_') | ours
 finetune/tuning/recipes.py:chosen_share.measure | folder / f'{share:g}_{fold}' | ours
-scripts/_calibrate_drift.py:_joints | folder / n | ours
+scripts/_calibrate.py:_observed | folder / n | ours
 scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
-scripts/_edit_report.py:_part | target / name | user
-scripts/_edit_report.py:show | target / name | user
 scripts/_plan_results.py:_counted | folder / f'{name}.json' | user
 scripts/_plan_results.py:_counted | folder / name | user
 scripts/_preflight.py:journal_of | root.with_name(f'{root.name}_journal') | ours
@@ -248,6 +247,8 @@ scripts/_rollout_session.py:roll_out | root.with_name(f'{root.name}_journal') | 
 scripts/consent.py:_withdraw | folder / report_path(register, config.id).name | paths
 scripts/diagnose.py:_write_report | folder / name | ours
 scripts/diagnose.py:run | source.parent / f'{source.resolve().name}_diagnosis' | ours
+scripts/edit.py:_answer | target / name | user
+scripts/edit.py:_show | target / name | user
 scripts/factors.py:run | folder / name | ours
 scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/finetune.py:_per_station | what.output_dir / plain_name(station, 'station') | paths
@@ -257,16 +258,16 @@ scripts/push.py:_dry_run | config.output_dir / name | ours
 scripts/record.py:run | root.with_name(f'{root.name}_journal') | ours
 teleop/calibration/sightings.py:read_poses | folder / n | ours
 teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem}{SUFFIX}') | ours
-teleop/doctor/calibrations.py:folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user
-teleop/doctor/calibrations.py:folder | Path(os.environ.get('HF_LEROBOT_CALIBRATION', home / 'calibration')) | user
-teleop/doctor/calibrations.py:folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
-teleop/doctor/cameras.py:_look_at | root / 'dev' / node.name | listed
-teleop/doctor/ports.py:_is_master | link.parent.parent / 'fdinfo' / link.name | listed
-teleop/doctor/ports.py:_latency_timer | root / 'sys/bus/usb-serial/devices' / name | listed
+teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user
+teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_LEROBOT_CALIBRATION', home / 'calibration')) | user
+teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
+teleop/checks/cameras.py:_device | root / 'dev' / node.name | listed
+teleop/checks/ports.py:check_port | root / 'sys/bus/usb-serial/devices' / real.name | listed
 teleop/emulator/console.py:EmulatorConsole._hand | Path(words[1]) | user
 teleop/emulator/port.py:PseudoTerminal.close | self._link.unlink() | ours
 teleop/emulator/port.py:_point | fresh.replace(link) | ours
 teleop/emulator/port.py:_point | fresh.symlink_to(target) | ours
+teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
 """  # noqa: E501
 
 MAKES_A_PATH = {"resolve", "absolute", "expanduser", "with_suffix", "with_stem", "with_name"}

@@ -8,7 +8,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -17,6 +17,7 @@ import av
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import parse_json
 
 SECRETS: Final[dict[str, re.Pattern[str]]] = {
@@ -67,6 +68,27 @@ class Hit:
     what: str
     shown: str
     secret: bool
+
+
+def require_clean(root: Path, files: Mapping[str, Path], allow_paths: bool) -> None:
+    """Refuse files that hold a secret or, unless allowed, a path on somebody's computer.
+
+    Raises:
+        UnusableInputError: the first thing found, and how many more there are.
+    """
+    hits = [hit for hit in scan(files.items()) if hit.secret or not allow_paths]
+    hits.sort(key=lambda hit: not hit.secret)
+    if not hits:
+        return
+    first, more = hits[0], f" ({len(hits) - 1} more)" if len(hits) > 1 else ""
+    mend = (
+        "Take it out, and revoke it: who has a copy of the folder has it."
+        if first.secret
+        else "Take it out, or push it all the same with --allow_paths."
+    )
+    raise UnusableInputError(
+        f"{root} must not be pushed: {first.where} holds {first.what} ({first.shown}){more}. {mend}"
+    )
 
 
 def scan(files: Iterable[tuple[str, Path]]) -> Iterator[Hit]:

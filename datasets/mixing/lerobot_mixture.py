@@ -6,24 +6,31 @@ ranks in turn, which is the order that `mixture.Mixture.batch` has.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 import torch
+from lerobot.datasets import factory
 from lerobot.datasets.compute_stats import DEFAULT_QUANTILES, aggregate_stats
 from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata
 from lerobot.datasets.feature_utils import DEFAULT_FEATURES
+from lerobot.transforms import ImageTransforms
+from lerobot.utils.constants import ACTION, IMAGENET_STATS
 from numpy.typing import NDArray
 
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import write_json
 from gaploop.datasets import layout
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.harmonise.differences import LEARNED, PICTURES
-from gaploop.datasets.mixing.mixture import Mixture
-from gaploop.datasets.mixing.sources import MixedTake, OpenMixture
-from gaploop.datasets.mixing.turns import Floats, Ints
+from gaploop.datasets.mixing.mixture import Floats, Mixture
+from gaploop.datasets.mixing.sources import REPORT, MixedTake, OpenMixture, report
 
 DATASET_INDEX: Final = "dataset_index"
 """Entry of every sample: which dataset it is from, as in LeRobot's MultiLeRobotDataset."""
@@ -93,8 +100,16 @@ class MixtureDataset(torch.utils.data.Dataset[Sample]):
         self.meta = meta
         self.num_frames = sum(len(t.frames) for t in opened.takes)
         self.num_episodes = len(opened.takes)
-        self._dropped = [_dropped(info.features, meta.features) for info in opened.datasets]
-        self._tasks = [_task_numbers(d.meta.tasks, meta.tasks) for d in self._datasets]
+        self._dropped: list[list[str]] = []
+        for info in opened.datasets:
+            gone = [name for name in info.features if name not in meta.features]
+            self._dropped.append(gone + [f"{name}_is_pad" for name in gone])
+        self._tasks: list[dict[int, int]] = []
+        for dataset in self._datasets:
+            own, index = dataset.meta.tasks, "task_index"
+            self._tasks.append(
+                {int(own.loc[t, index]): int(meta.tasks.loc[t, index]) for t in own.index}
+            )
         self._spans = [opened.span_ends(i) for i in range(len(self._datasets))]
         self._offsets = None if actions is None else torch.tensor(list(actions))
 
@@ -125,26 +140,13 @@ class MixtureDataset(torch.utils.data.Dataset[Sample]):
         if "task_index" in sample:
             sample["task_index"] = torch.tensor(self._tasks[number][int(sample["task_index"])])
         padding = sample.get("action_is_pad")
-        end = _end_of(self._spans[number], frame)
-        if padding is not None and end is not None and self._offsets is not None:
-            sample["action_is_pad"] = padding | (frame + self._offsets >= end)
+        if padding is not None and self._offsets is not None:
+            frames, ends = self._spans[number]
+            place = int(np.searchsorted(frames, frame))
+            if place < len(frames) and int(frames[place]) == frame:
+                end = int(ends[place])
+                sample["action_is_pad"] = padding | (frame + self._offsets >= end)
         return sample
-
-
-def _end_of(spans: tuple[Ints, Ints], frame: int) -> int | None:
-    frames, ends = spans
-    place = int(np.searchsorted(frames, frame))
-    found = place < len(frames) and int(frames[place]) == frame
-    return int(ends[place]) if found else None
-
-
-def _dropped(features: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
-    gone = [name for name in features if name not in kept]
-    return gone + [f"{name}_is_pad" for name in gone]
-
-
-def _task_numbers(own: pd.DataFrame, common: pd.DataFrame) -> dict[int, int]:
-    return {int(own.loc[t, "task_index"]): int(common.loc[t, "task_index"]) for t in own.index}
 
 
 def common_meta(opened: OpenMixture, metas: Sequence[Any], shares: Floats) -> Any:
@@ -198,16 +200,13 @@ def _frame_stats(opened: OpenMixture, parts: Floats, names: Sequence[str]) -> St
             continue
         table = load_frames(info.root, names, [t.episode.index for t, _ in mine])
         for take, part in mine:
-            rows = table.rows_of(take.episode.index).start + _local(take)
+            first = int(take.episode.row.get("dataset_from_index") or 0)
+            rows = table.rows_of(take.episode.index).start + take.frames - first
             weights.append(np.full(len(rows), part / len(rows)))
             for name in names:
                 values[name].append(table.columns[name][rows].reshape(len(rows), -1))
     weight = np.concatenate(weights)
     return {n: weighted_stats(np.concatenate(v), weight) for n, v in values.items()}
-
-
-def _local(take: MixedTake) -> Ints:
-    return take.frames - int(take.episode.row.get("dataset_from_index") or 0)
 
 
 def weighted_stats(values: NDArray[Any], weight: Floats) -> dict[str, NDArray[Any]]:
@@ -259,3 +258,130 @@ def _episode_stats(info: layout.DatasetInfo, names: Sequence[str]) -> dict[int, 
             for (name, stat), values in found.items():
                 own.setdefault(name, {})[stat] = np.asarray(values[row], dtype=np.float64)
     return result
+
+
+# LeRobot's own training on a mixture. `lerobot_train.train` has no place to hand a dataset or a
+# sampler in: it calls `make_train_eval_datasets` and `EpisodeAwareSampler` by name. `mixing` puts
+# ours behind these two names while it runs; everything else (policies, adapters, accelerate,
+# checkpoints, resuming, logging) is LeRobot's. Written against LeRobot 0.6.1.
+
+
+@contextlib.contextmanager
+def mixing(opened: OpenMixture) -> Iterator[None]:
+    """Let LeRobot's `train`, called inside, train on a mixture.
+
+    Raises:
+        UnusableInputError: from within `train`, where its options don't go with a mixture.
+    """
+    from lerobot.scripts import lerobot_train  # here: of all that LeRobot trains with
+
+    names = ("make_train_eval_datasets", "EpisodeAwareSampler")
+    before = {name: getattr(lerobot_train, name) for name in names}
+    hook = _Hook(opened)
+    try:
+        lerobot_train.make_train_eval_datasets = hook.datasets
+        lerobot_train.EpisodeAwareSampler = hook.sampler
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(lerobot_train, name, value)
+
+
+class _Hook:
+    """What LeRobot's training finds behind the two names."""
+
+    def __init__(self, opened: OpenMixture) -> None:
+        self._opened = opened
+        self._config: Any = None
+
+    def datasets(self, config: Any) -> tuple[MixtureDataset, Any]:
+        """Stand for `make_train_eval_datasets`."""
+        self._config = config
+        if config.dataset.streaming or config.dataset.episodes is not None:
+            raise UnusableInputError(
+                "--dataset.streaming and --dataset.episodes don't go with --mixture: name "
+                "datasets and takes in the mixture."
+            )
+        held: tuple[MixedTake, ...] = ()
+        if config.dataset.eval_split:
+            self._opened, held = held_out(self._opened, config.dataset.eval_split)
+        shares = self._mixture(0).mean_shares(config.steps)
+        train = _dataset(self._opened, config, shares, transformed=True)
+        if not held:
+            return train, None
+        whole = _dataset(replace(self._opened, takes=held), config, shares, transformed=False)
+        keys = [(t.dataset, int(f)) for t in held for f in t.frames]
+        if config.max_eval_samples > 0:
+            chosen = np.linspace(0, len(keys) - 1, min(config.max_eval_samples, len(keys)))
+            keys = [keys[int(i)] for i in chosen]
+        return train, torch.utils.data.Subset(whole, keys)  # type: ignore[arg-type]
+
+    def sampler(self, *_: Any, drop_n_last_frames: int = 0, **__: Any) -> MixtureSampler:
+        """Stand for `EpisodeAwareSampler`."""
+        from accelerate import PartialState
+
+        mixture = self._mixture(drop_n_last_frames)
+        if PartialState().is_main_process:
+            folder = self._config.output_dir
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / REPORT, report(self._opened, mixture, self._config.steps))
+        return MixtureSampler(mixture)
+
+    def _mixture(self, drop_last: int) -> Mixture:
+        from accelerate import PartialState
+
+        ranks = PartialState().num_processes
+        return self._opened.mixture(self._config.batch_size, ranks, drop_last)
+
+
+def _dataset(opened: OpenMixture, config: Any, shares: Any, *, transformed: bool) -> MixtureDataset:
+    chosen = config.dataset
+    first = opened.datasets[0].root
+    reference = LeRobotDatasetMetadata(f"local/{first.name}", root=first)
+    offsets = factory.resolve_delta_timestamps(config.trainable_config, reference)
+    transforms = chosen.image_transforms
+    datasets = [
+        # By its name in LeRobot's factory: whoever caches pictures puts another class there.
+        factory.LeRobotDataset(
+            f"local/{info.root.name}",
+            root=info.root,
+            delta_timestamps=offsets,
+            image_transforms=ImageTransforms(transforms)
+            if transformed and transforms.enable
+            else None,
+            video_backend=chosen.video_backend,
+            return_uint8=True,
+            depth_output_unit=chosen.depth_output_unit,
+            tolerance_s=config.tolerance_s,
+        )
+        for info in opened.datasets
+    ]
+    # A cache of smaller pictures says so in its dataset's metadata, not in the folder's.
+    meta = common_meta(opened, [d.meta for d in datasets], shares)
+    if chosen.use_imagenet_stats:
+        for key in set(meta.camera_keys) - set(meta.depth_keys):
+            known = {k: torch.tensor(v, dtype=torch.float32) for k, v in IMAGENET_STATS.items()}
+            meta.stats.setdefault(key, {}).update(known)
+    actions = config.trainable_config.action_delta_indices if ACTION in meta.features else None
+    return MixtureDataset(opened, datasets, meta, actions)
+
+
+def held_out(opened: OpenMixture, fraction: float) -> tuple[OpenMixture, tuple[MixedTake, ...]]:
+    """Set the last takes of every source and task aside, as LeRobot's `eval_split` does.
+
+    Raises:
+        UnusableInputError: a source has no take left to train on.
+    """
+    groups: dict[tuple[int, str], list[MixedTake]] = {}
+    for take in opened.takes:
+        groups.setdefault((take.source, take.episode.info.task), []).append(take)
+    aside = [t for g in groups.values() for t in g[len(g) - math.ceil(len(g) * fraction) :]]
+    chosen = {id(t) for t in aside}
+    kept = tuple(t for t in opened.takes if id(t) not in chosen)
+    for number, source in enumerate(opened.spec.sources):
+        if all(t.source != number for t in kept):
+            raise UnusableInputError(
+                f"--dataset.eval_split={fraction:g} leaves no take of source '{source.name}' to "
+                "train on. Hold out fewer."
+            )
+    return replace(opened, takes=kept), tuple(aside)

@@ -23,16 +23,13 @@ from gaploop.core.files import existing_folder
 from gaploop.core.paths import refuse_links_out
 from gaploop.datasets import layout, staging
 from gaploop.datasets.check.dataset import (
-    DEEP,
-    QUICK,
     check_dataset,
     convert,
     older_version,
-    sampled,
 )
 from gaploop.datasets.check.findings import ERROR, Finding, Findings, numbers
-from gaploop.datasets.check.scan import numeric_features
-from gaploop.datasets.check.videos import PICTURES, decoded_episodes
+from gaploop.datasets.check.frames import numeric_features
+from gaploop.datasets.check.videos import DEEP, QUICK
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.repair.episodes import (
     OldTable,
@@ -295,9 +292,9 @@ def _with_pictures(
     every = sorted({**before, **spoilt, **lengths}.items())
     found: list[tuple[Camera, Mapping[int, Place]]] = []
     count = sum(1 for camera in cameras if camera.files)
-    tried = decoded_episodes(
-        {e: count * n for e, n in lengths.items()}, None if deep else PICTURES, sampled(lengths)
-    )
+    effort = DEEP if deep else QUICK
+    known = effort.episodes_of_signals(lengths)
+    tried = effort.episodes_of_pictures({e: count * n for e, n in lengths.items()}, known)
     for camera in cameras:
         if not camera.files:
             found.append((camera, {}))

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 
 from gaploop.datasets import layout
 from gaploop.datasets.check.findings import DAMAGE, Findings
-from gaploop.datasets.check.frames import scan_frames
-from gaploop.datasets.check.scan import matrix, numeric_features
+from gaploop.datasets.check.frames import matrix, numeric_features, scan_frames
 from gaploop.datasets.check.stats import differing_episodes
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.repair.names import RepairDraft

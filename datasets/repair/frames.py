@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaploop.datasets.check.findings import DAMAGE
-from gaploop.datasets.check.scan import BATCH_ROWS
+from gaploop.datasets.check.frames import BATCH_ROWS
 from gaploop.datasets.repair import parquet_salvage
 from gaploop.datasets.repair.names import RepairDraft
 from gaploop.datasets.repair.rows import Ints, Rows, Whole

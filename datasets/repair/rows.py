@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from gaploop.datasets import columns
 from gaploop.datasets.check.findings import DAMAGE
-from gaploop.datasets.check.pictures import bad_stored
-from gaploop.datasets.check.scan import INDICES, batches, matrix
+from gaploop.datasets.check.frames import INDICES, batches, matrix
+from gaploop.datasets.check.videos import bad_stored
 from gaploop.datasets.layout import DatasetInfo
 
 type Ints = NDArray[np.int64]

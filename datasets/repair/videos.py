@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.datasets.check.findings import DAMAGE
-from gaploop.datasets.check.pictures import PictureRun, decodes
+from gaploop.datasets.check.videos import EpisodeClip, decodes
 from gaploop.datasets.repair.names import RepairDraft
 from gaploop.datasets.video import VideoWriter, open_video
 from gaploop.datasets.video_index import VideoIndex, video_index
@@ -152,6 +152,6 @@ def undecodable(
         episode
         for episode, (chunk, file, start_s) in found.items()
         if not decodes(
-            fps, camera.paths[chunk, file], PictureRun(episode, start_s, lengths[episode])
+            fps, camera.paths[chunk, file], EpisodeClip(episode, lengths[episode], start_s)
         )
     ]

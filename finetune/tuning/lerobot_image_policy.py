@@ -17,8 +17,7 @@ from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns
 from gaploop.datasets.cache.lerobot_scale_step import ScaleStep
 from gaploop.datasets.frames import load_frames
-from gaploop.datasets.mixing.report import describe
-from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, open_mixture
+from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, describe, open_mixture
 from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec, StageSpec, load_mixture
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.hub_fetch import is_hub_name

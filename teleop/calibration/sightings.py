@@ -29,10 +29,9 @@ from gaploop.core.files import existing_folder, parse_json, read_text
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.paths import inside
 from gaploop.core.types import FloatArray, Image
-from gaploop.teleop.calibration.board import Board, BoardView, find_board
-from gaploop.teleop.calibration.board_hint import why_not_found
+from gaploop.teleop.calibration.board import Board, BoardView, find_board, why_not_found
 from gaploop.teleop.calibration.geometry import checked_pose
-from gaploop.teleop.calibration.hand_eye_model import Sighting
+from gaploop.teleop.calibration.hand_eye import Sighting
 
 IMAGE_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 POSE_FILES: Final = ("poses.jsonl", "poses.csv")
@@ -75,13 +74,18 @@ def image_files(folder: Path) -> list[Path]:
     Raises:
         UnusableInputError: no such folder, or no picture in it.
     """
-    files = [p for p in existing_folder(folder, "Folder").iterdir() if _is_image(p)]
+    files = [
+        p
+        for p in existing_folder(folder, "Folder").iterdir()
+        if p.suffix.lower() in IMAGE_SUFFIXES and not p.name.startswith(".")
+    ]
     if not files:
         raise UnusableInputError(
             f"{folder} holds no pictures ({', '.join(IMAGE_SUFFIXES)}). Name the folder that does, "
             "or take some with --camera.type=opencv."
         )
-    return sorted(files, key=lambda p: [int(t) if t.isdigit() else t for t in _parts(p.name)])
+    parts = re.compile(r"(\d+)")
+    return sorted(files, key=lambda p: [int(t) if t.isdigit() else t for t in parts.split(p.name)])
 
 
 def read_image(path: Path) -> Image:
@@ -179,14 +183,6 @@ def joints_row(image: str, joint_names: Sequence[str], q_rad: FloatArray) -> str
     """Return the line of `poses.jsonl` for joint positions [rad], shape (n_joints,)."""
     q = {name: round(float(v), 6) for name, v in zip(joint_names, q_rad, strict=True)}
     return json.dumps({"image": image, "q_rad": q})
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
-
-
-def _parts(name: str) -> list[str]:
-    return re.split(r"(\d+)", name)
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -13,11 +13,9 @@ from gaploop.core.arm import SIX_JOINTS
 from gaploop.core.arms import ARMS
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.kinematics import ArmModel
-from gaploop.teleop.emulator import dynamixel_servo, feetech_servo
-from gaploop.teleop.emulator.dynamixel_servo import DynamixelServo
-from gaploop.teleop.emulator.dynamixel_tables import dynamixel_table
-from gaploop.teleop.emulator.feetech_servo import FeetechServo, sign_magnitude
-from gaploop.teleop.emulator.feetech_tables import feetech_table
+from gaploop.teleop.emulator import dynamixel, feetech
+from gaploop.teleop.emulator.dynamixel import DynamixelServo, dynamixel_table
+from gaploop.teleop.emulator.feetech import FeetechServo, feetech_table, sign_magnitude
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Joint
 from gaploop.teleop.emulator.servo import EmulatedServo, Mount
 from gaploop.teleop.servos.ranges import DYNAMIXEL_MOST, FEETECH_MOST
@@ -69,7 +67,7 @@ class ServoPlan:
 
     def build(self) -> EmulatedServo:
         """Return the servo at rest, just switched on."""
-        motors = {**dynamixel_servo.MOTORS, **feetech_servo.MOTORS}
+        motors = {**dynamixel.MOTORS, **feetech.MOTORS}
         if self.model not in motors:
             raise unknown_choice("servo model", self.model, motors)
         table = (
@@ -88,7 +86,7 @@ class ServoPlan:
 
 
 def _is_feetech(model: str) -> bool:
-    return model in feetech_servo.MOTORS
+    return model in feetech.MOTORS
 
 
 @dataclass(frozen=True)

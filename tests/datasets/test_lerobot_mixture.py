@@ -22,8 +22,12 @@ from torch.utils.data import BatchSampler, DataLoader
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.datasets.mixing.lerobot_mixture import MixtureDataset, MixtureSampler, common_meta
-from gaploop.datasets.mixing.lerobot_mixture_train import held_out
+from gaploop.datasets.mixing.lerobot_mixture import (
+    MixtureDataset,
+    MixtureSampler,
+    common_meta,
+    held_out,
+)
 from gaploop.datasets.mixing.mixture import Mixture, MixtureStage, Pool
 from gaploop.datasets.mixing.sources import OpenMixture, open_mixture
 from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec, StageSpec

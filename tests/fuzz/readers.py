@@ -136,8 +136,8 @@ def _labels(path: Path) -> object:
 
 def _label_csv(path: Path) -> object:
     from gaploop.core.labels import LabelEvent
-    from gaploop.datasets.labels.label_import import read_labels
-    from gaploop.datasets.labels.labelled import open_labelled
+    from gaploop.datasets.labels.label_csv import read_labels
+    from gaploop.datasets.labels.store import open_labelled
 
     template = LabelEvent("", "outcome", "success", "ana", "operator")
     return read_labels(open_labelled(CORPUS / "set"), path, template)
@@ -205,9 +205,9 @@ def _calibration(path: Path) -> object:
 
 
 def _motors(path: Path) -> object:
-    from gaploop.teleop.doctor.calibrations import _one
+    from gaploop.teleop.checks.calibrations import check_arm_file
 
-    return _one(path, 0.0)
+    return check_arm_file(path, 0.0)
 
 
 def _faults(path: Path) -> object:

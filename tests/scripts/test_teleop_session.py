@@ -21,7 +21,7 @@ from gaploop.scripts._arms import Arms
 from gaploop.scripts._keys import Keys
 from gaploop.scripts._teleop_session import Ended, TeleopSession
 from gaploop.scripts._teleop_view import ProgramMode, TeleopScreen, render
-from gaploop.teleop.emulator import EmulatedBus, arm_plan
+from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.loop import Rates
 
 pytestmark = pytest.mark.usefixtures("patient_wire")
@@ -176,7 +176,7 @@ def test_a_pulled_cable_is_waited_for_and_found_again(role: str, rig: Any) -> No
 def test_a_servo_that_lost_its_power_is_named_and_waited_for(rig: Any) -> None:
     follower, _, connect = rig
     operator = Operator(
-        (ProgramMode.RUNNING, "", lambda: follower.faults.vanish(3)),
+        (ProgramMode.RUNNING, "", lambda: follower.faults.add(Fault("vanish", id=3))),
         (ProgramMode.LOST, "elbow_flex", follower.faults.clear),
         (ProgramMode.READY, "", "c"),
         (ProgramMode.READY, "Press it again", "c"),
@@ -191,7 +191,7 @@ def test_a_servo_that_lost_its_power_is_named_and_waited_for(rig: Any) -> None:
 def test_a_hot_servo_is_shown_until_the_operator_goes_on(rig: Any) -> None:
     follower, _, connect = rig
     operator = Operator(
-        (ProgramMode.RUNNING, "", lambda: follower.faults.overheat(3, 68.0)),
+        (ProgramMode.RUNNING, "", lambda: follower.faults.add(Fault("overheat", id=3, value=68.0))),
         (ProgramMode.TRIPPED, "", follower.faults.clear),
         (ProgramMode.TRIPPED, "", "c"),
         (ProgramMode.TRIPPED, "Press it again", "c"),
@@ -247,7 +247,7 @@ def test_what_is_lost_without_an_operator_ends_it_and_is_told(role: str, rig: An
     def show(picture: TeleopScreen) -> None:
         seen.append(picture)
         if len(seen) == 3:
-            (follower if role == "follower" else leader).faults.unplug()
+            (follower if role == "follower" else leader).faults.add(Fault("unplug"))
 
     rates = Rates(HZ, HZ)
     session = TeleopSession(connect, STATION, rates, Keys(None), show, math.inf, [])
@@ -295,7 +295,8 @@ def test_a_leaver_isnt_kept_by_what_doesnt_answer(rig: Any) -> None:
     """After q the torque of a servo without power couldn't be confirmed: it was waited for."""
     follower, _, connect = rig
     operator = Operator(
-        (ProgramMode.RUNNING, "", lambda: follower.faults.vanish(3)), (ProgramMode.RUNNING, "", "q")
+        (ProgramMode.RUNNING, "", lambda: follower.faults.add(Fault("vanish", id=3))),
+        (ProgramMode.RUNNING, "", "q"),
     )
     station = Station(name="bench", safety=replace(PATIENT, lost_servo_s=60.0))
     session = TeleopSession(connect, station, Rates(HZ, HZ), operator, operator.show, math.inf, [])

@@ -19,8 +19,8 @@ from peft import PeftModel
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.datasets.hub.dataset import PushOptions
-from gaploop.datasets.hub.errors import Patience
 from gaploop.datasets.hub.target import HubTarget
+from gaploop.datasets.hub.upload import Patience
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import lerobot_policy

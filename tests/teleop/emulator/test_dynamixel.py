@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.teleop.emulator.arms import ArmPlan, koch
-from gaploop.teleop.emulator.dynamixel_chain import DynamixelChain
-from gaploop.teleop.emulator.dynamixel_servo import HEAT, DynamixelServo
-from gaploop.teleop.emulator.mechanics import JointMechanics
+from gaploop.teleop.emulator.dynamixel import HEAT, DynamixelChain, DynamixelServo
+from gaploop.teleop.emulator.joint import JointMechanics
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos.dynamixel import ErrorCode, Instruction
 from gaploop.teleop.servos.frames import Frame, Reply
@@ -370,7 +369,7 @@ def test_ten_thousand_random_pieces_never_crash_or_block_the_chain() -> None:
         bench.raw(piece)
     bench.chain.silence()
     for servo in bench.servos.values():
-        servo.factory_reset(0xFF)
+        servo.forget([])
         servo.memory["Baud_Rate"] = 3
     assert bench.raw(dynamixel.ping(1))
 
