@@ -20,7 +20,7 @@ from gaploop.core.files import read_json, write_json
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Outcome
-from gaploop.failure_analysis.modes.foreign_sets import (
+from gaploop.failure_analysis.modes.foreign import (
     LEAST_TAKES,
     CurrentSet,
     ForceSet,

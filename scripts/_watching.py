@@ -97,7 +97,7 @@ def watching(config: Any, policy: Policy, policy_id: str, is_embedded: bool) -> 
 
 
 def _score(watch: str, policy_id: str, is_embedded: bool) -> FailureScore | None:
-    from gaploop.failure_analysis.live.replay import score_of, shipped_score
+    from gaploop.failure_analysis.live.watch import score_of, shipped_score
 
     if watch == NEVER:
         return None

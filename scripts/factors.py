@@ -13,8 +13,8 @@ from gaploop.scripts import options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gaploop.failure_analysis.across.across import Across
-    from gaploop.failure_analysis.across.trials import Trials
+    from gaploop.failure_analysis.cohort.cohort import CohortStatistics
+    from gaploop.failure_analysis.cohort.trials import Trials
 
 EXAMPLE: Final = """
 gaploop factors ./rollouts
@@ -69,41 +69,35 @@ class FactorsConfig:
 def run(config: FactorsConfig) -> int:
     """Compare; 0, or 3 where there is nothing to compare."""
     from gaploop.core.run_record import write_run
-    from gaploop.failure_analysis.across.across import across_trials
-    from gaploop.failure_analysis.across.words import across_lines
-    from gaploop.failure_analysis.report.across_page import across_page
+    from gaploop.failure_analysis.cohort.cohort import cohort_lines, cohort_of_trials
+    from gaploop.failure_analysis.report.cohort_page import cohort_page
 
     rows, counted, source, inputs = _rows(config)
     rows = _chosen(rows, config.only)
-    found = across_trials(rows, counted, config.reference)
+    found = cohort_of_trials(rows, counted, config.reference)
     folder = writable_folder(
         config.output_dir or source.parent / f"{source.resolve().stem}_factors"
     )
     result = {"source": source.name, **found.to_json()}
     write_json(folder / "factors.json", options.jsonable(result))
-    html, pictures = across_page(found, source.name)
+    html, pictures = cohort_page(found, source.name)
     for name, png in pictures.items():
         write_atomically(folder / name, png)
     write_atomically(folder / "factors.html", html)
     summary = {"trials": len(rows), "effects": len(found.table.effects) if found.table else 0}
     write_run(folder, "factors", options.jsonable(config), inputs, summary)
-    lines = [f"{counted} of {source.name}", *across_lines(found), str(folder / "factors.html")]
+    lines = [f"{counted} of {source.name}", *cohort_lines(found), str(folder / "factors.html")]
     options.emit(config.json, result, "\n".join(lines))
     return 0 if _compared(found) else INCONCLUSIVE
 
 
-def _compared(found: Across) -> bool:
+def _compared(found: CohortStatistics) -> bool:
     return bool(found.table and found.table.effects) or bool(found.gaps) or found.change is not None
 
 
 def _rows(config: FactorsConfig) -> tuple[Sequence[Trials], str, Path, list[dict[str, Any]]]:
     """Return trials, which they are in words, where they are from, and how run.json names them."""
-    from gaploop.failure_analysis.across.trials import (
-        Columns,
-        attempted,
-        read_trials,
-        trials_of,
-    )
+    from gaploop.failure_analysis.cohort.trials import Columns, attempted, read_trials, trials_of
     from gaploop.failure_analysis.lineage import file_input
 
     if config.trials is not None:

@@ -237,22 +237,22 @@ finetune/tuning/recipes.py:chosen_share.measure | folder / f'{share:g}_{fold}' |
 scripts/_calibrate.py:_observed | folder / n | ours
 scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
-scripts/_plan_results.py:_counted | folder / f'{name}.json' | user
-scripts/_plan_results.py:_counted | folder / name | user
 scripts/_preflight.py:journal_of | root.with_name(f'{root.name}_journal') | ours
 scripts/_pushing.py:kind_of | folder / part | ours
 scripts/_record_publish.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 scripts/_record_publish.py:Publisher._file | self._journal / f'publish.{kind}' | ours
 scripts/_rollout_session.py:roll_out | root.with_name(f'{root.name}_journal') | ours
 scripts/consent.py:_withdraw | folder / report_path(register, config.id).name | paths
+scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/diagnose.py:_write_report | folder / name | ours
-scripts/diagnose.py:run | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/edit.py:_answer | target / name | user
 scripts/edit.py:_show | target / name | user
 scripts/factors.py:run | folder / name | ours
 scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/finetune.py:_per_station | what.output_dir / plain_name(station, 'station') | paths
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
+scripts/plan.py:_counted | folder / f'{name}.json' | user
+scripts/plan.py:_counted | folder / name | user
 scripts/plan.py:_write_pages | folder / picture | ours
 scripts/push.py:_dry_run | config.output_dir / name | ours
 scripts/record.py:run | root.with_name(f'{root.name}_journal') | ours

@@ -16,7 +16,7 @@ import numpy as np
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode, GapDimension
-from gaploop.failure_analysis.attribution.evidence import RuleEvidence, rules_say
+from gaploop.failure_analysis.attribution.rules import RuleEvidence, rule_evidence
 from gaploop.failure_analysis.reference import Reference
 from gaploop.failure_analysis.signals.registry import TakeSignals, registry
 
@@ -72,7 +72,7 @@ def features(measured: TakeSignals, reference: Reference, mode: FailureMode | No
         reference: what is usual.
         mode: its failure mode.
     """
-    rules = rules_say(measured, reference, mode)
+    rules = rule_evidence(measured, reference, mode)
     task = rules.left[GapDimension.TASK_SPECIFICATION]
     values = [
         1.0,

@@ -22,7 +22,7 @@ import numpy as np
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.live.stream import STREAMED
+from gaploop.failure_analysis.live.signals import STREAMED
 from gaploop.failure_analysis.signals.registry import registry
 
 SCHEMA: Final = "gaploop.live.v1"
@@ -290,4 +290,4 @@ def explain(score: FailureScore, t_s: float, values: Mapping[str, float]) -> str
     parts = score.usual.deviations(np.array([t_s]), row)[0] * score.weights
     name = FEATURES[int(np.argmax(parts)) % len(FEATURES)]
     spec = registry()[name]
-    return spec.says.format(value=spec.show(values[name]))
+    return spec.describe(values[name])

@@ -350,7 +350,7 @@ def _suggestion(now: Open) -> None:
                 ui.element("i").style(f"width: {share:.0%}")
             _text(f"{share:.0%}", "share", "span")
     for seen in found.evidence[:MOST_EVIDENCE]:
-        _text(seen.says, "evidence")
+        _text(seen.message, "evidence")
     if found.unseen:
         _text(f"Not seen: {', '.join(found.unseen)}", "quiet")
 

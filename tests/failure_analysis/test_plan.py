@@ -17,7 +17,6 @@ from gaploop.core.plan import Plan, load_plan, save_plan
 from gaploop.core.station import SIM_STATION, Costs, Station
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
-from gaploop.failure_analysis.evidence import Evidence
 from gaploop.failure_analysis.planning.allocation import (
     LEAST_GAIN,
     Budget,
@@ -31,6 +30,7 @@ from gaploop.failure_analysis.planning.effort import effort_from
 from gaploop.failure_analysis.planning.failures import CAUSES, Failures
 from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE, Ask, make_plan, plan_for
 from gaploop.failure_analysis.planning.remedies import REMEDIES
+from gaploop.failure_analysis.signals.registry import Evidence
 
 D = GapDimension
 DIMENSIONS = [d.value for d in D]

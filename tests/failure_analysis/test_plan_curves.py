@@ -17,22 +17,20 @@ from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.planning.curves import (
     RECOVERABLE,
     Curve,
+    RolloutCounts,
     Trial,
+    believed,
+    campaign_trial,
     flat_curve,
     learn,
+    load_trials,
     mended_share,
     prior_curves,
     prior_entries,
+    save_curves,
     updated,
 )
 from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE
-from gaploop.failure_analysis.planning.results import (
-    RolloutCounts,
-    believed,
-    campaign_trial,
-    load_trials,
-    save_curves,
-)
 
 D = GapDimension
 OBJECT, POSE = D.OBJECT_PROPERTY, D.SPATIAL_GEOMETRY

@@ -263,7 +263,7 @@ FILES = (
     Reader(
         "trials",
         "files/trials.csv",
-        _loaded("gaploop.failure_analysis.across.trials", "read_trials"),
+        _loaded("gaploop.failure_analysis.cohort.trials", "read_trials"),
     ),
     Reader("truth", "files/truth.jsonl", _loaded("benchmarks.corpus.scoring", "read_truth")),
     Reader(
@@ -274,7 +274,7 @@ FILES = (
     Reader(
         "curves",
         "files/curves.json",
-        _loaded("gaploop.failure_analysis.planning.results", "load_trials"),
+        _loaded("gaploop.failure_analysis.planning.curves", "load_trials"),
     ),
     Reader(
         "diagnosis",
@@ -299,7 +299,7 @@ FILES = (
     Reader(
         "evaluation",
         "files/evaluation.json",
-        _loaded("gaploop.scripts._plan_results", "_evaluated"),
+        _loaded("gaploop.scripts.plan", "_evaluated"),
     ),
     Reader("speeds", "files/ramp.json", _loaded("gaploop.collect.speed_ramp", "_read")),
     Reader("poses-csv", "files/poses.csv", _poses),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.failure_analysis.live import replay
+from gaploop.failure_analysis.live import watch
 from gaploop.failure_analysis.live.score import FEATURES
 from gaploop.failure_analysis.live.watch import ALARM
 from gaploop.finetune.lerobot_policy import policy_id
@@ -45,11 +45,11 @@ def test_an_alarm_is_in_the_takes_events_and_in_the_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Any arm that trails its command alarms under this score; a usual one in the cell doesn't."""
-    shipped = replay.shipped_score()
+    shipped = watch.shipped_score()
     weights = np.zeros_like(shipped.weights)
     weights[FEATURES.index("tracking_rms_rad")] = 1.0
     replace(shipped, weights=weights).save(tmp_path / "trailing.json")
-    monkeypatch.setattr(replay, "SHIPPED", tmp_path / "trailing.json")
+    monkeypatch.setattr(watch, "SHIPPED", tmp_path / "trailing.json")
     code = cli.main(
         [
             "rollout", "--policy.path=base", "--take_over=never", "--dataset.num_episodes=1",

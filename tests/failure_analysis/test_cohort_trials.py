@@ -15,8 +15,8 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.failure_analysis.across.across import across_takes
-from gaploop.failure_analysis.across.trials import (
+from gaploop.failure_analysis.cohort.cohort import cohort_lines, cohort_of_takes, naming_command
+from gaploop.failure_analysis.cohort.trials import (
     NOMINAL,
     OTHER,
     Columns,
@@ -26,8 +26,7 @@ from gaploop.failure_analysis.across.trials import (
     read_trials,
     trials_of,
 )
-from gaploop.failure_analysis.across.unexplained import Unexplained, group_unexplained
-from gaploop.failure_analysis.across.words import across_lines, naming_command
+from gaploop.failure_analysis.cohort.unexplained import Unexplained, group_unexplained
 from gaploop.failure_analysis.reference import UsualValue
 from gaploop.failure_analysis.signals.registry import TakeSignals
 from gaploop.scripts.cli import main
@@ -99,12 +98,12 @@ def test_simulation_is_matched_with_the_real_robot() -> None:
     sim = [attempt(k, k % 10 != 0, {"lighting": lights[k % 3]}, domain=Domain.SIM)
            for k in range(60)]  # fmt: skip
     real = [attempt(100 + k, k % 2 == 0, {"lighting": lights[k % 3]}) for k in range(60)]
-    found = across_takes([*sim, *real])
+    found = cohort_of_takes([*sim, *real])
     gap = found.gaps["real"]
     assert gap.strata == 3
     assert gap.difference.low < 0.4 < gap.difference.high
     assert gap.difference.low > 0.2
-    assert any("the real robot" in line for line in across_lines(found))
+    assert any("the real robot" in line for line in cohort_lines(found))
 
 
 def test_scenes_pair_takes_and_are_no_factor_of_their_own() -> None:
@@ -114,7 +113,7 @@ def test_scenes_pair_takes_and_are_no_factor_of_their_own() -> None:
         for v in (1, 2)
         for k in range(30)
     ]
-    found = across_takes(made)
+    found = cohort_of_takes(made)
     assert found.table is not None
     assert {e.factor for e in found.table.effects} == {"policy"}
     assert found.change is not None
@@ -124,12 +123,12 @@ def test_scenes_pair_takes_and_are_no_factor_of_their_own() -> None:
 
 
 def test_no_judged_take_is_said(tmp_path: Path) -> None:
-    found = across_takes([])
+    found = cohort_of_takes([])
     assert found.table is None
-    assert list(across_lines(found)) == ["no take says how it ended: nothing to compare"]
+    assert list(cohort_lines(found)) == ["no take says how it ended: nothing to compare"]
     assert found.to_json()["trials"] == 0
     path = tmp_path / "across.json"
-    path.write_text(json.dumps(across_takes([attempt(0, True)]).to_json(), allow_nan=False))
+    path.write_text(json.dumps(cohort_of_takes([attempt(0, True)]).to_json(), allow_nan=False))
 
 
 def measured(**values: float) -> TakeSignals:
@@ -160,9 +159,9 @@ def test_two_kinds_of_failures_are_two_groups_said_in_words() -> None:
     groups = group_unexplained(takes, USUAL)
     assert [set(g.modes) for g in groups] in ([{"slip"}, {"timeout"}], [{"timeout"}, {"slip"}])
     late = next(g for g in groups if "timeout" in g.modes)
-    assert "late" in late.says[0]
-    assert "ms" in late.says[0]
-    assert "in the other unexplained failures" in late.says[0]
+    assert "late" in late.traits[0]
+    assert "ms" in late.traits[0]
+    assert "in the other unexplained failures" in late.traits[0]
     assert sorted(u for g in groups for u in g.uids) == [t.uid for t in takes]
     assert group_unexplained(takes[::-1], USUAL) == groups
     assert late.uids[0] in naming_command(late, "DIR")
@@ -178,7 +177,7 @@ def test_few_or_blind_takes_do_not_break_grouping() -> None:
     assert len(group_unexplained(unexplained(2), USUAL)) == 1
     blind = [Unexplained(f"{k}", "timeout", measured(lag_s=math.nan)) for k in range(8)]
     (group,) = group_unexplained(blind, USUAL)
-    assert group.says == ()
+    assert group.traits == ()
 
 
 CSV = """robot,light,won,n

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.statistics import TrialCounts, weighted_sum
-from gaploop.failure_analysis.across.factors import factor_table
-from gaploop.failure_analysis.across.matched import matched
-from gaploop.failure_analysis.across.trends import change, versions
-from gaploop.failure_analysis.across.trials import Trials
+from gaploop.failure_analysis.cohort.compare import change, matched, versions
+from gaploop.failure_analysis.cohort.factors import factor_table
+from gaploop.failure_analysis.cohort.trials import Trials
 
 
 def rows(counts: dict[tuple[str, str], tuple[int, int]]) -> list[Trials]:

@@ -13,17 +13,16 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.types import FloatArray, Tick
-from gaploop.failure_analysis.live.scene import SceneSoFar
-from gaploop.failure_analysis.signals.filters import HighPass
-from gaploop.failure_analysis.signals.shaking import (
+from gaploop.failure_analysis.signals.motion import (
     STEP_S,
     STILL_RAD_S,
     TRANSIENT_S,
     TURNING_RAD_S,
+    high_pass_filter,
 )
-from gaploop.failure_analysis.views.headway import HOLD_S
-from gaploop.failure_analysis.views.phases import HELD_RAD
-from gaploop.failure_analysis.views.view import MOVING_RAD_S
+from gaploop.failure_analysis.views.headway import HOLD_S, Headway
+from gaploop.failure_analysis.views.phases import HELD_RAD, scene_xy_m
+from gaploop.failure_analysis.views.view import MOVING_RAD_S, SCENE_SIZE, tool_places
 
 NAN: Final = float("nan")
 PATH_EVERY: Final = 5
@@ -63,7 +62,7 @@ class LiveSignals:
         self._hold = _Runs()
         self._currents = _Jump(self._rate_hz)
         self._loads = _Jump(self._rate_hz)
-        self._scene = SceneSoFar(self._joints, self._fps)
+        self._scene = _SceneSoFar(self._joints, self._fps)
         self._last: FloatArray | None = None
 
     def tick(self, tick: Tick) -> None:
@@ -170,7 +169,7 @@ class _Shakes:
     """Motion above 2.5 Hz."""
 
     def __init__(self, width: int, rate_hz: float) -> None:
-        self._rate_hz, self._filters = rate_hz, HighPass(rate_hz, 2 * width)
+        self._rate_hz, self._filters = rate_hz, _HighPass(rate_hz, 2 * width)
         self._signs = np.r_[np.ones(width), -np.ones(width)]
         self._last: FloatArray | None = None
         self._sum, self._count = 0.0, 0
@@ -272,3 +271,76 @@ class _Speeds:
             "idle_end_s": self._first_s + duration_s - self._moved_s,
             "repeat_share": self._repeats / self._moving if self._moving >= 20 else NAN,
         }
+
+
+class _HighPass:
+    """The filter of `signals.motion.shaking_rad_s`, one sample at a time.
+
+    Args:
+        rate_hz: samples per second.
+        width: numbers per sample.
+    """
+
+    def __init__(self, rate_hz: float, width: int) -> None:
+        b, a = high_pass_filter(round(rate_hz, 6))
+        self._b, self._a = b.tolist(), a.tolist()
+        self._first, self._second = np.zeros(width), np.zeros(width)
+
+    def step(self, x: FloatArray) -> FloatArray:
+        """Return the next filtered sample, shape (width,)."""
+        b, a = self._b, self._a
+        y = b[0] * x + self._first  # direct form II, transposed
+        self._first = b[1] * x - a[1] * y + self._second
+        self._second = b[2] * x - a[2] * y
+        return np.asarray(y)
+
+
+class _SceneSoFar:
+    """Headway and dropouts of the tracker, frame by frame.
+
+    Args:
+        joints: the arm's joint names.
+        fps: policy frames per second [Hz].
+    """
+
+    def __init__(self, joints: Sequence[str], fps: float) -> None:
+        self._joints, self._fps = tuple(joints), fps
+        self._headway: Headway | None = None
+        self._frames = self._hidden = self._run = self._longest = self._losses = 0
+        self._was_visible = False
+
+    def push(
+        self, t_s: float, read_rad: FloatArray, short_rad: float, environment: FloatArray
+    ) -> None:
+        """Take note of a frame: its time [s], readings [rad], gripper error [rad] and scene."""
+        if len(environment) != SCENE_SIZE:
+            return
+        visible = bool(environment[5] > 0.5)
+        self._count(bool(environment[5] < 0.5))
+        tool_m = tool_places(read_rad[None], self._joints)
+        if tool_m is None or np.isnan(short_rad):
+            return
+        object_m, target_m, _ = scene_xy_m(environment[None])
+        if self._headway is None:
+            self._headway = Headway()
+        self._headway.update(t_s, tool_m[0, :2], object_m[0], target_m[0], visible, short_rad)
+
+    def values(self) -> Mapping[str, float]:
+        """Return the signals of the scene so far; NaN where nothing tracks."""
+        way, seen = self._headway, self._frames
+        return {
+            "hidden_share": self._hidden / seen if seen else NAN,
+            "hidden_longest_s": self._longest / self._fps if seen else NAN,
+            "hidden_hz": self._losses * self._fps / seen if seen else NAN,
+            "way_left_m": way.way_m if way else NAN,
+            "headway_stall_s": way.stalled_s if way else NAN,
+            "way_lost_m": way.lost_m if way else NAN,
+        }
+
+    def _count(self, hidden: bool) -> None:
+        self._frames += 1
+        self._hidden += hidden
+        self._losses += hidden and self._was_visible
+        self._was_visible = not hidden
+        self._run = self._run + 1 if hidden else 0
+        self._longest = max(self._longest, self._run)

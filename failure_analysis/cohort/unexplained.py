@@ -7,6 +7,7 @@ Liu, Hayes, Nobel and Marron, JASA 103:1281, 2008), so that noise stays one grou
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -35,7 +36,6 @@ MOST_COMPARED: Final = 200
 SIGNALS_SAID: Final = 3
 SAID_FROM: Final = 1.0
 """Spreads by which a group must stand off the rest to be said to."""
-_SEED: Final = 0
 
 type Labels = NDArray[np.int64]
 
@@ -47,13 +47,13 @@ class Group:
     Attributes:
         name: A, B, …, the largest first.
         uids: its takes, the most typical first.
-        says: what sets it apart, in words and numbers, the clearest first.
+        traits: what sets it apart, in words and numbers, the clearest first.
         modes: failure mode to how many of its takes show it.
     """
 
     name: str
     uids: tuple[str, ...]
-    says: tuple[str, ...]
+    traits: tuple[str, ...]
     modes: Mapping[str, int]
 
 
@@ -86,16 +86,11 @@ def group_unexplained(
         return ()
     names, values = _standardised(takes, usual)
     label = _split(values)
-    order = sorted(
-        set(label), key=lambda k: (-int(np.sum(label == k)), takes[_first(label, k)].uid)
-    )
+    first = {k: takes[int(np.flatnonzero(label == k)[0])].uid for k in set(label)}
+    order = sorted(first, key=lambda k: (-int(np.sum(label == k)), first[k]))
     return tuple(
         _group(chr(ord("A") + n), takes, label == k, names, values) for n, k in enumerate(order)
     )
-
-
-def _first(label: Labels, k: int) -> int:
-    return int(np.flatnonzero(label == k)[0])
 
 
 def _standardised(
@@ -123,7 +118,7 @@ def _split(values: FloatArray) -> Labels:
     whole = np.zeros(len(values), dtype=np.int64)
     if len(values) < LEAST_TAKES or not values.shape[1] or not np.ptp(values, axis=0).any():
         return whole
-    rng = np.random.default_rng(_SEED)
+    rng = np.random.default_rng(0)
     some = values[:: -(-len(values) // MOST_COMPARED)]
     best, label = _tightest(some)
     centred = (some - some.mean(axis=0)) / np.sqrt(len(some))
@@ -162,27 +157,22 @@ def _group(
     rest = np.median(values[~mine], axis=0) if not mine.all() else np.zeros(len(names))
     apart = np.abs(centre - rest)
     inside = [t for t, m in zip(takes, mine, strict=True) if m]
+    outside = [t for t, m in zip(takes, mine, strict=True) if not m]
+    traits = []
+    for k in np.argsort(-apart, kind="stable")[:SIGNALS_SAID]:
+        if apart[k] >= SAID_FROM:
+            spec = registry()[names[k]]
+            trait = spec.describe(float(np.nanmedian([t.measured[spec.name] for t in inside])))
+            others = [t.measured[spec.name] for t in outside]
+            if others and np.isfinite(others).any():
+                there = spec.show(float(np.nanmedian(others)))
+                trait += f"; {there} in the other unexplained failures"
+            traits.append(trait)
     distance = np.linalg.norm(values[mine] - centre, axis=1)
-    modes: dict[str, int] = {}
-    for take in inside:
-        modes[take.mode] = modes.get(take.mode, 0) + 1
-    said = [k for k in np.argsort(-apart)[:SIGNALS_SAID] if apart[k] >= SAID_FROM]
+    modes = Counter(t.mode for t in inside)
     return Group(
         name,
         tuple(inside[k].uid for k in np.argsort(distance, kind="stable")),
-        tuple(_says(names[k], inside, takes, mine) for k in said),
+        tuple(traits),
         dict(sorted(modes.items(), key=lambda pair: (-pair[1], pair[0]))),
     )
-
-
-def _says(
-    name: str, inside: Sequence[Unexplained], takes: Sequence[Unexplained], mine: NDArray[np.bool_]
-) -> str:
-    """Return what a signal reads in the group and elsewhere, as people read it."""
-    signal = registry()[name]
-    here = float(np.nanmedian([t.measured[name] for t in inside]))
-    said = signal.says.format(value=signal.show(here))
-    others = [t.measured[name] for t, m in zip(takes, mine, strict=True) if not m]
-    if others and np.isfinite(others).any():
-        said += f"; {signal.show(float(np.nanmedian(others)))} in the other unexplained failures"
-    return said

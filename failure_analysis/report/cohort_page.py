@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from markupsafe import Markup
 
-from gaploop.core.statistics import Estimate, percent, points
+from gaploop.core.statistics import percent, points
 from gaploop.core.types import Image
-from gaploop.failure_analysis.across.across import Across
-from gaploop.failure_analysis.across.factors import Effect, FactorTable
-from gaploop.failure_analysis.across.trends import FALSE_ALARM, Version
-from gaploop.failure_analysis.across.unexplained import Group
-from gaploop.failure_analysis.across.words import (
+from gaploop.failure_analysis.cohort.cohort import (
+    CohortStatistics,
     change_words,
     effect_words,
     gap_words,
     naming_command,
     plain,
 )
+from gaploop.failure_analysis.cohort.compare import FALSE_ALARM, Version
+from gaploop.failure_analysis.cohort.factors import Effect, FactorTable
+from gaploop.failure_analysis.cohort.unexplained import Group
 from gaploop.failure_analysis.report.figures import effect_figure
 from gaploop.failure_analysis.report.page import (
     BarRow,
@@ -42,66 +42,66 @@ SHOWN: Final = 16
 KIND: Final = {"costs": "bad", "helps": "good", "not shown": "quiet"}
 
 
-def across_page(across: Across, source: str) -> tuple[str, dict[str, bytes]]:
+def cohort_page(cohort: CohortStatistics, source: str) -> tuple[str, dict[str, bytes]]:
     """Return one page of what trials say together, and its pictures by file name.
 
     Args:
-        across: what they say.
+        cohort: what they say.
         source: where they are from, for the title.
     """
     blocks: list[Markup] = []
-    if across.table is not None:
-        low, high = across.table.rate.low, across.table.rate.high
+    if cohort.table is not None:
+        low, high = cohort.table.rate.low, cohort.table.rate.high
         blocks.append(
             facts([
-                (f"{across.table.rate.value:.0%}", f"success, 95 %: {low:.0%} to {high:.0%}"),
-                (str(across.table.trials), across.counted),
+                (f"{cohort.table.rate.value:.0%}", f"success, 95 %: {low:.0%} to {high:.0%}"),
+                (str(cohort.table.trials), cohort.counted),
             ])
         )  # fmt: skip
-    sections = [section("In short", headline(across), blocks), *across_sections(across)]
+    sections = [section("In short", headline(cohort), blocks), *cohort_sections(cohort)]
     footer = "Made by gaploop factors."
-    return page(f"What costs success: {source}", sections, footer=footer), across_pngs(across)
+    return page(f"What costs success: {source}", sections, footer=footer), cohort_pngs(cohort)
 
 
-def across_pngs(across: Across) -> dict[str, bytes]:
+def cohort_pngs(cohort: CohortStatistics) -> dict[str, bytes]:
     """Return the figures of what takes say together, by file name."""
-    if across.table is None or not across.table.effects:
+    if cohort.table is None or not cohort.table.effects:
         return {}
     rows = [
-        (f"{plain(e.factor)}: {e.level}", e.difference, e.verdict) for e in _shown(across.table)
+        (f"{plain(e.factor)}: {e.level}", e.difference, e.verdict) for e in _shown(cohort.table)
     ]
     return {"factors.png": figure_png(effect_figure(rows))}
 
 
-def headline(across: Across) -> str:
+def headline(cohort: CohortStatistics) -> str:
     """Return in one sentence where success is lost."""
-    if across.table is None:
+    if cohort.table is None:
         return "No take says how it ended, so nothing can be compared."
-    worst = across.table.worst
+    worst = cohort.table.worst
     if worst is None:
-        tried = bool(across.table.effects)
+        tried = bool(cohort.table.effects)
         return (
             "No condition is shown to cost success."
             if tried
             else "Every take was recorded under the same conditions, so none can be compared."
         )
-    reference = across.table.references[worst.factor][0]
+    reference = cohort.table.references[worst.factor][0]
     return (
         f"Costliest: {plain(worst.factor)} {worst.level}, {points(worst.difference)} beside "
         f"{reference}, all else alike."
     )
 
 
-def across_sections(across: Across) -> Iterator[Section]:
+def cohort_sections(cohort: CohortStatistics) -> Iterator[Section]:
     """Yield the sections on conditions, on the gap to simulation and on time."""
-    if across.table is not None and (across.table.effects or across.table.aside):
-        yield where_section(across.table)
-    if across.gaps:
+    if cohort.table is not None and (cohort.table.effects or cohort.table.aside):
+        yield where_section(cohort.table)
+    if cohort.gaps:
         said = [text(gap_words(domain, gap)[0].upper() + gap_words(domain, gap)[1:] + ".")
-                for domain, gap in across.gaps.items()]  # fmt: skip
+                for domain, gap in cohort.gaps.items()]  # fmt: skip
         yield section("Gap to simulation", "The same circumstances in both.", said)
-    if across.change is not None or len(across.versions) > 1:
-        yield _time_section(across)
+    if cohort.change is not None or len(cohort.versions) > 1:
+        yield _time_section(cohort)
 
 
 def where_section(result: FactorTable) -> Section:
@@ -155,15 +155,15 @@ def _else(effect: Effect) -> float:
     return min(max(effect.rate.value - effect.difference.value, 0.0), 1.0)
 
 
-def _time_section(across: Across) -> Section:
+def _time_section(cohort: CohortStatistics) -> Section:
     blocks: list[Markup] = []
-    if across.change is not None:
-        said = change_words(across.change)
-        kind = "good" if across.change.difference.value > 0 else "bad"
+    if cohort.change is not None:
+        said = change_words(cohort.change)
+        kind = "good" if cohort.change.difference.value > 0 else "bad"
         sentence = said[0].upper() + said[1:] + "."
-        blocks.append(notice(sentence, kind) if across.change.flagged else text(sentence))
-    if len(across.versions) > 1:
-        rows = [_version_row(v) for v in across.versions]
+        blocks.append(notice(sentence, kind) if cohort.change.flagged else text(sentence))
+    if len(cohort.versions) > 1:
+        rows = [_version_row(v) for v in cohort.versions]
         head = ("policy", "success", "beside the version before", "")
         blocks.append(table(head, rows))
     return section("Over time and policy versions", "", blocks)
@@ -192,25 +192,9 @@ def groups_section(
     cards = []
     for group in groups:
         tags = [f"{plain(mode)} {n}×" for mode, n in group.modes.items()]
-        lines = group.says or ("nothing in the signals sets them apart from other failures",)
+        lines = group.traits or ("nothing in the signals sets them apart from other failures",)
         title = f"Group {group.name}: {len(group.uids)} takes"
         seen = next((pictures[uid] for uid in group.uids if uid in pictures), ())
         cards.append(take_card(title, tags, lines, seen))
         cards.append(more("Name it", [command(naming_command(group, source))]))
     return section("Unexplained: groups to look at", "", cards)
-
-
-def share_estimate(share: float, takes: int) -> Estimate:
-    """Return the share of failures that have one cause, with its 95 % interval.
-
-    From the mean posterior: what is unsure about single takes and about how many there are both
-    make it wider, as far as the posterior is calibrated.
-    """
-    from gaploop.core.statistics import rate
-
-    return rate(share * takes, takes) if takes else Estimate(share, 0.0, 1.0)
-
-
-def interval_words(value: Any) -> str:
-    """Return an expected value with its interval as people read it."""
-    return f"{value.mean:.3g} [{value.low:.3g}, {value.high:.3g}]"
