@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gaploop.collect.recorder import channels
 from gaploop.collect.video_stream import CODEC
+from gaploop.core.arm import CellArm
 from gaploop.core.clock import Clock, ManualClock, utc_ns
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7
@@ -16,7 +17,7 @@ from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker,
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.sim.arms import SO101, CellArm
+from gaploop.sim.arms import SO101
 from gaploop.sim.cell import Cell
 from gaploop.sim.expert import ScriptedLeader
 from gaploop.sim.follower import CellCamera, CellClock, CellFollower

@@ -189,7 +189,7 @@ def evaluate(
         ray: address of a Ray cluster that does the work, such as `auto`; "" for `workers` here.
         speed_scale: below 1, the policy's motions are passed through more slowly and a rollout
             gets as much more time.
-        robot: the cell's arm, one of `sim.arms.ARMS`.
+        robot: the cell's arm, one of `core.arms.CELL_ARMS`.
 
     Raises:
         UnusableInputError: no rollouts asked for, an unknown gap or condition, no policy, or a

@@ -4,6 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+RARE = (
+    "board.kind", "board.marker_mm", "board.dictionary", "board.legacy", "page", "lens",
+    "drop_outliers", "images", "seconds", "reference", "store", "calibration",
+)  # fmt: skip
 EXAMPLE: Final = """\
 gaploop calibrate board board.pdf
 gaploop calibrate intrinsics wrist_board --camera_name=wrist --camera.type=opencv \\

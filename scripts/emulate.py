@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from gaploop.teleop.emulator import ArmPlan, EmulatedBus, Fault
     from gaploop.teleop.emulator.console import EmulatorConsole
 
+RARE = (
+    "protocol", "camera_*", "servos", "calibration_fault", "calibrated", "factory_new",
+    "wire_time", "seed", "duration_s",
+)  # fmt: skip
 EXAMPLE = """gaploop emulate --model=so101 --link=./follower
 gaploop emulate --model=koch --role=leader --link=./leader --hand=middle_then_ranges
 gaploop emulate --model=so101 --link=./follower --plant=mujoco --cameras=top,side
@@ -181,14 +185,14 @@ def _plant(config: EmulateConfig) -> Iterator[Plant | None]:
     if config.plant == "servo":
         yield None
         return
-    from gaploop.sim.plant import make_plant, serve_cameras
+    from gaploop.sim.plant import CameraServer, make_plant
 
     names = ["top"] if config.cameras == "true" else config.cameras.split(",")
     with ExitStack() as stack:
         plant = make_plant(config.model, seed=config.seed)
         if config.cameras:
             stack.enter_context(
-                serve_cameras(
+                CameraServer(
                     plant,
                     names,
                     port=config.camera_port,

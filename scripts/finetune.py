@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+RARE = (
+    "policy.push_to_hub", "policy.repo_id", "policy.private", "policy.license", "policy.tags",
+    "sim_takes", "mixture", "lora.*", "episodes", "station", "per_station", "held_out",
+    "patience", "rename_map", "cache.*", "randomise.*", "retention.*", "precision",
+    "num_workers", "merge", "seed", "job.*",
+)  # fmt: skip
 EXAMPLE: Final = """\
 gaploop finetune --policy.path=base --real='[real_takes]' --sim='[sim_takes]' --mix.real=auto \\
     --held_out_share=0.2 --lora.r=16 --output_dir=adapted

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from gaploop.datasets.labels.store import LabelStore
     from gaploop.datasets.layout import EpisodeRow
 
-
+RARE = (
+    "uid", "roots", "discard_reason", "source", "confidence", "agreement", "export", "import",
+)  # fmt: skip
 EXAMPLE: Final = """
 gaploop label recordings/pick
 gaploop label recordings/pick --where='outcome==failure and contact_dynamics>0.5'

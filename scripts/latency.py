@@ -154,9 +154,9 @@ def _seen(policy: ActPolicy, seed: int) -> Observation:
             )
         grey = {n: np.full((*size, 3), 127, np.uint8) for n, size in facts.cameras.items()}
         return Observation(np.zeros(len(facts.state_names)), None, grey)
+    from gaploop.sim.arms import to_degrees
     from gaploop.sim.cell import Cell
     from gaploop.sim.tracker import Tracker
-    from gaploop.sim.units import to_degrees
 
     with Cell() as cell:
         cell.reset(seed)

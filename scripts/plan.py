@@ -146,7 +146,7 @@ def _folder(config: PlanConfig) -> Path:
 
 
 def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
-    from gaploop.core.costs import Costs, parse_costs
+    from gaploop.core.station import Costs, parse_costs
     from gaploop.failure_analysis.planning.allocation import Budget
     from gaploop.failure_analysis.planning.curves import learn
     from gaploop.failure_analysis.planning.effort import effort_from

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+RARE = (
+    "dataset.private", "dataset.tags", "dataset.reset_time_s", "journal", "yes", "sensors",
+    "keys", "auto_start", "play_sounds", "cartesian.*", "consents", "reconnect_s", "seed",
+    "publish_every",
+)  # fmt: skip
 EXAMPLE: Final = """\
 gaploop record --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
     --robot.cameras='{top: {type: opencv, index_or_path: 0, width: 640, height: 480, fps: 30}}' \\

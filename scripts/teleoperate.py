@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gaploop.teleop.control import ControlThread
     from gaploop.teleop.statistics import DurationSpread
 
+RARE = ("control_hz", "cartesian.*", "force.*_*")
 EXAMPLE: Final = """\
 gaploop teleoperate --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
     --teleop.type=so101_leader --teleop.port=/dev/ttyACM1 --teleop.id=blue

@@ -29,8 +29,8 @@ from typing import Final
 
 import numpy as np
 
+from gaploop.core.arms import ARMS, model_of
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.core.kinematics import model_of
 from gaploop.core.protocols import Follower
 from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.types import (
@@ -72,10 +72,6 @@ FAR_S: Final = 1.0
 """A joint this far from its goal [rad] that comes no nearer for this long [s] trips whatever its
 motor draws: nobody pushes through 57° for so long on purpose. A gripper does, on what it holds."""
 
-STALL_CURRENT_A: Final = {"so101": 2.5, "koch": 1.3, "openmanipulator": 1.3}
-"""No stall limit is higher than this [A], by arm model, or it would be no limit. Stall currents
-from the makers' sheets: STS3215 2.7 A at 12 V (Feetech), XL330 1.47 A at 5 V (ROBOTIS)."""
-
 
 def make_safety(station: Station, follower: Follower, period_s: float) -> SafetyFilter:
     """Return the filter of an arm in its cell.
@@ -90,7 +86,8 @@ def make_safety(station: Station, follower: Follower, period_s: float) -> Safety
     """
     joint_limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
     guards = guards_for(station, follower)
-    highest_a = STALL_CURRENT_A.get(model_of(follower.robot_type) or "", math.inf)
+    model = model_of(follower.robot_type)
+    highest_a = ARMS[model].stall_current_a if model else math.inf
     stall_a = min(station.safety.stall_current_a, highest_a)
     limits = replace(station.safety, stall_current_a=stall_a)
     grips = [k for k, name in enumerate(follower.joint_names) if "gripper" in name]

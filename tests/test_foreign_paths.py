@@ -71,17 +71,19 @@ collect/withdrawal.py:_delete_take | folder.rmdir() | take
 collect/withdrawal.py:_delete_take | path.unlink() | take
 collect/withdrawal.py:_delete_take | shutil.rmtree(path) | take
 collect/withdrawal.py:report_path | register.parent / f'withdrawal_{id_}.json' | paths
+core/arm.py:ModelFile._folder | Path(places[0]) | ours
+core/arm.py:ModelFile.find | folder.joinpath(*self.path.split('/')) | ours
+core/arms/vx300s.py:load | at / f'vx300s_{part}.xml' | ours
 core/files.py:locked_stream | path.with_name(f'.{path.name}.lock') | ours
 core/files.py:write_atomically | name.unlink(missing_ok=True) | ours
 core/files.py:write_atomically | os.replace(name, path) | ours
 core/files.py:write_atomically | path.parent / f'.{path.name}.{secrets.token_hex(4)}' | ours
 core/journal_format.py:camera_path | folder / f'{plain_name(camera, 'camera', folder)}.mkv' | paths
 core/journal_format.py:require_as_sealed | folder / name | take
-core/kinematics.py:ArmSpec.mjcf | Path(found.submodule_search_locations[0], *below.split('.'), *self.file.split('/')) | ours
 core/paths.py:inside | root / relative_path(str(relative), what, where) | paths
 core/paths.py:links_out | Path(folder, name) | paths
 core/run_record.py:write_run | Path(sys.argv[0]) | user
-core/station.py:_beside | path.parent / model | user
+core/station.py:load_station | path.parent / model | user
 datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
 datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
 datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
@@ -255,8 +257,6 @@ scripts/plan.py:_counted | folder / name | user
 scripts/plan.py:_write_pages | folder / picture | ours
 scripts/push.py:_dry_run | config.output_dir / name | ours
 scripts/record.py:run | root.with_name(f'{root.name}_journal') | ours
-sim/vx300s.py:folder | Path(found.submodule_search_locations[0]) | ours
-sim/vx300s.py:load | at / f'vx300s_{part}.xml' | ours
 teleop/calibration/sightings.py:read_poses | folder / n | ours
 teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem}{SUFFIX}') | ours
 teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user

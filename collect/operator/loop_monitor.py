@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.operator.screen_content import Loop
-from gaploop.core.limits import SafetyLimits
+from gaploop.core.station import SafetyLimits
 from gaploop.core.types import Image, SafetyReason, Tick
 from gaploop.teleop.advice import say_reasons, say_to_do
 from gaploop.teleop.control import LoopMode, Snapshot

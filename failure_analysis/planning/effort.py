@@ -18,8 +18,8 @@ from gaploop.collect.campaign_log import (
     counts,
     intervals,
 )
-from gaploop.core.costs import Costs
 from gaploop.core.plan import ExpectedValue
+from gaploop.core.station import Costs
 from gaploop.core.take import TakeInfo
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind

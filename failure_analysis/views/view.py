@@ -16,8 +16,8 @@ from gaploop.failure_analysis.views.pictures import Background, PictureSummary, 
 from gaploop.failure_analysis.views.policy_view import PolicyTrace
 
 if TYPE_CHECKING:
+    from gaploop.core.arm import CellArm
     from gaploop.failure_analysis.views.headway import Headway
-    from gaploop.sim.arms import CellArm
     from gaploop.sim.kinematics import ArmIk
 
 SCENE_SIZE = 7

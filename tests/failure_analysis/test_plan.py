@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaploop.core.costs import Costs
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import Plan, load_plan, save_plan
-from gaploop.core.station import SIM_STATION, Station
+from gaploop.core.station import SIM_STATION, Costs, Station
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
 from gaploop.failure_analysis.planning.allocation import (

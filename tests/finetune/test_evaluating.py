@@ -189,7 +189,8 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 # -- what went wrong ----------------------------------------------------------------------------
 
 BLIND = {"visual_domain.exposure": 1.0}
-"""The tracker finds nothing: the policy fails in every scene."""
+DARK = 1
+"""The seed draws darkness: the tracker finds nothing, and the policy fails in every scene."""
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +207,9 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder, "cube", TakeKind.ROLLOUT, 4.0, EVALUATION_SEEDS, policy=policy_id("base")
     )
     quotas = [Quota(2, conditions={"lighting": "dim"}), Quota(1)]
-    record_takes(spec, quotas, lambda c: embedded_rig(gaps=BLIND, conditions=c), leader)
+    record_takes(
+        spec, quotas, lambda c: embedded_rig(gaps=BLIND, gap_seed=DARK, conditions=c), leader
+    )
     second = list(read_journal(folder))[1].info.uid
     labels.append(folder / LABELS, LabelEvent(second, "outcome", "success", "ana", "operator"))
     return folder
@@ -214,7 +217,9 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_rollout_fails_by_the_name_that_diagnosis_gives_the_recorded_one(journal: Path) -> None:
     policy = load_policy("base")
-    with contextlib.closing(embedded_rig(gaps=BLIND, conditions={"lighting": "dim"})) as rig:
+    with contextlib.closing(
+        embedded_rig(gaps=BLIND, gap_seed=DARK, conditions={"lighting": "dim"})
+    ) as rig:
         (rolled,) = roll_out(rig, policy, [0], "lighting=dim", 4.0)
     take = next(iter(read_journal(journal)))
     (found,) = diagnose([take], images=False).takes

@@ -28,8 +28,7 @@ from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader, read_end, read_journal, take_folders
-from gaploop.core.limits import SafetyLimits
-from gaploop.core.station import Station
+from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.types import CameraFrame
 from gaploop.core.vocabulary import Domain, Outcome

@@ -28,8 +28,7 @@ from gaploop.collect.speed_ramp import SpeedRamp
 from gaploop.collect.take_over import OnRequest
 from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
-from gaploop.core.limits import SafetyLimits
-from gaploop.core.station import Station
+from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import _arms

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from gaploop.collect.operator.commands import HELD_S
-from gaploop.core.limits import SafetyLimits
-from gaploop.core.station import Station
+from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.types import SafetyReason
 from gaploop.scripts import _arms
 from gaploop.scripts._arms import Arms

@@ -25,8 +25,8 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import lerobot_policy
 from gaploop.finetune.hub_policy import pack_policy, push_policy
+from gaploop.sim.arms import to_degrees
 from gaploop.sim.cell import Cell
-from gaploop.sim.units import to_degrees
 
 ADAPTER, MERGED, STEPS = "me/adapter", "me/merged", 12
 PLAIN = """

@@ -16,8 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from emulated import SWAPPED, emulated_arm
 
 from gaploop.core.clock import ManualClock
-from gaploop.core.limits import SafetyLimits
-from gaploop.core.station import Station
+from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import _arms
 from gaploop.scripts._preflight import Terminal

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gaploop.sim import scene
+from gaploop.sim.camera import LayeredCamera, set_offscreen
 from gaploop.sim.cell import Cell
 from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS
-from gaploop.sim.layers import LayeredCamera, set_offscreen
 
 SIZE_PX = 64
 SEEN = ("spatial_geometry", "object_property", "visual_domain", "environmental_complexity",

@@ -1,4 +1,4 @@
-"""The ViperX 300 S's model: links and meshes of the one that gym-aloha ships (Apache-2.0).
+"""The ViperX 300 S: links and meshes of the model that gym-aloha ships (Apache-2.0).
 
 gym-aloha's arm has a sliding motor on each finger and up to 60 N m of friction in its joints. Here
 one servo moves both fingers, as on the real arm, and all servos are as stiff for their strength as
@@ -7,27 +7,24 @@ the SO-101's in its model, so that faults of the same size mean the same.
 
 from __future__ import annotations
 
-from importlib import util
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from xml.sax.saxutils import quoteattr
 
-from gaploop.sim import headless  # noqa: F401  (sets the renderer up before mujoco is imported)
-
-# isort: split
-import mujoco
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.sim import look
-from gaploop.sim.so101 import PAN_AXIS_X_M
+from gaploop.core.arm import PAN_AXIS_X_M, Arm, CellArm, Grip, ModelFile, Paint, Servos
 
-PACKAGE: Final = "gym_aloha"
+MODEL: Final = ModelFile(
+    "gym_aloha",
+    "assets",
+    "pip install --no-deps gym-aloha==0.1.5 (only its files are used; its own requirements ask for "
+    "an older MuJoCo)",
+)
 PREFIX: Final = "vx300s_left/"
 JOINT_NAMES: Final = (
     "waist", "shoulder", "elbow", "forearm_roll", "wrist_angle", "wrist_rotate", "gripper",
 )  # fmt: skip
-HOME_Q_RAD: Final = (1.35, -0.152, 0.453, 0.0, 1.27, -1.571, 1.2)
 STALL_NM: Final = (10.6, 21.2, 21.2, 10.6, 10.6, 4.1, 4.1)
 """Of each joint: ROBOTIS' sheets, 12 V; shoulder and elbow have two servos."""
 GRIPPER_TRAVEL_RAD: Final = (-0.6213, 1.4910)
@@ -53,35 +50,10 @@ _FINGER_KG: Final = 8.0
 _DRAWN_AS_BOX: Final = ("7_gripper", "9_gripper_bar")  # 9,000 and 7,600 triangles as meshes
 
 
-def is_installed() -> bool:
-    """Say whether the package with the meshes is there."""
-    found = util.find_spec(PACKAGE)
-    return found is not None and bool(found.submodule_search_locations)
+def load(at: Path, paint: Paint) -> Any:
+    """Return the arm alone, as a `mujoco.MjSpec`, from the folder of the meshes."""
+    import mujoco
 
-
-def folder() -> Path:
-    """Return where the model's files are.
-
-    Raises:
-        UnusableInputError: the package isn't installed.
-    """
-    found = util.find_spec(PACKAGE)
-    if found is None or not found.submodule_search_locations:
-        raise UnusableInputError(
-            "The ViperX 300 S (vx300s) needs the meshes of gym-aloha, which isn't installed. Run: "
-            "pip install --no-deps gym-aloha==0.1.5 (only its files are used; its own "
-            "requirements ask for an older MuJoCo)"
-        )
-    return Path(found.submodule_search_locations[0]) / "assets"
-
-
-def load() -> mujoco.MjSpec:
-    """Return the arm alone.
-
-    Raises:
-        UnusableInputError: the package with the meshes isn't installed.
-    """
-    at = folder()
     links, arm = (quoteattr(str(at / f"vx300s_{part}.xml")) for part in ("dependencies", "left"))
     spec = mujoco.MjSpec.from_string(
         f'<mujoco model="vx300s"><compiler meshdir={quoteattr(str(at))} fitaabb="true"/>'
@@ -89,7 +61,7 @@ def load() -> mujoco.MjSpec:
     )
     spec.compiler.inertiagrouprange = [0, 5]  # theirs leaves what stands on the table weightless
     _rename(spec)
-    _draw(spec)
+    _draw(spec, paint)
     _drive(spec)
     spec.body("base").pos = [PAN_AXIS_X_M, 0.0, 0.0]
     # x along the jaws' travel, z out of the hand.
@@ -99,7 +71,7 @@ def load() -> mujoco.MjSpec:
     return spec
 
 
-def _rename(spec: mujoco.MjSpec) -> None:
+def _rename(spec: Any) -> None:
     for camera in list(spec.cameras):
         spec.delete(camera)
     for site in list(spec.sites):
@@ -115,13 +87,15 @@ def _rename(spec: mujoco.MjSpec) -> None:
         spec.body(old).name = new
 
 
-def _draw(spec: mujoco.MjSpec) -> None:
+def _draw(spec: Any, paint: Paint) -> None:
     """Colours as the SO-101's, coarse hulls, and contact with the world but not with itself."""
+    import mujoco
+
     for mesh in spec.meshes:
         mesh.maxhullvert = 32
     for geom in spec.geoms:
         finger = "finger" in geom.name
-        geom.rgba = np.array(look.JAW_RGBA if finger else look.ARM_RGBA)
+        geom.rgba = np.array(paint.jaw if finger else paint.arm)
         # Things have bits 1 and 1: they meet an arm of bits 2 and 1, its own links don't.
         geom.contype, geom.conaffinity = (0, 0) if geom.name == "1_base" else (2, 1)
         if geom.name in _DRAWN_AS_BOX:
@@ -132,8 +106,10 @@ def _draw(spec: mujoco.MjSpec) -> None:
             geom.solref, geom.solimp = [0.01, 1.0], [0.9, 0.95, 0.001, 0.5, 2.0]
 
 
-def _drive(spec: mujoco.MjSpec) -> None:
+def _drive(spec: Any) -> None:
     """Servos on all joints, and one more joint that moves both fingers."""
+    import mujoco
+
     low_m, high_m = FINGER_TRAVEL_M
     low_rad, high_rad = GRIPPER_TRAVEL_RAD
     spec.body("gripper_prop_link").add_joint(
@@ -166,8 +142,47 @@ def _drive(spec: mujoco.MjSpec) -> None:
         servo.set_to_position(kp=kp, kv=kv)
 
 
-def _damp(joint: mujoco.MjsJoint, per_speed: float) -> None:
+def _damp(joint: Any, per_speed: float) -> None:
     """Damp a joint in proportion to its speed: the further coefficients are of its powers."""
     coefficients = np.zeros_like(joint.damping)
     coefficients[0] = per_speed
     joint.damping = coefficients
+
+
+ARM: Final = Arm(
+    name="vx300s",
+    cell=CellArm(
+        name="vx300s",
+        says="ViperX 300 S",
+        model=MODEL,
+        load=load,
+        joint_names=JOINT_NAMES,
+        home_q_rad=(1.35, -0.152, 0.453, 0.0, 1.27, -1.571, 1.2),
+        finger_bodies=("left_finger", "right_finger"),
+        main_joints=(0, 1, 2, 4),
+        zero_keys=("pan_rad", "lift_rad", "elbow_rad", "", "wrist_rad", "roll_rad"),
+        grip=Grip(
+            travel_rad=GRIPPER_TRAVEL_RAD,
+            open_rad=1.2,  # jaws 59 mm apart
+            shut_rad=-0.58,  # as good as closed
+            empty_rad=-0.48,  # 2 mm
+            fixed_jaw_x_m=None,
+            widest_m=0.026,
+        ),
+        # ROBOTIS' sheets at 12 V: XM540-W270 10.6 N m at 4.4 A, XM430-W350 4.1 N m at 2.3 A;
+        # shoulder and elbow have two servos, of which one reports. Registers count 2.69 mA.
+        servos=Servos(
+            stall_nm=STALL_NM,
+            nm_per_a=(2.41, 4.82, 4.82, 2.41, 2.41, 1.78, 1.78),
+            current_step_a=0.00269,
+            gripper_nm=GRIPPER_NM,
+            stalls_a=4.0,
+        ),
+        spawn_centre_m=(0.30, 0.0),
+        camera_pos_m=(0.35, 0.0, 1.10),
+        camera_fovy_deg=20.76,  # the same 0.40 m of table as above the SO-101
+        shade_z_m=0.64,
+        report_eye_m=(1.10, -0.75, 0.62),
+        report_at_m=(0.20, 0.0, 0.20),
+    ),
+)
