@@ -250,7 +250,7 @@ def test_a_bus_that_is_pulled_out_trips_nothing_but_silence(tmp_path: Path) -> N
 def test_a_noisy_bus_is_counted_and_teleoperates(fault: str, tmp_path: Path) -> None:
     with emulated("koch", "follower", tmp_path) as arm, follower_of(arm) as follower:
         follower.torque_on()
-        getattr(arm.bus.faults, fault)(0.1)
+        arm.bus.faults.add(Fault(fault, rate=0.1))
         heard = 0
         for _ in range(100):
             state = follower.read()
