@@ -11,7 +11,7 @@ settings. It is asked for its torque before it is trusted again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -294,7 +294,13 @@ class ServoBus:
         span = spans[self._watches % len(spans)]
         self._watches += 1
         for servo_id, found in (yield from self._settings_in(span)).items():
-            if servo_id in self.holding and not self._still_holds(servo_id, found):
+            was = {} if self.revive else self._as_held.get(servo_id, {})
+            still_holds = found.get("Torque_Enable", 1) == 1 and all(
+                found[name] == was[name] if name in _AS_WAS else 2 * found[name] >= was[name]
+                for name in (*_AS_WAS, *_NO_LESS)
+                if name in found and name in was
+            )
+            if servo_id in self.holding and not still_holds:
                 yield from self._lost_hold(servo_id)
 
     def _settings_in(self, span: reg.ServoRegister) -> Script[dict[int, dict[str, int]]]:
@@ -306,25 +312,10 @@ class ServoBus:
             if span.address <= one.address and one.end <= span.end
         ]
         return {
-            servo_id: {
-                name: int.from_bytes(
-                    reply.data[one.address - span.address : one.end - span.address], "little"
-                )
-                for name, one in names
-            }
+            servo_id: {name: one.value_in(reply.data, span.address) for name, one in names}
             for servo_id, reply in answers.items()
             if reply.data
         }
-
-    def _still_holds(self, servo_id: int, found: Mapping[str, int]) -> bool:
-        if found.get("Torque_Enable", 1) != 1:
-            return False
-        was = {} if self.revive else self._as_held.get(servo_id, {})
-        return all(
-            found[name] == was[name] if name in _AS_WAS else 2 * found[name] >= was[name]
-            for name in (*_AS_WAS, *_NO_LESS)
-            if name in found and name in was
-        )
 
     def held_now(self, ids: Iterable[int]) -> Script[None]:
         """Take note that these servos hold from now on, and with which settings."""

@@ -373,5 +373,10 @@ def test_an_adapter_that_keeps_answers_for_a_while_is_waited_for(
     """An FTDI adapter keeps them for 16 ms unless it is told not to."""
     with emulated(model, "follower", tmp_path) as arm, follower_of(arm) as follower:
         arm.bus.faults.add(Fault("slow", latency_s=0.012))
-        until(lambda: not follower.read().status.any())
-        assert min(bus.line.wait_s for bus in follower.buses) > 0.012
+        # Beside busy programs the machine may hear the first answers in time, late as they are.
+        until(
+            lambda: (
+                not follower.read().status.any()
+                and min(bus.line.wait_s for bus in follower.buses) > 0.012
+            )
+        )
