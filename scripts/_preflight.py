@@ -118,7 +118,7 @@ def _checks(
     yield check_speed(SpeedRamp(journal, checked.policy, config.speed_scale), station.domain)
     with contextlib.ExitStack() as stack:
         try:
-            devices = stack.enter_context(_connected(config.robot, station))
+            devices = _connect(config.robot, station, stack)
         except GaploopError as error:
             yield CheckResult("arm", Level.FAIL, str(error), "Run: gaploop doctor")
             return
@@ -160,25 +160,16 @@ def _on_the_arm(
     yield from check_moving(devices.follower, devices.clock, station, rates, person)
 
 
-@contextlib.contextmanager
-def _connected(robot: Any, station: Station) -> Iterator[Devices]:
-    """Connect an arm and its cameras; all is closed, torque off, afterwards."""
+def _connect(robot: Any, station: Station, undo: contextlib.ExitStack) -> Devices:
+    """Connect an arm and its cameras; `undo` closes all, torque off."""
     from gaploop.teleop.stopping import disconnect
 
-    with contextlib.ExitStack() as undo:
-        if robot.type == _arms.EMBEDDED:
-            devices = _embedded(robot)
-            undo.callback(disconnect, devices.follower)
-        else:
-            follower, clock = _arms.follower_of(robot, station)
-            undo.callback(disconnect, follower)
-            cameras = _arms.cameras_of(robot, clock)
-            undo.callback(disconnect, *cameras)
-            devices = Devices(follower, cameras, clock)
-        yield devices
-
-
-def _embedded(robot: Any) -> Devices:
+    if robot.type != _arms.EMBEDDED:
+        follower, clock = _arms.follower_of(robot, station)
+        undo.callback(disconnect, follower)
+        cameras = _arms.cameras_of(robot, clock)
+        undo.callback(disconnect, *cameras)
+        return Devices(follower, cameras, clock)
     from gaploop.sim.cell import Cell
     from gaploop.sim.follower import CellCamera, CellFollower, PacedCellClock
 
@@ -191,7 +182,9 @@ def _embedded(robot: Any) -> Devices:
         robot=robot.model,
     )
     cell.reset(robot.seed)
-    return Devices(CellFollower(cell), (CellCamera(cell),), PacedCellClock(cell))
+    embedded = CellFollower(cell)
+    undo.callback(disconnect, embedded)
+    return Devices(embedded, (CellCamera(cell),), PacedCellClock(cell))
 
 
 def _observation(policy: ActPolicy, devices: Devices, state: Any) -> Observation:

@@ -211,9 +211,9 @@ def _motors(path: Path) -> object:
 
 
 def _faults(path: Path) -> object:
-    from gaploop.scripts.emulate import _faults as read
+    from gaploop.scripts.emulate import read_faults
 
-    return read(str(path))
+    return read_faults(str(path))
 
 
 def _loaded(module: str, name: str) -> Callable[[Path], object]:

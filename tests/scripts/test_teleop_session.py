@@ -162,7 +162,7 @@ def test_a_pulled_cable_is_waited_for_and_found_again(role: str, rig: Any) -> No
     follower, leader, connect = rig
     faults = (leader if role == "leader" else follower).faults
     operator = Operator(
-        (ProgramMode.RUNNING, "", faults.unplug),
+        (ProgramMode.RUNNING, "", lambda: faults.add(Fault("unplug"))),
         (ProgramMode.LOST, role, faults.clear),
         (ProgramMode.READY, "answers again", "c"),
         (ProgramMode.READY, "Press it again", "c"),
@@ -264,7 +264,7 @@ def test_a_space_while_a_lost_device_is_looked_for_takes_the_first_press_back(ri
     """Only c and q were looked at there: a space between two presses of c let the arm go on."""
     follower, _, connect = rig
     operator = Operator(
-        (ProgramMode.RUNNING, "", follower.faults.unplug),
+        (ProgramMode.RUNNING, "", lambda: follower.faults.add(Fault("unplug"))),
         (ProgramMode.LOST, "follower", follower.faults.clear),
         (ProgramMode.READY, "answers again", "c"),
         (ProgramMode.READY, "Press it again", "space"),

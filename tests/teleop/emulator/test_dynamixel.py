@@ -145,7 +145,7 @@ def test_a_reboot_keeps_eeprom_and_forgets_ram(bench: Bench) -> None:
     bench.write(3, 20, -500, 4)
     bench.write(3, 112, 77, 4)
     bench.write(3, 64, 1, 1)
-    assert bench.one(dynamixel.reboot(3)).error == 0
+    assert bench.one(dynamixel.frame(3, Instruction.REBOOT)).error == 0
     assert bench.read(3, 20, 4, signed=True) == -500
     assert bench.read(3, 112, 4) == 0
     assert bench.read(3, 64, 1) == 0
@@ -213,7 +213,8 @@ def test_all_ways_to_read_agree(bench: Bench) -> None:
         servo.joint.gravity_nm = 0.0  # what moves differs from one reading to the next
     ids = list(bench.servos)
     plain = bench.ask(dynamixel.sync_read(126, 21, ids))
-    bulk = bench.ask(dynamixel.bulk_read([(i, 126, 21) for i in ids]))
+    spans = b"".join(bytes((i, 126, 0, 21, 0)) for i in ids)
+    bulk = bench.ask(dynamixel.frame(0xFE, Instruction.BULK_READ, spans))
     parser = dynamixel.Parser()
     parser.fast_size = 21
     frames = parser.feed(bench.raw(dynamixel.sync_read(126, 21, ids, fast=True)))
@@ -325,7 +326,7 @@ def test_heat_shuts_torque_off_until_a_reboot(bench: Bench) -> None:
     servo.forced_temperature_c = None
     bench.run(0.1)
     assert bench.read(3, 70, 1) == HEAT
-    bench.one(dynamixel.reboot(3))
+    bench.one(dynamixel.frame(3, Instruction.REBOOT))
     assert bench.write(3, 64, 1, 1) == 0
 
 

@@ -250,7 +250,7 @@ def test_a_bus_that_is_pulled_out_trips_nothing_but_silence(tmp_path: Path) -> N
 def test_a_noisy_bus_is_counted_and_teleoperates(fault: str, tmp_path: Path) -> None:
     with emulated("koch", "follower", tmp_path) as arm, follower_of(arm) as follower:
         follower.torque_on()
-        getattr(arm.bus.faults, fault)(0.1)
+        arm.bus.faults.add(Fault(fault, rate=0.1))
         heard = 0
         for _ in range(100):
             state = follower.read()
@@ -373,5 +373,10 @@ def test_an_adapter_that_keeps_answers_for_a_while_is_waited_for(
     """An FTDI adapter keeps them for 16 ms unless it is told not to."""
     with emulated(model, "follower", tmp_path) as arm, follower_of(arm) as follower:
         arm.bus.faults.add(Fault("slow", latency_s=0.012))
-        until(lambda: not follower.read().status.any())
-        assert min(bus.line.wait_s for bus in follower.buses) > 0.012
+        # Beside busy programs the machine may hear the first answers in time, late as they are.
+        until(
+            lambda: (
+                not follower.read().status.any()
+                and min(bus.line.wait_s for bus in follower.buses) > 0.012
+            )
+        )
