@@ -285,22 +285,19 @@ def why_not_found(board: Board, images: Iterable[Image]) -> str:
         grid = any_chessboard(grey, (3, 3))
         shapes += [grid.shape[:2]] if grid is not None else []
     if shapes:  # of a partly covered board only a part is found: the largest is the likeliest
-        return _other_chessboard(board, *max(shapes, key=lambda shape: shape[0] * shape[1]))
+        inner = max(shapes, key=lambda shape: shape[0] * shape[1])
+        rows, columns = sorted((inner[0] + 1, inner[1] + 1))
+        if board.kind == "chessboard" and [rows, columns] == sorted((board.rows, board.columns)):
+            return "It is there, but not clear enough: see to light and focus."
+        return (
+            f"A chessboard of {columns} x {rows} squares ({columns - 1} x {rows - 1} inner "
+            "corners) is there instead: "
+            f"--board.kind=chessboard --board.columns={columns} --board.rows={rows}. "
+            "Columns and rows count squares, not inner corners."
+        )
     return (
         "No board of any kind was recognised: is it wholly lit, sharp, flat, and with a white "
         "edge around it?"
-    )
-
-
-def _other_chessboard(board: Board, inner_rows: int, inner_columns: int) -> str:
-    rows, columns = sorted((inner_rows + 1, inner_columns + 1))
-    if board.kind == "chessboard" and (rows, columns) == tuple(sorted((board.rows, board.columns))):
-        return "It is there, but not clear enough: see to light and focus."
-    shape = f"{columns} x {rows} squares ({columns - 1} x {rows - 1} inner corners)"
-    return (
-        f"A chessboard of {shape} is there instead: "
-        f"--board.kind=chessboard --board.columns={columns} --board.rows={rows}. "
-        "Columns and rows count squares, not inner corners."
     )
 
 
@@ -350,100 +347,64 @@ def write_sheet(board: Board, path: Path, page: str = "") -> str:
     """
     if path.suffix.lower() not in SUFFIXES:
         raise UnusableInputError(f"{path} must end in {', '.join(SUFFIXES)}, such as board.pdf.")
-    page, wide, high = _page(board, page)
+    size = board.square_m * 1e3
+    wide_mm, high_mm = board.columns * size, board.rows * size
+    names = [page] if page else list(PAGES_MM)
+    fitting = [
+        (name, across, down)
+        for name in names
+        for across, down in (PAGES_MM[name][::-1], PAGES_MM[name])
+        if wide_mm + 2 * QUIET_MM <= across and high_mm + 4 * QUIET_MM <= down
+    ]
+    if not fitting:
+        raise UnusableInputError(
+            f"A board of {wide_mm:g} x {high_mm:g} mm doesn't fit on {' or '.join(names)} with its "
+            "white edge. Choose smaller squares with --board.square_mm, or fewer of them."
+        )
+    page, across, down = fitting[0]
     writable_folder(path.parent, "Folder", "--path")
     from matplotlib import rc_context
     from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(wide * _MM, high * _MM), facecolor="white")
+    figure = Figure(figsize=(across * _MM, down * _MM), facecolor="white")
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    axes.set(xlim=(0, wide), ylim=(high, 0))  # millimetres from the upper left
+    axes.set(xlim=(0, across), ylim=(down, 0))  # millimetres from the upper left
     axes.axis("off")
-    size = board.square_m * 1e3
-    left = (wide - board.columns * size) / 2
-    top = (high - board.rows * size) / 2
-    for x, y, w, h in _black(board):
-        _rectangle(axes, left + x, top + y, w, h, "black")
-    for x, y, w, h in _white(board):
-        _rectangle(axes, left + x, top + y, w, h, "white")
-    _footer(axes, board, wide, high)
+
+    def fill(x: float, y: float, w: float, h: float, colour: str = "black") -> None:
+        axes.add_patch(Rectangle((x, y), w, h, fc=colour, ec="none", lw=0, antialiased=False))
+
+    left, top = (across - wide_mm) / 2, (down - high_mm) / 2
+    # OpenCV's legacy ChArUco boards with an even number of rows start with a white square.
+    first = 1 if board.kind == "charuco" and board.legacy and board.rows % 2 == 0 else 0
+    for row, column in np.ndindex(board.rows, board.columns):
+        if (row + column) % 2 == first:
+            fill(left + column * size, top + row * size, size, size)
+    if board.kind == "charuco":
+        words = dictionary(board.dictionary)
+        bits = words.markerSize + 2  # with the black border
+        side, bit = board.marker_m * 1e3, board.marker_m * 1e3 / bits
+        printed = charuco(board)
+        for number, points in zip(printed.getIds().ravel(), printed.getObjPoints(), strict=True):
+            x, y = np.asarray(points)[:, :2].min(axis=0) * 1e3 + (left, top)
+            fill(x, y, side, side)
+            white = words.generateImageMarker(int(number), bits) > 127
+            for row in range(bits):  # runs of white bits
+                edges = np.flatnonzero(np.diff(np.concatenate([[False], white[row], [False]])))
+                for begin, end in edges.reshape(-1, 2):
+                    fill(x + begin * bit, y + row * bit, (end - begin) * bit, bit, "white")
+
+    y, left = down - 9.0, max((across - RULER_MM) / 2 - across * 0.22, 10.0)
+    fill(left, y, RULER_MM, 0.3)
+    for mm in range(0, int(RULER_MM) + 1, 10):
+        fill(left + mm - 0.1, y - (1.6 if mm % 50 == 0 else 0.9), 0.2, 1.6)
+    check = (
+        f"This bar is {RULER_MM:g} mm long: print at 100 % (actual size), glue to something flat."
+    )
+    axes.text(left, y + 3.4, check, fontsize=6, va="center")
+    named = board.options.replace(" --board.square_mm", "\n--board.square_mm")
+    axes.text(across - 10, y + 0.6, named, fontsize=6, ha="right", va="center", family="monospace")
     with rc_context({"svg.fonttype": "none"}):
         figure.savefig(path, dpi=DPI)
     return page
-
-
-def _page(board: Board, page: str) -> tuple[str, float, float]:
-    wide, high = board.columns * board.square_m * 1e3, board.rows * board.square_m * 1e3
-    names = [page] if page else list(PAGES_MM)
-    for name in names:
-        short, long = PAGES_MM[name]
-        for across, down in ((long, short), (short, long)):
-            if wide + 2 * QUIET_MM <= across and high + 4 * QUIET_MM <= down:
-                return name, across, down
-    raise UnusableInputError(
-        f"A board of {wide:g} x {high:g} mm doesn't fit on {' or '.join(names)} with its white "
-        "edge. Choose smaller squares with --board.square_mm, or fewer of them."
-    )
-
-
-def _black(board: Board) -> list[tuple[float, float, float, float]]:
-    """Return black rectangles x, y, w, h [mm]: squares, and markers' outlines filled."""
-    size = board.square_m * 1e3
-    # OpenCV's legacy ChArUco boards with an even number of rows start with a white square.
-    first = 1 if board.kind == "charuco" and board.legacy and board.rows % 2 == 0 else 0
-    squares = [
-        (column * size, row * size, size, size)
-        for row in range(board.rows)
-        for column in range(board.columns)
-        if (row + column) % 2 == first
-    ]
-    if board.kind == "chessboard":
-        return squares
-    side = board.marker_m * 1e3
-    return squares + [(x, y, side, side) for x, y in _markers(board)]
-
-
-def _white(board: Board) -> list[tuple[float, float, float, float]]:
-    """Return white rectangles x, y, w, h [mm]: runs of white bits within the markers."""
-    if board.kind == "chessboard":
-        return []
-    words = dictionary(board.dictionary)
-    side = words.markerSize + 2  # with the black border
-    bit = board.marker_m * 1e3 / side
-    found = []
-    for number, (x, y) in zip(charuco(board).getIds().ravel(), _markers(board), strict=True):
-        bits = words.generateImageMarker(int(number), side) > 127
-        for row in range(side):
-            edges = np.flatnonzero(np.diff(np.concatenate([[False], bits[row], [False]])))
-            for begin, end in edges.reshape(-1, 2):
-                found.append((x + begin * bit, y + row * bit, (end - begin) * bit, bit))
-    return found
-
-
-def _markers(board: Board) -> list[tuple[float, float]]:
-    """Return the upper left corner of each marker [mm]."""
-    points = [np.asarray(p)[:, :2].min(axis=0) * 1e3 for p in charuco(board).getObjPoints()]
-    return [(float(p[0]), float(p[1])) for p in points]
-
-
-def _rectangle(axes: Any, x: float, y: float, w: float, h: float, colour: str) -> None:
-    from matplotlib.patches import Rectangle
-
-    axes.add_patch(Rectangle((x, y), w, h, fc=colour, ec="none", lw=0, antialiased=False))
-
-
-def _footer(axes: Any, board: Board, wide: float, high: float) -> None:
-    y, left = high - 9.0, (wide - RULER_MM) / 2 - wide * 0.22
-    left = max(left, 10.0)
-    _rectangle(axes, left, y, RULER_MM, 0.3, "black")
-    for mm in range(0, int(RULER_MM) + 1, 10):
-        _rectangle(axes, left + mm - 0.1, y - (1.6 if mm % 50 == 0 else 0.9), 0.2, 1.6, "black")
-    axes.text(
-        left,
-        y + 3.4,
-        f"This bar is {RULER_MM:g} mm long: print at 100 % (actual size), glue to something flat.",
-        fontsize=6,
-        va="center",
-    )
-    words = board.options.replace(" --board.square_mm", "\n--board.square_mm")
-    axes.text(wide - 10, y + 0.6, words, fontsize=6, ha="right", va="center", family="monospace")

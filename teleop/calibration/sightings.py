@@ -191,26 +191,28 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         for number, row in enumerate(rows, start=2):
             cells = {k: v for k, v in row.items() if k is not None}  # None: more than columns
             texts = {k.strip(): (v or "").strip() for k, v in cells.items()}
-            yield number, _from_texts(texts, f"{path}:{number}")
+            try:
+                values = {k: float(v) for k, v in texts.items() if k != "image"}
+            except ValueError as error:
+                raise UnusableInputError(
+                    f"{path}:{number}: {error}. Write angles in radians."
+                ) from None
+            pose_row: dict[str, Any] = {"image": texts.get("image", "")}
+            if set(_POSE_COLUMNS) <= values.keys():
+                x, y, z, qw, qx, qy, qz = (values[name] for name in _POSE_COLUMNS)
+                if not 0.9 < float(np.linalg.norm((qw, qx, qy, qz))) < 1.1:
+                    raise UnusableInputError(
+                        f"{path}:{number}: qw, qx, qy, qz must be a unit quaternion."
+                    )
+                T = np.eye(4)
+                T[:3, :3] = Rotation.from_quat((qx, qy, qz, qw)).as_matrix()
+                T[:3, 3] = x, y, z
+                pose_row["T_base_tcp"] = T
+            else:
+                pose_row["q_rad"] = {k.removesuffix("_rad"): v for k, v in values.items()}
+            yield number, pose_row
     except csv.Error as error:
         raise UnusableInputError(f"{path} is no CSV file ({error}). Save it as such.") from None
-
-
-def _from_texts(texts: Mapping[str, str], where: str) -> Mapping[str, Any]:
-    try:
-        values = {k: float(v) for k, v in texts.items() if k != "image"}
-    except ValueError as error:
-        raise UnusableInputError(f"{where}: {error}. Write angles in radians.") from None
-    if set(_POSE_COLUMNS) <= values.keys():
-        x, y, z, qw, qx, qy, qz = (values[name] for name in _POSE_COLUMNS)
-        T = np.eye(4)
-        if not 0.9 < float(np.linalg.norm((qw, qx, qy, qz))) < 1.1:
-            raise UnusableInputError(f"{where}: qw, qx, qy, qz must be a unit quaternion.")
-        T[:3, :3] = Rotation.from_quat((qx, qy, qz, qw)).as_matrix()
-        T[:3, 3] = x, y, z
-        return {"image": texts.get("image", ""), "T_base_tcp": T}
-    joints = {k.removesuffix("_rad"): v for k, v in values.items()}
-    return {"image": texts.get("image", ""), "q_rad": joints}
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -241,11 +243,7 @@ def _pose_row(row: Mapping[str, Any], arm: ArmModel | None, where: str) -> PoseR
             f"{where} has joint positions: which arm? --arm_model=so101, koch, openmanipulator or "
             "an MJCF file."
         )
-    q = _joints(row["q_rad"], arm, where)
-    return PoseRow(image, arm.T_base_tcp(q), q)
-
-
-def _joints(given: Mapping[str, Any], arm: ArmModel, where: str) -> FloatArray:
+    given = row["q_rad"]
     # Only the gripper may be missing: it doesn't move the tool.
     lacking = [name for name in arm.joint_names[:-1] if name not in given]
     if lacking:
@@ -261,4 +259,4 @@ def _joints(given: Mapping[str, Any], arm: ArmModel, where: str) -> FloatArray:
         raise UnusableInputError(
             f"{where}: joint positions must be finite and in radians, within ±2π; got {given}."
         )
-    return q
+    return PoseRow(image, arm.T_base_tcp(q), q)

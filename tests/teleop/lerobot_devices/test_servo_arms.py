@@ -370,10 +370,13 @@ def test_a_leaders_encoder_that_begins_again_does_not_swing_the_follower(
 def test_an_adapter_that_keeps_answers_for_a_while_is_waited_for(
     model: str, tmp_path: Path
 ) -> None:
-    """An FTDI adapter keeps them for 16 ms unless it is told not to."""
+    """An FTDI adapter keeps them for 16 ms unless it is told not to.
+
+    On a busy machine an answer may already be there when the reader comes to look: one that was
+    heard isn't one that was waited for.
+    """
     with emulated(model, "follower", tmp_path) as arm, follower_of(arm) as follower:
         arm.bus.faults.add(Fault("slow", latency_s=0.012))
-        # Beside busy programs the machine may hear the first answers in time, late as they are.
         until(
             lambda: (
                 not follower.read().status.any()
