@@ -184,8 +184,8 @@ def print_current(store: LabelStore, takes: Sequence[EpisodeRow], where: str) ->
         f"{len(takes)} of {len(store.episodes)} {store.what}s" + (f": {parts}" if parts else ".")
     ]
     if where and not takes:
-        for name, values in fields_asked(where, store.episodes).items():
-            counts = Counter(_shown(v) if not isinstance(v, list) else str(v) for v in values)
+        for name, found in fields_asked(where, store.episodes).items():
+            counts = Counter(_shown(v) if not isinstance(v, list) else str(v) for v in found)
             shown = ", ".join(f"{v} ({n})" for v, n in counts.most_common(_MOST_VALUES))
             lines.append(f"  {name} is: {shown}{', …' if len(counts) > _MOST_VALUES else ''}")
     for line in lines:
