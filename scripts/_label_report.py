@@ -60,18 +60,35 @@ def written(
     after = labels.standing(labels.merge(store.events, new) if merged else [*store.events, *new])
     above = [after[e.key] for e in new if e.key in after and after[e.key].rank > e.rank]
     index = {e.info.uid: e.index for e in store.episodes}
+    episodes, unchanged = [index[uid] for uid in uids], stated - len(new)
     answer = {
         "dataset": store.root,
-        "episodes": [index[uid] for uid in uids],
+        "episodes": episodes,
         "uids": uids,
         "events": len(new),
-        "unchanged": stated - len(new),
+        "unchanged": unchanged,
         "outranked": len(above),
         "author": new[0].author if new else "",
         "dry_run": dry_run,
         "columns": shown,
     }
-    lines = [*_words(store, answer, new, verb), *_doubts(store, uids, above, after)]
+    lines = []
+    if not new:
+        known = "That is what stands already." if unchanged else "No take is chosen."
+        lines.append(f"Nothing to write. {known}")
+    else:
+        said = list(dict.fromkeys(f"{e.field} = {_shown(e.value)}" for e in new))
+        values = "; ".join(said[:_MOST_STATEMENTS]) + (
+            "; …" if len(said) > _MOST_STATEMENTS else ""
+        )
+        be = "would be" if dry_run else "is" if len(uids) == 1 else "are"
+        takes = f"{len(uids)} {store.what}{'s' * (len(uids) != 1)}"
+        people = ", ".join(sorted({e.author for e in new}))
+        which = numbers(episodes, _MOST_NUMBERS)
+        lines.append(f"{takes} {be} {verb} ({which}) by {people}: {values}")
+        if unchanged:
+            lines.append(f"{unchanged} statements were there already.")
+    lines += _doubts(store, uids, above, after)
     if adds:
         lines.append(
             f"{'Adds' if dry_run else 'Added'} gap columns to meta/episodes, with a uid for each "
@@ -91,6 +108,7 @@ def _doubts(
     """Yield why what was said may not be what was meant.
 
     Args:
+        store: as it was before.
         uids: the takes that it is about.
         above: events that stand above it.
         after: what stands now.
@@ -99,39 +117,17 @@ def _doubts(
         who = ", ".join(sorted({f"{e.author} ({e.source})" for e in above}))
         yield f"{len(above)} of these don't count: above them stands the word of {who}."
     known = {e.info.uid: e for e in store.episodes}
-    odd = [known[uid].index for uid in uids if _contradicts(uid, known[uid].outcome.value, after)]
+    odd = []
+    for uid in uids:
+        outcome, mode = (after.get((uid, name)) for name in ("outcome", "failure_mode"))
+        ended = outcome.value if outcome is not None else known[uid].outcome.value
+        if ended == Outcome.SUCCESS and mode is not None and mode.value:
+            odd.append(known[uid].index)
     if odd:
         yield (
             f"A success with a failure mode: {store.what} {numbers(odd, _MOST_NUMBERS)}. If it "
             "was one, clear the mode with --failure_mode=none."
         )
-
-
-def _contradicts(uid: str, outcome: str, after: Mapping[labels.Key, LabelEvent]) -> bool:
-    said = {name: e.value for name in FIELDS if (e := after.get((uid, name))) is not None}
-    return said.get("outcome", outcome) == Outcome.SUCCESS and bool(said.get("failure_mode"))
-
-
-def _words(
-    store: LabelStore, answer: Mapping[str, Any], new: Sequence[LabelEvent], verb: str
-) -> Iterable[str]:
-    if not new:
-        known = "That is what stands already." if answer["unchanged"] else "No take is chosen."
-        yield f"Nothing to write. {known}"
-        return
-    count = len(answer["uids"])
-    said = list(dict.fromkeys(_statement(e) for e in new))
-    shown = "; ".join(said[:_MOST_STATEMENTS]) + ("; …" if len(said) > _MOST_STATEMENTS else "")
-    be = "would be" if answer["dry_run"] else "is" if count == 1 else "are"
-    takes = f"{count} {store.what}{'s' * (count != 1)}"
-    people = ", ".join(sorted({e.author for e in new}))
-    yield f"{takes} {be} {verb} ({numbers(answer['episodes'], _MOST_NUMBERS)}) by {people}: {shown}"
-    if answer["unchanged"]:
-        yield f"{answer['unchanged']} statements were there already."
-
-
-def _statement(event: LabelEvent) -> str:
-    return f"{event.field} = {_shown(event.value)}"
 
 
 def _shown(value: Any) -> str:
@@ -144,6 +140,7 @@ def _shown(value: Any) -> str:
 def current(store: LabelStore, takes: Sequence[EpisodeRow]) -> dict[str, Any]:
     """Return the labels that stand, as JSON types."""
     said = labels.standing(store.events)
+    origin = ("author", "source", "at", "confidence", "note")
     rows = [
         {
             store.what: take.index,
@@ -151,9 +148,9 @@ def current(store: LabelStore, takes: Sequence[EpisodeRow]) -> dict[str, Any]:
             **{name: value_of(take, name, said) for name in FIELDS},
             "conditions": dict(take.info.conditions),
             "labels": {
-                name: _origin(said[take.info.uid, name])
+                name: {n: getattr(event, n) for n in origin}
                 for name in FIELDS
-                if (take.info.uid, name) in said
+                if (event := said.get((take.info.uid, name))) is not None
             },
         }
         for take in takes
@@ -164,16 +161,12 @@ def current(store: LabelStore, takes: Sequence[EpisodeRow]) -> dict[str, Any]:
     return {"dataset": store.root, "takes": rows, "counts": counts}
 
 
-def _origin(event: LabelEvent) -> dict[str, Any]:
-    names = ("author", "source", "at", "confidence", "note")
-    return {name: getattr(event, name) for name in names}
-
-
 def print_current(store: LabelStore, takes: Sequence[EpisodeRow], where: str) -> None:
     """Print the labels that stand as a table, with counts below."""
     said = labels.standing(store.events)
-    table = _table(f"{store.root}", store.what, "outcome", "failure mode", "phase", "dimensions")
-    table.add_column("said by", overflow="fold")
+    table = Table(title=escape(f"{store.root}"), title_justify="left")
+    for column in (store.what, "outcome", "failure mode", "phase", "dimensions", "said by"):
+        table.add_column(column, overflow="fold")
     for take in takes[:MOST_ROWS]:
         who = [said[key] for name in FIELDS if (key := (take.info.uid, name)) in said]
         people = dict.fromkeys(f"{e.author} ({e.source})" for e in who)
@@ -185,45 +178,33 @@ def print_current(store: LabelStore, takes: Sequence[EpisodeRow], where: str) ->
         console.print(table)
     if len(takes) > MOST_ROWS:
         console.print(f"… and {len(takes) - MOST_ROWS} more: narrow it with --where, or use --json")
-    for line in _counts(store, takes, where):
-        console.print(escape(line), soft_wrap=True, highlight=False)
-
-
-def _counts(store: LabelStore, takes: Sequence[EpisodeRow], where: str) -> Iterable[str]:
-    total = len(store.episodes)
     outcomes = Counter(take.outcome.value for take in takes)
     parts = ", ".join(f"{n} {name}" for name, n in outcomes.most_common())
-    yield f"{len(takes)} of {total} {store.what}s" + (f": {parts}" if parts else ".")
+    lines = [
+        f"{len(takes)} of {len(store.episodes)} {store.what}s" + (f": {parts}" if parts else ".")
+    ]
     if where and not takes:
-        for name, values in fields_asked(where, store.episodes).items():
-            counts = Counter(_shown(v) if not isinstance(v, list) else str(v) for v in values)
+        for name, found in fields_asked(where, store.episodes).items():
+            counts = Counter(_shown(v) if not isinstance(v, list) else str(v) for v in found)
             shown = ", ".join(f"{v} ({n})" for v, n in counts.most_common(_MOST_VALUES))
-            yield f"  {name} is: {shown}{', …' if len(counts) > _MOST_VALUES else ''}"
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=escape(title), title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+            lines.append(f"  {name} is: {shown}{', …' if len(counts) > _MOST_VALUES else ''}")
+    for line in lines:
+        console.print(escape(line), soft_wrap=True, highlight=False)
 
 
 def histories(store: LabelStore, takes: Sequence[EpisodeRow]) -> list[dict[str, Any]]:
     """Return each take's events with what became of them; takes without any are left out."""
-    of_take: dict[str, list[LabelEvent]] = {}
-    for event in store.events:
-        of_take.setdefault(event.uid, []).append(event)
     return [
         {
             store.what: take.index,
             "uid": take.info.uid,
             "events": [
-                {**vars(said.event), "counts": said.counts, "why": said.why}
-                for said in history(of_take[take.info.uid])
+                {**vars(entry.event), "counts": entry.counts, "why": entry.why}
+                for entry in history(store.about(take.info.uid))
             ],
         }
         for take in takes
-        if take.info.uid in of_take
+        if store.about(take.info.uid)
     ]
 
 
@@ -268,13 +249,10 @@ def print_agreement(store: LabelStore, found: Sequence[Agreement]) -> None:
             console.print(f"{people}  no take is labelled by all of them", soft_wrap=True)
             continue
         low, high = a.raw_interval
-        kappa = f"{_METHODS[a.method]} kappa {a.kappa:.2f} [{_pair(a.kappa_interval)}]"
+        below, above = a.kappa_interval
+        kappa = f"{_METHODS[a.method]} kappa {a.kappa:.2f} [{below:.2f}, {above:.2f}]"
         if math.isnan(a.kappa):
             kappa = "no kappa: all said the same word throughout"
         raw = f"{a.takes:>4} takes  agree {a.raw:>4.0%} [{low:.0%}, {high:.0%}]"
         console.print(escape(f"{people}  {raw}  {kappa}"), soft_wrap=True)
     console.print("In brackets: 95 % intervals. Kappa: 1 is full agreement, 0 is chance.")
-
-
-def _pair(interval: tuple[float, float]) -> str:
-    return f"{interval[0]:.2f}, {interval[1]:.2f}"

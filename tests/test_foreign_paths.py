@@ -149,7 +149,18 @@ datasets/lineage.py:dataset_hash | root / folder | ours
 datasets/mixing/spec.py:_source | folder / Path(r).expanduser() | user
 datasets/repair/dataset.py:plan | Path(scratch, root.name) | ours
 datasets/repair/dataset.py:repair | shutil.rmtree(stage) | ours
-datasets/repair/episodes.py:mend_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
+datasets/repair/description.py:_mend_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
+datasets/repair/description.py:_mend_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
+datasets/repair/description.py:_rename | old.rename(new) | listed
+datasets/repair/description.py:_rename_features | os.replace(part, path) | dataset
+datasets/repair/description.py:_rename_features | shutil.move(videos / old, videos / new) | paths
+datasets/repair/description.py:_rename_features | videos / new | paths
+datasets/repair/description.py:_rename_features | videos / old | paths
+datasets/repair/description.py:_rename_near | parent / name | ours
+datasets/repair/description.py:_rename_near | parent / near[0] | listed
+datasets/repair/description.py:mend_keys | (folder / name).rename(folder / kept) | listed
+datasets/repair/description.py:mend_keys | folder / kept | listed
+datasets/repair/description.py:mend_keys | folder / name | listed
 datasets/repair/folder.py:clone | Path(folder, name) | listed
 datasets/repair/folder.py:clone | here / name | listed
 datasets/repair/folder.py:clone | shutil.copy2(source, here / name) | listed
@@ -159,26 +170,14 @@ datasets/repair/folder.py:keep | os.rename(part, kept) | ours
 datasets/repair/folder.py:keep | root.parent / f'{root.name}{KEPT}{number}' | ours
 datasets/repair/folder.py:keep | shutil.rmtree(part, ignore_errors=True) | ours
 datasets/repair/folder.py:kept_copies | root.parent.glob(f'{glob.escape(root.name)}{KEPT}[0-9]*') | listed
-datasets/repair/frames.py:rewrite_files | path.unlink() | dataset
-datasets/repair/frames.py:salvage_files | path.unlink() | dataset
-datasets/repair/frames.py:write_table | os.replace(part, path) | dataset
-datasets/repair/keys.py:_rename_episode_columns | os.replace(part, path) | dataset
-datasets/repair/keys.py:_rename_features | shutil.move(videos / old, videos / new) | paths
-datasets/repair/keys.py:_rename_features | videos / new | paths
-datasets/repair/keys.py:_rename_features | videos / old | paths
-datasets/repair/keys.py:mend_keys | (folder / name).rename(folder / kept) | listed
-datasets/repair/keys.py:mend_keys | folder / kept | listed
-datasets/repair/keys.py:mend_keys | folder / name | listed
-datasets/repair/labels.py:_bring_telemetry | staging.link(old, new) | dataset
-datasets/repair/labels.py:label_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
-datasets/repair/names.py:_mend_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
-datasets/repair/names.py:_mend_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
-datasets/repair/names.py:_rename | old.rename(new) | listed
-datasets/repair/names.py:_rename_near | parent / name | ours
-datasets/repair/names.py:_rename_near | parent / near[0] | listed
-datasets/repair/tasks.py:_write | part.replace(path) | dataset
-datasets/repair/videos.py:_whole | os.replace(part, path) | dataset
+datasets/repair/labels.py:_bring | staging.link(record, target) | dataset
+datasets/repair/rows.py:_write_table | os.replace(part, path) | dataset
+datasets/repair/rows.py:rewrite_files | path.unlink() | dataset
+datasets/repair/rows.py:salvage_files | path.unlink() | dataset
+datasets/repair/tables.py:mend_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
+datasets/repair/tables.py:mend_tasks | part.replace(path) | dataset
 datasets/repair/videos.py:read_cameras | draft.root / 'videos' / key | dataset
+datasets/repair/videos.py:read_cameras | os.replace(part, path) | dataset
 datasets/staging.py:beside | root.parent / f'.{root.name}.{what}' | ours
 datasets/staging.py:clone | shutil.copy2(path, target) | dataset
 datasets/staging.py:clone | staging / path.relative_to(root) | dataset

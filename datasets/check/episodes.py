@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import parse_json
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE, Findings, numbers, reason
 from gaploop.datasets.layout import DatasetInfo
@@ -209,6 +210,16 @@ def read_episode_table(root: Path) -> EpisodeTable:
             raise UnusableInputError(f"column {name} has {column.type} values or holes.")
     needed = (np.asarray(table[name].to_numpy(), dtype=np.int64) for name in NEEDED)
     return EpisodeTable(table, *needed)
+
+
+def is_json_object(text: object) -> bool:
+    """Say whether conditions are what they should be; "" stands for none."""
+    if not isinstance(text, str):
+        return False
+    try:
+        return text == "" or isinstance(parse_json(text), dict)
+    except ValueError:
+        return False
 
 
 def check_episode_tasks(

@@ -15,12 +15,11 @@ from gaploop.core import labels
 from gaploop.core.consent import ConsentRegister, Use, consent_ids
 from gaploop.core.consent_store import load_register
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import parse_json
 from gaploop.core.paths import is_plain_name
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.datasets import columns, layout
-from gaploop.datasets.check.episodes import EpisodeTable
+from gaploop.datasets.check.episodes import EpisodeTable, is_json_object
 from gaploop.datasets.check.findings import DAMAGE, Findings, numbers
 from gaploop.datasets.check.frames import Scan
 from gaploop.datasets.episodes_table import apply_labels
@@ -129,14 +128,6 @@ def _check_words(episodes: EpisodeTable, findings: Findings) -> None:
             f"{layout.EPISODES}: {name}",
             f"Episodes {numbers(found)} hold {word!r}.{hint}",
         )
-
-
-def is_json_object(text: str) -> bool:
-    """Say whether conditions are what they should be; "" stands for none."""
-    try:
-        return text == "" or isinstance(parse_json(text), dict)
-    except ValueError:
-        return False
 
 
 def _check_uids(episodes: EpisodeTable, scan: Scan | None, findings: Findings) -> None:
