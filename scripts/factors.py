@@ -13,7 +13,6 @@ from gaploop.scripts import options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gaploop.failure_analysis.cohort.cohort import CohortStatistics
     from gaploop.failure_analysis.cohort.trials import Trials
 
 EXAMPLE: Final = """
@@ -88,15 +87,15 @@ def run(config: FactorsConfig) -> int:
     write_run(folder, "factors", options.jsonable(config), inputs, summary)
     lines = [f"{counted} of {source.name}", *cohort_lines(found), str(folder / "factors.html")]
     options.emit(config.json, result, "\n".join(lines))
-    return 0 if _compared(found) else INCONCLUSIVE
-
-
-def _compared(found: CohortStatistics) -> bool:
-    return bool(found.table and found.table.effects) or bool(found.gaps) or found.change is not None
+    compared = (found.table and found.table.effects) or found.gaps or found.change is not None
+    return 0 if compared else INCONCLUSIVE
 
 
 def _rows(config: FactorsConfig) -> tuple[Sequence[Trials], str, Path, list[dict[str, Any]]]:
     """Return trials, which they are in words, where they are from, and how run.json names them."""
+    import hashlib
+
+    from gaploop.datasets.labels.store import open_labelled
     from gaploop.failure_analysis.cohort.trials import Columns, attempted, read_trials, trials_of
     from gaploop.failure_analysis.lineage import file_input
 
@@ -115,26 +114,14 @@ def _rows(config: FactorsConfig) -> tuple[Sequence[Trials], str, Path, list[dict
     with options.progress("Reading outcomes", len(folders)) as advance:
         attempts, inputs = [], []
         for folder in folders:
-            found = _episodes(folder)
+            found = list(open_labelled(folder).episodes)
             attempts += found
-            inputs.append(_input(folder, found))
+            ended = "".join(f"{e.info.uid} {e.outcome}\n" for e in found)
+            digest = hashlib.sha256(ended.encode()).hexdigest()
+            inputs.append({"root": str(folder), "takes": len(found), "hash": digest})
             advance()
     judged, counted = attempted(attempts)
     return trials_of(judged), counted, folders[0], inputs
-
-
-def _episodes(folder: Path) -> list[Any]:
-    from gaploop.datasets.labels.store import open_labelled
-
-    return list(open_labelled(folder).episodes)
-
-
-def _input(folder: Path, episodes: Sequence[Any]) -> dict[str, Any]:
-    import hashlib
-
-    said = "".join(f"{e.info.uid} {e.outcome}\n" for e in episodes)
-    digest = hashlib.sha256(said.encode()).hexdigest()
-    return {"root": str(folder), "takes": len(episodes), "hash": digest}
 
 
 def _chosen(rows: Sequence[Trials], only: dict[str, str]) -> Sequence[Trials]:

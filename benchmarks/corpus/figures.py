@@ -220,8 +220,8 @@ def _gains(
         drawn = np.argsort([rank[name] for name in stations], kind="stable")
         given, rest = drawn[:LABELS], drawn[LABELS:]
         rest = rest[~np.isin(stations[rest], stations[given])]
-        mended = recalibrated(model, rows[given], of[given])
-        for result, judge in ((before, model), (after, mended)):
+        corrected = recalibrated(model, rows[given], of[given])
+        for result, judge in ((before, model), (after, corrected)):
             said = judge.shares(rows[rest]).argmax(axis=1)
             result.append(float(np.mean(said == truth[rest])))
     return before, after

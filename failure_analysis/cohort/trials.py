@@ -96,7 +96,11 @@ def attempted[A: Attempt](attempts: Iterable[A]) -> tuple[list[A], str]:
 def trials_of(attempts: Iterable[Attempt]) -> tuple[Trials, ...]:
     """Return one row a take: its conditions, and task, policy, operator, station, domain."""
     attempts = list(attempts)
-    raw = [_circumstances(a.info) for a in attempts]
+    raw = []
+    for attempt in attempts:
+        about = {name: str(getattr(attempt.info, name)) for name in ABOUT}
+        known = {name: value for name, value in about.items() if value}
+        raw.append({**attempt.info.conditions, **known})
     names = list(dict.fromkeys(name for row in raw for name in row))
     order = [*CONDITIONS, *sorted(set(names) - set(CONDITIONS) - set(ABOUT)), *ABOUT]
     columns = {
@@ -115,11 +119,6 @@ def trials_of(attempts: Iterable[Attempt]) -> tuple[Trials, ...]:
     )
 
 
-def _circumstances(info: TakeInfo) -> dict[str, Any]:
-    about = {name: str(getattr(info, name)) for name in ABOUT}
-    return {**info.conditions, **{name: value for name, value in about.items() if value}}
-
-
 def _levels(values: Sequence[Any], name: str) -> list[str]:
     """Return values as levels; what is nominal has one name, many numbers become ranges."""
     if name in ABOUT or name in SCENES:  # names, also where they are numbers
@@ -128,8 +127,15 @@ def _levels(values: Sequence[Any], name: str) -> list[str]:
     different = {s for s in sizes if s}
     if None in sizes or len(different) <= MOST_LEVELS:
         return [_word(value) for value in values]
-    edges = _quartiles(sorted(s for s in sizes if s))
-    return [NOMINAL if not s else _range(s, edges) for s in sizes]
+    known = sorted(s for s in sizes if s)
+    edges = [known[round(share * (len(known) - 1))] for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    spans = list(itertools.pairwise(edges))
+
+    def span_words(size: float) -> str:
+        low, high = next((span for span in spans if size <= span[1]), spans[-1])
+        return f"{low:.3g} to {high:.3g}"
+
+    return [span_words(size) if size else NOMINAL for size in sizes]
 
 
 def _size(value: Any) -> float | None:
@@ -155,26 +161,13 @@ def _word(value: Any) -> str:
     if isinstance(value, float | int) and not isinstance(value, bool):
         return f"{value:g}" if value else NOMINAL
     if _is_offset(value):
-        return _offset_words(value) if any(value) else NOMINAL
+        if not any(value):
+            return NOMINAL
+        shown = value if any(value[3:]) else value[:3]  # an offset [m, rad] that may have no turn
+        return ", ".join(f"{v:g}" for v in shown)
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return str(value)
-
-
-def _offset_words(value: Sequence[float]) -> str:
-    """Return a camera offset [m, rad], without the turn where there is none."""
-    return ", ".join(f"{v:g}" for v in (value if any(value[3:]) else value[:3]))
-
-
-def _quartiles(values: Sequence[float]) -> list[float]:
-    return [values[round(share * (len(values) - 1))] for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
-
-
-def _range(value: float, edges: Sequence[float]) -> str:
-    for low, high in itertools.pairwise(edges):
-        if value <= high:
-            return f"{low:.3g} to {high:.3g}"
-    return f"{edges[-2]:.3g} to {edges[-1]:.3g}"
 
 
 def read_trials(path: Path, columns: Columns | None = None) -> tuple[Trials, ...]:

@@ -79,7 +79,9 @@ class Usual:
             UnusableInputError: too few of them.
         """
         _require(tracks, LEAST_RUNNING)
-        bins = _bins(tracks)
+        ends = np.sort([float(t.t_s[-1]) for t in tracks])
+        last_s = float(ends[-min(LEAST_RUNNING, len(ends))])  # as many still run then
+        bins = max(1, int(last_s / BIN_S))
         floors = np.array([registry()[name].floor for name in FEATURES])
         mean, spread = np.empty((2, bins, len(FEATURES)))
         for b in range(bins):
@@ -261,12 +263,6 @@ def learn_weights(
     model = LogisticRegression(C=0.03, class_weight="balanced", max_iter=2000)
     model.fit(np.array(rows), failed)
     return np.asarray(model.coef_[0], dtype=np.float64)
-
-
-def _bins(tracks: Sequence[SignalTrack]) -> int:
-    ends = np.sort([float(t.t_s[-1]) for t in tracks])
-    last_s = float(ends[-min(LEAST_RUNNING, len(ends))])  # as many still run then
-    return max(1, int(last_s / BIN_S))
 
 
 def _bin(t_s: FloatArray, b: int) -> slice:

@@ -68,7 +68,11 @@ class LiveSignals:
     def tick(self, tick: Tick) -> None:
         """Take note of one turn."""
         state, sent = tick.state, tick.command.sent_rad
-        read = self._known(state.position_rad)
+        read, missing = state.position_rad, np.isnan(state.position_rad)
+        if missing.any():  # as they were last
+            before = self._last if self._last is not None else np.zeros_like(read)
+            read = np.where(missing, before, read)
+        self._last = read
         if not self.ticks:
             self._start_s = tick.t_s
         self.ticks += 1
@@ -97,10 +101,11 @@ class LiveSignals:
         """Return signal to value so far, for each of `STREAMED`; NaN where it can't be seen."""
         if not self.ticks:
             return dict.fromkeys(STREAMED, NAN)
+        held_s = self._hold.beyond(HOLD_S * self._rate_hz) / self._rate_hz
         known = {
             "tracking_rms_rad": (self._square / (self.ticks * len(self._arm))) ** 0.5,
             "oscillation_energy_rad2_s2": self._shakes.energy,
-            "held_s": self._held_s() if self._gripper is not None else NAN,
+            "held_s": NAN if self._gripper is None else held_s,
             "current_jump_a": self._currents.rms,
             "effort_a": self._effort / self.ticks if self._currents.seen else NAN,
             "load_jump_pct": self._loads.rms,
@@ -109,18 +114,6 @@ class LiveSignals:
             **self._scene.values(),
         }
         return {name: known[name] for name in STREAMED}
-
-    def _known(self, position_rad: FloatArray) -> FloatArray:
-        """Return the readings, missing ones as they were last."""
-        bad = np.isnan(position_rad)
-        if bad.any():
-            before = self._last if self._last is not None else np.zeros_like(position_rad)
-            position_rad = np.where(bad, before, position_rad)
-        self._last = position_rad
-        return position_rad
-
-    def _held_s(self) -> float:
-        return self._hold.beyond(HOLD_S * self._rate_hz) / self._rate_hz
 
 
 class _Runs:

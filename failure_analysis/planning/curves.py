@@ -85,9 +85,9 @@ class Curve:
         """Probability that demonstrations fix anything at all."""
         return float(1.0 - self.probability[0].sum())
 
-    def mended(self, takes: FloatArray) -> FloatArray:
+    def fixed(self, takes: FloatArray) -> FloatArray:
         """Return the expected share of failures fixed, for each number of takes."""
-        return shares_mended(takes) @ self.probability.ravel()
+        return fixed_shares(takes) @ self.probability.ravel()
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[FloatArray, FloatArray]:
         """Return draws of `a` and `tau`, shape (draws,) each."""
@@ -98,7 +98,7 @@ class Curve:
 
     def interval(self, takes: int) -> tuple[float, float]:
         """Return the central 95 % interval of the share fixed by that many takes."""
-        values = shares_mended(np.array([float(takes)]))[0]
+        values = fixed_shares(np.array([float(takes)]))[0]
         order = np.argsort(values, kind="stable")
         reached = np.cumsum(self.probability.ravel()[order])
         low, high = np.searchsorted(reached, (0.025, 0.975))
@@ -106,15 +106,15 @@ class Curve:
         return float(values[order[min(low, last)]]), float(values[order[min(high, last)]])
 
 
-def mended_share(a: FloatArray, tau: FloatArray, takes: FloatArray) -> FloatArray:
+def fixed_share(a: FloatArray, tau: FloatArray, takes: FloatArray) -> FloatArray:
     """Return r(n) = a (1 - exp(-n / tau))."""
     return np.asarray(a * -np.expm1(-takes / tau))
 
 
-def shares_mended(takes: FloatArray) -> FloatArray:
+def fixed_shares(takes: FloatArray) -> FloatArray:
     """Return r(n) on the grid, shape (len(takes), grid points)."""
     a, tau = np.meshgrid(RECOVERABLE, TAKES_NEEDED, indexing="ij")
-    return mended_share(a.ravel(), tau.ravel(), np.asarray(takes, dtype=float)[:, None])
+    return fixed_share(a.ravel(), tau.ravel(), np.asarray(takes, dtype=float)[:, None])
 
 
 @cache
@@ -224,7 +224,7 @@ def updated(curves: Mapping[GapDimension, Curve], trial: Trial) -> dict[GapDimen
     gains = {}
     for d in told:
         a, tau = curves[d].draw(rng, DRAWS)
-        gains[d] = trial.shares[d] * mended_share(a, tau, np.asarray(float(trial.takes[d])))
+        gains[d] = trial.shares[d] * fixed_share(a, tau, np.asarray(float(trial.takes[d])))
     moved = {}
     for d in told:
         rest = [gains[o] for o in told if o != d]
@@ -240,12 +240,12 @@ def _posterior(curve: Curve, trial: Trial, dimension: GapDimension, others: Floa
     """
     from scipy.stats import beta  # here: `--help` needs no statistics
 
-    own = trial.shares[dimension] * shares_mended(np.array([float(trial.takes[dimension])]))[0]
-    mended = np.minimum(own[:, None] + others[None, :], 1.0)  # (grid, draws)
+    own = trial.shares[dimension] * fixed_shares(np.array([float(trial.takes[dimension])]))[0]
+    fixed = np.minimum(own[:, None] + others[None, :], 1.0)  # (grid, draws)
     # 15 equally likely values of the rate before (Jeffreys' prior).
     done, n = trial.before
     before = beta.ppf((np.arange(15) + 0.5) / 15, done + 0.5, n - done + 0.5)
-    rate = np.clip(before + (1.0 - before) * mended[:, :, None], CLIP, 1.0 - CLIP)
+    rate = np.clip(before + (1.0 - before) * fixed[:, :, None], CLIP, 1.0 - CLIP)
     done, n = trial.after
     weight = 1.0 / (1.0 + (n - 1) * TRAINING_CORRELATION)
     log_likelihood = weight * (done * np.log(rate) + (n - done) * np.log1p(-rate))
@@ -344,7 +344,7 @@ def save_curves(
 
 def believed(curve: Curve) -> dict[str, Any]:
     """Return a curve in numbers that people read: shares of failures fixed by n takes."""
-    means = curve.mended(np.array(SHOWN_TAKES, dtype=float))
+    means = curve.fixed(np.array(SHOWN_TAKES, dtype=float))
     return {
         "responds": round(curve.responds, 4),
         "mended": {

@@ -119,7 +119,11 @@ def _row(cells: Sequence[str]) -> str:
 
 def _item_lines(item: PlanItem) -> list[str]:
     title, _, do, takes, *_ = summary_cells(item)
-    setups = ", ".join(f"{name}: {_values(values)}" for name, values in item.vary.items())
+    spans = {
+        name: [f"{v[0]}-{v[1]}" if isinstance(v, list) and len(v) == 2 else str(v) for v in values]
+        for name, values in item.vary.items()
+    }
+    setups = ", ".join(f"{name}: {', '.join(shown)}" for name, shown in spans.items())
     fixed = ", ".join(f"{name}: {value}" for name, value in item.conditions.items())
     facts = [
         ("Why", item.why),
@@ -132,11 +136,6 @@ def _item_lines(item: PlanItem) -> list[str]:
     ]
     lines = [f"**{name}.** {value}" for name, value in facts if value]
     return [f"## {title}: {do}", "", "  \n".join(lines), ""]
-
-
-def _values(values: Sequence[Any]) -> str:
-    shown = [f"{v[0]}-{v[1]}" if isinstance(v, list) and len(v) == 2 else str(v) for v in values]
-    return ", ".join(shown)
 
 
 def plan_answer(plan: Plan) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ import numpy as np
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension, Outcome
 from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
-from gaploop.failure_analysis.planning.curves import Curve, mended_share
+from gaploop.failure_analysis.planning.curves import Curve, fixed_share
 
 CAUSES: Final = (*GapDimension, None)
 """Columns of shares: the nine dimensions, then "none of these"."""
@@ -152,11 +152,11 @@ class Outlook:
     def gain(self, dimension: GapDimension, takes: float) -> FloatArray:
         """Return draws of the percentage points that takes bring, shape (DRAWS,)."""
         share = self._shares[:, CAUSES.index(dimension)]
-        return 100.0 * self.rate * share * self.mended(dimension, takes)
+        return 100.0 * self.rate * share * self.fixed(dimension, takes)
 
-    def mended(self, dimension: GapDimension, takes: float) -> FloatArray:
+    def fixed(self, dimension: GapDimension, takes: float) -> FloatArray:
         """Return draws of the share of its failures that takes fix, shape (DRAWS,)."""
-        return mended_share(*self._curves[dimension], np.asarray(float(takes)))
+        return fixed_share(*self._curves[dimension], np.asarray(float(takes)))
 
     def prospect(self, dimension: GapDimension, planned: int) -> Prospect:
         """Return what to expect of up to twice the planned takes, and of 60 at least."""

@@ -169,7 +169,7 @@ def _quotas(
     quotas = {}
     for d in wanted:
         mends = ask.curves[d].responds >= LEAST_RESPONSE
-        quotas[d] = DimensionQuota(Decision.UNCLEAR if mends else Decision.NOT_MENDED)
+        quotas[d] = DimensionQuota(Decision.UNCLEAR if mends else Decision.NOT_FIXED)
     likely = [d for d in wanted if failures.leaning(d) >= LEAST_LEANING]
     for d, quota in _by_gain(failures, likely, ask).items():
         quotas[d] = quota
@@ -202,7 +202,7 @@ def _by_gain(
     quotas = {}
     for d in wanted:
         if d not in gains:
-            quotas[d] = DimensionQuota(Decision.NOT_MENDED)
+            quotas[d] = DimensionQuota(Decision.NOT_FIXED)
             continue
         takes, line = allotted.get(d, 0), gains[d]
         left = float(line[takes]) if takes < len(line) else 0.0
@@ -235,8 +235,8 @@ def _items(
 ) -> list[PlanItem]:
     """Return a dimension's items: one, or one for each condition that its takes are split by."""
     curve, remedy = ask.curves[dimension], REMEDIES[dimension]
-    mended = estimate(outlook.mended(dimension, quota.takes), 3)
-    verdict = _verdict_words(dimension, quota, curve, mended, ask.image_policy)
+    fixed = estimate(outlook.fixed(dimension, quota.takes), 3)
+    verdict = _verdict_words(dimension, quota, curve, fixed, ask.image_policy)
     demonstrate = quota.decision.demonstrate
     base = PlanItem(
         id=f"{plan}:{dimension.value}",  # takes carry it, and it leads them back to the plan
@@ -303,18 +303,18 @@ def _verdict_words(
     dimension: GapDimension,
     quota: DimensionQuota,
     curve: Curve,
-    mended: ExpectedValue,
+    fixed: ExpectedValue,
     image_policy: bool,
 ) -> str:
     """Return what follows from the evidence.
 
     Args:
-        mended: share of the dimension's failures that the quota's takes fix.
+        fixed: share of the dimension's failures that the quota's takes fix.
     """
     chance = f"{curve.responds:.0%}"
-    part = f"{mended.mean:.0%} [{mended.low:.0%}, {mended.high:.0%}] of these failures"
+    part = f"{fixed.mean:.0%} [{fixed.low:.0%}, {fixed.high:.0%}] of these failures"
     match quota.decision:
-        case Decision.NOT_MENDED:
+        case Decision.NOT_FIXED:
             why = why_no_response(dimension, image_policy)
             likely = "don't" if curve.responds < 0.2 else "probably don't"
             return f"Demonstrations {likely} fix this (chance that they do: {chance}): {why}."

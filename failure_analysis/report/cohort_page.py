@@ -17,7 +17,7 @@ from gaploop.failure_analysis.cohort.cohort import (
     naming_command,
     plain,
 )
-from gaploop.failure_analysis.cohort.compare import FALSE_ALARM, Version
+from gaploop.failure_analysis.cohort.compare import FALSE_ALARM
 from gaploop.failure_analysis.cohort.factors import Effect, FactorTable
 from gaploop.failure_analysis.cohort.unexplained import Group
 from gaploop.failure_analysis.report.figures import effect_figure
@@ -138,21 +138,17 @@ def _shown(result: FactorTable, most: int = SHOWN) -> list[Effect]:
 def _difference_bars(effects: Sequence[Effect], result: FactorTable) -> Markup:
     def row(effect: Effect) -> BarRow:
         name = f"{plain(effect.factor)}: {effect.level}"
-        said = (
-            f"{points(effect.difference)} · {effect.rate.value:.0%} of {effect.trials} trials, not "
-            f"{_else(effect):.0%} as at {result.references[effect.factor][0]}"
-        )
         d = effect.difference
-        return BarRow(name, d.value, d.low, d.high, said, KIND[effect.verdict])
+        at_reference = min(max(effect.rate.value - d.value, 0.0), 1.0)  # these trials, there
+        sentence = (
+            f"{points(d)} · {effect.rate.value:.0%} of {effect.trials} trials, not "
+            f"{at_reference:.0%} as at {result.references[effect.factor][0]}"
+        )
+        return BarRow(name, d.value, d.low, d.high, sentence, KIND[effect.verdict])
 
     ends = [v for e in effects for v in (e.difference.low, e.difference.high)]
     reach = min(max(0.1, *(abs(v) for v in ends)) * 1.05, 1.0)
     return bars([row(e) for e in effects], (-reach, min(reach, max(0.1, *ends))), filled=False)
-
-
-def _else(effect: Effect) -> float:
-    """Return the rate that these trials would have had at the reference."""
-    return min(max(effect.rate.value - effect.difference.value, 0.0), 1.0)
 
 
 def _time_section(cohort: CohortStatistics) -> Section:
@@ -163,20 +159,18 @@ def _time_section(cohort: CohortStatistics) -> Section:
         sentence = said[0].upper() + said[1:] + "."
         blocks.append(notice(sentence, kind) if cohort.change.flagged else text(sentence))
     if len(cohort.versions) > 1:
-        rows = [_version_row(v) for v in cohort.versions]
+        rows = [
+            (
+                version.policy,
+                f"{percent(version.rate)} of {version.trials}",
+                points(version.since_before.difference) if version.since_before else "–",
+                "changed" if version.flagged else "",
+            )
+            for version in cohort.versions
+        ]
         head = ("policy", "success", "beside the version before", "")
         blocks.append(table(head, rows))
     return section("Over time and policy versions", "", blocks)
-
-
-def _version_row(version: Version) -> tuple[str, ...]:
-    beside = version.since_before
-    return (
-        version.policy,
-        f"{percent(version.rate)} of {version.trials}",
-        points(beside.difference) if beside else "–",
-        "changed" if version.flagged else "",
-    )
 
 
 def groups_section(

@@ -144,15 +144,11 @@ def _sampled(pictures: Iterator[Image], expected: int) -> tuple[list[Image], int
             repeats += 1
         last = probe.copy()
         if (count - 1) % step == 0 and len(samples) < 4 * SAMPLES:
-            samples.append(_resized(picture))
+            if picture.shape[:2] != (SIZE_PX, SIZE_PX):
+                resized = cv2.resize(picture, (SIZE_PX, SIZE_PX), interpolation=cv2.INTER_AREA)
+                picture = np.asarray(resized, dtype=np.uint8)
+            samples.append(picture)
     return samples, repeats, count
-
-
-def _resized(picture: Image) -> Image:
-    if picture.shape[:2] == (SIZE_PX, SIZE_PX):
-        return picture
-    resized = cv2.resize(picture, (SIZE_PX, SIZE_PX), interpolation=cv2.INTER_AREA)
-    return np.asarray(resized, dtype=np.uint8)
 
 
 def _photometry(samples: list[Image]) -> dict[str, float]:

@@ -82,10 +82,13 @@ class ArmMotion:
     @cached_property
     def slow(self) -> NDArray[np.bool_]:
         """Where a joint has stood almost still under its command, shape (n, n_joints)."""
+        from scipy.ndimage import maximum_filter1d  # here: importing the types needs no scipy
+
         steady = np.abs(_slope(self.position_rad, self.rate_hz, 0.2))  # noise averages out
         speed = np.maximum(np.abs(self.sent_velocity_rad_s), steady)
         window = max(1, round(0.1 * self.rate_hz))
-        return _rolling_max(speed, window) < SLOW_RAD_S
+        lately = maximum_filter1d(speed, 2 * window + 1, axis=0, mode="nearest")
+        return np.asarray(lately < SLOW_RAD_S)
 
 
 @dataclass(frozen=True)
@@ -314,12 +317,6 @@ def _slope(values: FloatArray, rate_hz: float, span_s: float) -> FloatArray:
     half = max(1, round(0.5 * span_s * rate_hz))
     padded = np.pad(values, ((half, half), (0, 0)), mode="edge")
     return np.asarray((padded[2 * half :] - padded[: -2 * half]) * (rate_hz / (2 * half)))
-
-
-def _rolling_max(values: FloatArray, half: int) -> FloatArray:
-    from scipy.ndimage import maximum_filter1d  # here: importing the types needs no scipy
-
-    return np.asarray(maximum_filter1d(values, 2 * half + 1, axis=0, mode="nearest"))
 
 
 def _lag(sent: FloatArray, answer: FloatArray, longest: int) -> float:

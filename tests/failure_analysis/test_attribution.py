@@ -214,11 +214,11 @@ def test_a_stations_labels_silence_evidence_that_is_always_there() -> None:
     of = targets([["actuator_response"]] * 12)
     fresh = row(**warm, lag_s=9.5)
     assert model.judge(fresh).named != (GapDimension.ACTUATOR_RESPONSE,)
-    mended = recalibrated(model, rows, of)
-    assert max(mended.judge(fresh).shares, key=lambda d: mended.judge(fresh).shares[d]) is (
+    corrected = recalibrated(model, rows, of)
+    assert max(corrected.judge(fresh).shares, key=lambda d: corrected.judge(fresh).shares[d]) is (
         GapDimension.ACTUATOR_RESPONSE
     )
-    assert mended.about["labels"] == 12
+    assert corrected.about["labels"] == 12
 
 
 def test_only_engineers_labels_that_stand_are_learned_from(tmp_path: Path) -> None:
