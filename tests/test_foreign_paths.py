@@ -249,7 +249,7 @@ scripts/diagnose.py:_write_report | folder / name | ours
 scripts/diagnose.py:run | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/factors.py:run | folder / name | ours
 scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ours
-scripts/finetune.py:_per_station | what.output_dir / plain_name(station, 'station') | paths
+scripts/finetune.py:run | folder / plain_name(s, 'station') | paths
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/plan.py:_write_pages | folder / picture | ours
 scripts/push.py:_dry_run | config.output_dir / name | ours
