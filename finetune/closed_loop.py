@@ -50,7 +50,7 @@ from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.gate.judge import Verdict, compare
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.pretrain import POLICY, PretrainOptions, pretrain
-from gaploop.finetune.tuning.presets import TRACKED_SPECS, TrainSpec
+from gaploop.finetune.tuning.presets import TRACKED_SPECS
 from gaploop.finetune.tuning.work import AdaptOptions
 from gaploop.sim.arms import SO101
 from gaploop.sim.expert import ScriptedLeader
@@ -188,15 +188,31 @@ def close_the_gap(
     }
     if not plan.takes:
         return LoopResult(target, folder, diagnosis, plan, before, None, None, None, None, lineage)
-    takes = _collect(target, plan, folder, say)
-    adapter, ids = _adapt(
-        base, takes, sim, folder, replace(TRACKED_SPECS["lora"], steps=budget.steps, seed=seed), say
-    )
+    spec = SessionSpec(
+        folder / "takes_journal", target.instruction, max_s=DEMONSTRATION_S,
+        seed=DEMONSTRATION_SEEDS,
+    )  # fmt: skip
+    _record("Collecting the planned takes", spec, plan_quotas(plan), target, scripted_leader, say)
+    publish(spec.journal, folder / "takes", "local/takes")
+    run, adapter = folder / "run", folder / "run" / ADAPTER
+    if not (run / "run.json").exists():
+        training = replace(TRACKED_SPECS["lora"], steps=budget.steps, seed=seed)
+        adapt(
+            AdaptOptions(
+                base, (folder / "takes",), run, tuple(sim), spec=training, resume=run.exists()
+            ),
+            lambda step, steps, _loss: say("Adapting with LoRA", step, steps),
+        )
     n = budget.evaluated
     after = measured(folder / "after.json", adapter, target, n, "adapted", say)
     kept = measured(folder / "nominal_after.json", adapter, None, nominal.trials, "adapted", say)
     verdict = compare(before, after, retention_before=nominal, retention_after=kept)
-    lineage = lineage | ids
+    record = read_json(run / "run.json")
+    lineage |= {
+        "demonstrations": record["inputs"][0]["uids"],
+        "run": record["id"],
+        "adapter": record["result"]["policy"],
+    }
     write_json(folder / "verdict.json", verdict.to_json() | {"lineage": lineage})
     return LoopResult(
         target, folder, diagnosis, plan, before, after, nominal, kept, verdict, lineage
@@ -246,13 +262,7 @@ def roll_out_and_diagnose(
     path = folder / DIAGNOSIS
     if path.exists():
         return load_diagnosis(path)
-    return _diagnose(_roll_out(target, folder, base, rollouts, say), folder, say, reference)
-
-
-def _roll_out(target: TargetCell, folder: Path, base: str | Path, n: int, say: Say) -> Path:
-    """Record rollouts of the base with pictures; return their journal."""
-    journal = folder / "rollouts_journal"
-    policy = load_policy(base)
+    journal, policy = folder / "rollouts_journal", load_policy(base)
 
     def leader(rig: Rig, seed: int) -> PolicyLeader:
         del seed  # a policy draws nothing
@@ -267,19 +277,15 @@ def _roll_out(target: TargetCell, folder: Path, base: str | Path, n: int, say: S
         policy=policy_id(base),
         resume=True,
     )
-    _record("Recording rollouts of the base policy", spec, [Quota(n)], target, leader, say)
-    return journal
-
-
-def _diagnose(journal: Path, folder: Path, say: Say, reference: Reference | None) -> Diagnosis:
-    """Diagnose the rollouts, label them with what was found, and publish them."""
+    stage = "Recording rollouts of the base policy"
+    _record(stage, spec, [Quota(rollouts)], target, leader, say)
     say("Diagnosing", 0, 1)
     diagnosis = diagnose(read_journal(journal), reference, source=str(journal.name))
     for take in diagnosis.takes:
         for event in suggested_labels(take):
             labels.append(journal / LABELS, event)
     publish(journal, folder / "rollouts", "local/rollouts")
-    save_diagnosis(diagnosis, folder / DIAGNOSIS)
+    save_diagnosis(diagnosis, path)
     say("Diagnosing", 1, 1)
     return diagnosis
 
@@ -289,17 +295,6 @@ def plan_for(diagnosis: Diagnosis, path: Path, takes: int) -> Plan:
     if not path.exists():
         save_plan(make_plan(diagnosis, takes), path)
     return load_plan(path)
-
-
-def _collect(target: TargetCell, plan: Plan, folder: Path, say: Say) -> Path:
-    """Record what the plan asks for, on the target cell; return the dataset."""
-    spec = SessionSpec(
-        folder / "takes_journal", target.instruction, max_s=DEMONSTRATION_S,
-        seed=DEMONSTRATION_SEEDS,
-    )  # fmt: skip
-    _record("Collecting the planned takes", spec, plan_quotas(plan), target, scripted_leader, say)
-    publish(spec.journal, folder / "takes", "local/takes")
-    return folder / "takes"
 
 
 def record_demonstrations(
@@ -384,25 +379,6 @@ def _record(
     end = record_takes(spec, quotas, target.rig, leader, on_take=on_take)
     if end.gave_up:
         raise GaploopError(end.gave_up[0])
-
-
-def _adapt(
-    base: str | Path, takes: Path, sim: Sequence[Path], folder: Path, spec: TrainSpec, say: Say
-) -> tuple[Path, dict[str, Any]]:
-    """Adapt the base; return the adapter's folder and what it came from, by id."""
-    run = folder / "run"
-    done = run / "run.json"
-    if not done.exists():
-        adapt(
-            AdaptOptions(base, (takes,), run, tuple(sim), spec=spec, resume=run.exists()),
-            lambda step, steps, _loss: say("Adapting with LoRA", step, steps),
-        )
-    record = read_json(done)
-    return run / ADAPTER, {
-        "demonstrations": record["inputs"][0]["uids"],
-        "run": record["id"],
-        "adapter": record["result"]["policy"],
-    }
 
 
 def record_reference(

@@ -44,6 +44,20 @@ from gaploop.sim.tasks import INSTRUCTIONS
 ABSTAINED: Final = "abstained"
 LEAST_SEVERITY: Final = 0.5
 """Weaker gaps rarely make a policy fail, so that there would be little to diagnose."""
+MENDABLE: Final = (
+    "spatial_geometry.camera_pose",
+    "object_property.size",
+    "object_property.elongated",
+)
+OTHERWISE: Final = (
+    "visual_domain.exposure",
+    "visual_domain.colour_cast",
+    "visual_domain.blur",
+)
+"""Gaps that demonstrations fix in this cell, and gaps that want another remedy
+(docs/closed_loop.md)."""
+SEVERITIES: Final = (0.85, 1.0)
+"""Range that severities are drawn from: enough for the base policy to fail."""
 
 
 @dataclass(frozen=True)
@@ -157,22 +171,6 @@ def accuracy(rows: Mapping[str, Mapping[str, int]]) -> tuple[int, int, int]:
     every = sum(sum(row.values()) for row in rows.values())
     abstained = sum(row[ABSTAINED] for row in rows.values())
     return right, every - abstained, every
-
-
-MENDABLE: Final = (
-    "spatial_geometry.camera_pose",
-    "object_property.size",
-    "object_property.elongated",
-)
-OTHERWISE: Final = (
-    "visual_domain.exposure",
-    "visual_domain.colour_cast",
-    "visual_domain.blur",
-)
-"""Gaps that demonstrations fix in this cell, and gaps that want another remedy
-(docs/closed_loop.md)."""
-SEVERITIES: Final = (0.85, 1.0)
-"""Range that severities are drawn from: enough for the base policy to fail."""
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,19 @@ from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, RolloutLog, Scene, summarise
+from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, RolloutLog, summarise
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.arms import SO101, arm_named
 from gaploop.sim.conditions import parse_conditions
 from gaploop.sim.tracker import Tracker
+
+MAX_S: Final = 8.0
+"""A rollout's time limit [simulated s]; the scripted demonstrations take 3 to 4."""
+EVALUATION_SEEDS: Final = 1_000_000
+"""Scenes of evaluations begin here, demonstrations at 0: a policy never meets a scene it saw."""
+CHUNK: Final = 4
+"""Rollouts that a worker does between two reports; keeps both workers busy until the end."""
 
 
 class MemoryTake:
@@ -76,24 +83,21 @@ class MemoryTake:
         values = np.array(self._rows).reshape(len(t_ns), len(self._units))
         columns = dict(zip(self._units, values.T, strict=True))
         telemetry = Telemetry((t_ns - t_ns[:1].sum()) * 1e-9, columns, self._units)
-        return Take(info, outcome, self._frames_record(), telemetry)
-
-    def _frames_record(self) -> Frames:
-        rows = self._frames
-        if not rows:
-            return Frames.empty(len(self._rig.follower.joint_names))
-        return Frames(
-            t_s=np.array([r.t_s for r in rows]),
-            state=np.array([r.state for r in rows]),
-            action=np.array([r.action for r in rows]),
-            sent=np.array([r.sent for r in rows]),
-            environment_state=np.array([r.environment_state for r in rows]),
-            intervention=np.array([r.intervention for r in rows]),
-            safety=np.array([r.safety for r in rows], dtype=np.int64),
-            camera_age_s={
-                c: np.array([r.camera_age_s[c] for r in rows]) for c in rows[0].camera_age_s
-            },
-        )
+        rows, frames = self._frames, Frames.empty(len(rig.follower.joint_names))
+        if rows:
+            frames = Frames(
+                t_s=np.array([r.t_s for r in rows]),
+                state=np.array([r.state for r in rows]),
+                action=np.array([r.action for r in rows]),
+                sent=np.array([r.sent for r in rows]),
+                environment_state=np.array([r.environment_state for r in rows]),
+                intervention=np.array([r.intervention for r in rows]),
+                safety=np.array([r.safety for r in rows], dtype=np.int64),
+                camera_age_s={
+                    c: np.array([r.camera_age_s[c] for r in rows]) for c in rows[0].camera_age_s
+                },
+            )
+        return Take(info, outcome, frames, telemetry)
 
 
 def category(take: Take) -> tuple[str, str]:
@@ -113,14 +117,6 @@ def category(take: Take) -> tuple[str, str]:
     view = TakeView(take, images=False)
     call = failure_mode(view, measure(view), choose_reference([take]))
     return (call.mode or "", call.phase or "")
-
-
-MAX_S: Final = 8.0
-"""A rollout's time limit [simulated s]; the scripted demonstrations take 3 to 4."""
-EVALUATION_SEEDS: Final = 1_000_000
-"""Scenes of evaluations begin here, demonstrations at 0: a policy never meets a scene it saw."""
-CHUNK: Final = 4
-"""Rollouts that a worker does between two reports; keeps both workers busy until the end."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +194,8 @@ def evaluate(
     if n < 1:
         raise UnusableInputError(f"--n={n} must be at least 1; 100 gives ±10 points or better.")
     where = resolve(policy_path)
-    is_target = _is_target(gaps or {}, base or {})
+    # Does the cell stand for a real one?
+    is_target = bool(base) or any(severity > 0 for severity in (gaps or {}).values())
     domain = None if base is None else float(is_target)
     spec = CellSpec(
         task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm_named(robot).name
@@ -209,11 +206,20 @@ def evaluate(
     settings = {condition_name(c): c for c in list(conditions) or [{}]}
     # On other machines a policy that isn't a folder here is fetched or found by its name.
     path = str(policy_path) if ray and not Path(policy_path).exists() else str(where)
-    wanted = _Wanted(path, policy_id(where), spec, settings, range(seed, seed + n))
-    log = RolloutLog(folder, {"policy": wanted.policy, **_plain(spec)}) if folder else None
-    rollouts = wanted.among(log.held if log else {})
-    jobs = wanted.jobs(rollouts)
-    told = [tell for tell in (on_rollouts, _counted(progress)) if tell]
+    identity, seeds = policy_id(where), range(seed, seed + n)
+    log = RolloutLog(folder, {"policy": identity, **_plain(spec)}) if folder else None
+    held = log.held if log else {}
+    rollouts = [held[name, s] for name in settings for s in seeds if (name, s) in held]
+    jobs = []
+    for name, condition in settings.items():
+        lacking = [s for s in seeds if (name, s) not in held]
+        jobs += [
+            _Job(path, identity, spec, condition, tuple(lacking[i : i + CHUNK]))
+            for i in range(0, len(lacking), CHUNK)
+        ]
+    told = [on_rollouts] if on_rollouts else []
+    if progress is not None:
+        told.append(lambda done: progress(len(done)))
     for tell in told:
         tell(rollouts)
     one = len(jobs) == 1
@@ -222,21 +228,17 @@ def evaluate(
             rollouts += done
             for tell in (*([log.add] if log else []), *told):
                 tell(done)
-    finally:
-        _forget()
+    finally:  # workers keep policy and rig for the next call
+        _station.close()
+        _station.policy = None
     return summarise(
         rollouts,
         domain=Domain.SIM_TARGET if is_target or any(settings.values()) else Domain.SIM,
-        policy=wanted.policy,
+        policy=identity,
         gaps=spec.gaps,
         gap_seed=gap_seed,
         base=condition_name(base or {}),
     )
-
-
-def _is_target(gaps: Mapping[str, float], conditions: Mapping[str, Any]) -> bool:
-    """Say whether the cell stands for a real one."""
-    return bool(conditions) or any(severity > 0 for severity in gaps.values())
 
 
 def _plain(spec: CellSpec) -> dict[str, Any]:
@@ -246,10 +248,6 @@ def _plain(spec: CellSpec) -> dict[str, Any]:
     if spec.robot == SO101.name:
         del value["robot"]
     return value
-
-
-def _counted(progress: Callable[[int], None] | None) -> Callable[[Sequence[Rollout]], None] | None:
-    return None if progress is None else lambda done: progress(len(done))
 
 
 def roll_out(
@@ -298,31 +296,6 @@ class _Job:
     spec: CellSpec
     condition: Mapping[str, Any]
     seeds: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """The rollouts that are asked for: scenes of settings, of one policy in one cell."""
-
-    path: str
-    policy: str
-    spec: CellSpec
-    settings: Mapping[str, Mapping[str, Any]]
-    seeds: range
-
-    def among(self, held: Mapping[Scene, Rollout]) -> list[Rollout]:
-        """Return those of `held`."""
-        scenes = ((name, seed) for name in self.settings for seed in self.seeds)
-        return [held[scene] for scene in scenes if scene in held]
-
-    def jobs(self, held: Sequence[Rollout]) -> list[_Job]:
-        """Return what is to be done for those that aren't in `held`."""
-        known = {(r.condition, r.seed) for r in held}
-        return [
-            _Job(self.path, self.policy, self.spec, condition, seeds)
-            for name, condition in self.settings.items()
-            for seeds in _split([s for s in self.seeds if (name, s) not in known])
-        ]
 
 
 @dataclass(eq=False)
@@ -375,13 +348,3 @@ def _run(job: _Job) -> list[Rollout]:
     rig, policy = _station.rig_for(job), _station.policy_for(job)
     name, spec = condition_name(job.condition), job.spec
     return roll_out(rig, policy, job.seeds, name, spec.max_s, spec.speed_scale)
-
-
-def _forget() -> None:
-    """Free what this process itself rolled out with; workers keep theirs for the next call."""
-    _station.close()
-    _station.policy = None
-
-
-def _split(seeds: Sequence[int]) -> list[tuple[int, ...]]:
-    return [tuple(seeds[i : i + CHUNK]) for i in range(0, len(seeds), CHUNK)]

@@ -25,6 +25,11 @@ from gaploop.core.vocabulary import Domain
 
 SCHEMA: Final = "gaploop.evaluation.v1"
 NOMINAL: Final = "nominal"
+ROLLOUTS: Final = "rollouts.csv"
+SETTINGS: Final = "settings.json"
+SETTINGS_SCHEMA: Final = "gaploop.evaluation_settings.v1"
+FAMILY_ERROR: Final = 0.05
+"""Chance that a table calls any setting a cost or a help that is none."""
 
 
 @dataclass(frozen=True)
@@ -224,9 +229,6 @@ def evidence(domain: Domain) -> str:
     }[domain]
 
 
-ROLLOUTS: Final = "rollouts.csv"
-SETTINGS: Final = "settings.json"
-SETTINGS_SCHEMA: Final = "gaploop.evaluation_settings.v1"
 FIELDS: Final = tuple(Rollout.__dataclass_fields__)
 
 type Scene = tuple[str, int]
@@ -246,7 +248,27 @@ class RolloutLog:
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder, self._path = folder, folder / ROLLOUTS
-        self._check({"schema": SETTINGS_SCHEMA, **settings})
+        settings, path = {"schema": SETTINGS_SCHEMA, **settings}, folder / SETTINGS
+        known: Any = settings
+        if path.exists():
+            known = read_json(path)
+        elif self._path.exists():
+            raise UnusableInputError(
+                f"{self._path} is there without {SETTINGS}, so nobody knows what was rolled out. "
+                "Name another --output_dir."
+            )
+        else:
+            write_json(path, settings)
+        if not isinstance(known, dict):
+            raise UnusableInputError(f"{path} is damaged. Name another --output_dir.")
+        other = [n for n in {**known, **settings} if known.get(n) != settings.get(n)]
+        if other:
+            was = ", ".join(f"{n} {known.get(n)}" for n in other)
+            now = ", ".join(f"{n} {settings.get(n)}" for n in other)
+            raise UnusableInputError(
+                f"{folder} holds rollouts with {was}; now it is {now}. Name another "
+                "--output_dir, or evaluate the same."
+            )
         self.held: dict[Scene, Rollout] = {}
         """What the folder held at first."""
         for rollout in _read_csv(self._path):
@@ -258,28 +280,6 @@ class RolloutLog:
         if not self._path.exists():
             lines = [",".join(FIELDS), *lines]
         append_lines(self._path, lines)
-
-    def _check(self, settings: Mapping[str, Any]) -> None:
-        path = self.folder / SETTINGS
-        if not path.exists():
-            if self._path.exists():
-                raise UnusableInputError(
-                    f"{self._path} is there without {SETTINGS}, so nobody knows what was rolled "
-                    "out. Name another --output_dir."
-                )
-            write_json(path, settings)
-            return
-        held = read_json(path)
-        if not isinstance(held, dict):
-            raise UnusableInputError(f"{path} is damaged. Name another --output_dir.")
-        other = [n for n in {**held, **settings} if held.get(n) != settings.get(n)]
-        if other:
-            was = ", ".join(f"{n} {held.get(n)}" for n in other)
-            now = ", ".join(f"{n} {settings.get(n)}" for n in other)
-            raise UnusableInputError(
-                f"{self.folder} holds rollouts with {was}; now it is {now}. Name another "
-                "--output_dir, or evaluate the same."
-            )
 
 
 def csv_lines(rollouts: Iterable[Rollout]) -> list[str]:
@@ -320,10 +320,6 @@ def _from_csv(row: Mapping[str, Any]) -> Rollout:
             "duration_s": float(row["duration_s"]),
         }
     )
-
-
-FAMILY_ERROR: Final = 0.05
-"""Chance that a table calls any setting a cost or a help that is none."""
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,13 @@ WEIGHTS: Final = "model.safetensors"
 PREPROCESSOR: Final = "policy_preprocessor.json"
 TRACKER: Final = "gaploop.sim.lerobot_tracker_step.TrackerStep"
 """As a saved policy names the step that finds the scene in pictures."""
+FPS: Final = 30.0
+"""What LeRobot records and rolls out at, where a policy doesn't say its rate [Hz]."""
+IMAGES: Final = "observation.images."
+FAULTS: Final = (
+    OSError, ValueError, KeyError, RuntimeError, TypeError, ImportError, SafetensorError,
+)  # fmt: skip
+"""What LeRobot and its libraries raise for files that are missing, damaged or another kind's."""
 
 
 class ActPolicy:
@@ -267,15 +274,6 @@ def _single(observation: Observation, bundle: act.ActBundle) -> Batch:
         np.zeros((1, bundle.chunk), dtype=bool),
         np.zeros(1, dtype=np.int64),
     )
-
-
-FPS: Final = 30.0
-"""What LeRobot records and rolls out at, where a policy doesn't say its rate [Hz]."""
-IMAGES: Final = "observation.images."
-FAULTS: Final = (
-    OSError, ValueError, KeyError, RuntimeError, TypeError, ImportError, SafetensorError,
-)  # fmt: skip
-"""What LeRobot and its libraries raise for files that are missing, damaged or another kind's."""
 
 
 class LerobotDriver(ActPolicy):

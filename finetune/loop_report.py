@@ -43,6 +43,16 @@ CARDS: Final = 3
 """Failed takes shown in pictures, per cell."""
 INSTANTS: Final = (0.0, 0.33, 0.67, 1.0)
 """Which pictures of a take are shown, as fractions of its length."""
+STAGES: Final = {
+    "failed": ("failed takes", "rollouts/"),
+    "diagnosis": ("diagnosis", "diagnosis.json"),
+    "plan": ("plan", "plan.yaml"),
+    "demonstrations": ("demonstrations", "takes/"),
+    "run": ("training run", "run/run.json"),
+    "adapter": ("adapter", "run/adapter/"),
+}
+"""Entry of a loop's lineage: what it is called, and where it lies in the loop's folder."""
+SHOWN_IDS: Final = 4
 
 
 def write_report(result: DemoResult, folder: Path, minutes: float) -> Path:
@@ -224,18 +234,6 @@ def _lineage(result: DemoResult) -> Section:
     lead = "Each stage names the one before by id; the files lie beside this page."
     head = ("cell", "stage", "id", "file")
     return section("Lineage", lead, [table(head, rows)])
-
-
-STAGES: Final = {
-    "failed": ("failed takes", "rollouts/"),
-    "diagnosis": ("diagnosis", "diagnosis.json"),
-    "plan": ("plan", "plan.yaml"),
-    "demonstrations": ("demonstrations", "takes/"),
-    "run": ("training run", "run/run.json"),
-    "adapter": ("adapter", "run/adapter/"),
-}
-"""Entry of a loop's lineage: what it is called, and where it lies in the loop's folder."""
-SHOWN_IDS: Final = 4
 
 
 def _stages(loop: LoopResult) -> list[tuple[str, str, str]]:

@@ -12,11 +12,21 @@ from gaploop.core.protocols import Follower
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.lerobot_act import ACTION, STATE
-from gaploop.finetune.lerobot_policy import ActPolicy
+from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy
 from gaploop.teleop.checks.result import CheckResult, Level
 
-_IMAGES: Final = "observation.images."
 type Stats = Mapping[str, Mapping[str, object]]
+FEATURES: Final = "features"
+STATISTICS: Final = "statistics"
+FAR: Final = 4.0
+"""A joint this many spreads from the mean of the takes is outside what they show."""
+IMPOSSIBLE: Final = 10.0
+"""A joint this far out isn't posed unusually: units, zero or order differ from the takes'."""
+NARROW: Final = 1e-4
+"""A spread below this, in units of the arm, divides a sensor's noise into huge inputs."""
+REACH: Final = 1.0
+"""Actions this many spreads from their mean are usual in the takes, also where a gripper is either
+open or closed."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +85,9 @@ def facts_of(policy: ActPolicy) -> PolicyFacts:
         signature.units,
         signature.robot_type,
         {
-            key.removeprefix(_IMAGES): (int(feature.shape[1]), int(feature.shape[2]))
+            key.removeprefix(IMAGES): (int(feature.shape[1]), int(feature.shape[2]))
             for key, feature in inputs.items()
-            if key.startswith(_IMAGES)
+            if key.startswith(IMAGES)
         },
         policy.needs_scene,
         policy.execute,
@@ -92,19 +102,6 @@ def _spread(stats: Stats, key: str) -> FeatureSpread | None:
         return None
     mean, std = (np.asarray(said[name], dtype=np.float64).ravel() for name in ("mean", "std"))
     return FeatureSpread(mean, std)
-
-
-FEATURES: Final = "features"
-STATISTICS: Final = "statistics"
-FAR: Final = 4.0
-"""A joint this many spreads from the mean of the takes is outside what they show."""
-IMPOSSIBLE: Final = 10.0
-"""A joint this far out isn't posed unusually: units, zero or order differ from the takes'."""
-NARROW: Final = 1e-4
-"""A spread below this, in units of the arm, divides a sensor's noise into huge inputs."""
-REACH: Final = 1.0
-"""Actions this many spreads from their mean are usual in the takes, also where a gripper is either
-open or closed."""
 
 
 @dataclass(frozen=True)

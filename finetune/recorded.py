@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,50 +46,48 @@ def recorded(
         UnusableInputError: no rollouts that were judged, of several policies, or of both a real
             and a simulated cell.
     """
-    takes, left_out = [], Counter[str]()
-    for take in _rollouts(folder, left_out, progress):
-        if policy and take.policy != policy:
-            left_out["of another policy"] += 1
-        else:
-            takes.append(take)
-    if not takes:
-        why = "; ".join(f"{n} {words}" for words, n in left_out.items()) or "no takes at all"
-        raise UnusableInputError(
-            f"{folder} holds no judged rollouts of this policy ({why}). Record some with gaploop "
-            "rollout; say how takes went with gaploop review or label."
-        )
-    evaluation = summarise(
-        [t.rollout for t in takes],
-        domain=_one_domain(folder, {t.domain for t in takes}),
-        policy=_one_policy(folder, Counter(t.policy for t in takes)),
-        paired=False,
-        where=", ".join(sorted({t.station for t in takes if t.station})),
-    )
-    return Recorded(evaluation, dict(left_out))
-
-
-@dataclass(frozen=True)
-class _Counted:
-    rollout: Rollout
-    policy: str
-    domain: Domain
-    station: str
-
-
-def _rollouts(
-    folder: Path, left_out: Counter[str], progress: Callable[[int], None]
-) -> Iterator[_Counted]:
+    rollouts, left_out = list[Rollout](), Counter[str]()
+    domains, policies, stations = set[Domain](), Counter[str](), set[str]()
     for number, take in enumerate(open_takes(folder)):
         progress(1)
-        if take.info.kind is not TakeKind.ROLLOUT:
+        info = take.info
+        if info.kind is not TakeKind.ROLLOUT:
             left_out["not rollouts"] += 1
         elif take.outcome is Outcome.UNLABELLED:
             left_out["not judged yet"] += 1
         elif take.outcome not in (Outcome.SUCCESS, Outcome.FAILURE):
             left_out[take.outcome.value] += 1
+        elif policy and info.policy != policy:
+            left_out["of another policy"] += 1
         else:
-            info = take.info
-            yield _Counted(_rollout(number, take), info.policy, info.domain, info.station)
+            rollouts.append(_rollout(number, take))
+            domains.add(info.domain)
+            policies[info.policy] += 1
+            stations.add(info.station)
+    if not rollouts:
+        why = "; ".join(f"{n} {words}" for words, n in left_out.items()) or "no takes at all"
+        raise UnusableInputError(
+            f"{folder} holds no judged rollouts of this policy ({why}). Record some with gaploop "
+            "rollout; say how takes went with gaploop review or label."
+        )
+    if len(domains) > 1 and Domain.REAL in domains:
+        raise UnusableInputError(
+            f"{folder} mixes real and simulated rollouts. Split them with gaploop edit split, or "
+            "compare them with gaploop factors --sim."
+        )
+    if len(policies) > 1:
+        each = ", ".join(f"{name or 'unknown'} ({n})" for name, n in policies.most_common())
+        raise UnusableInputError(
+            f"{folder} holds rollouts of several policies: {each}. Say which with --policy.path."
+        )
+    evaluation = summarise(
+        rollouts,
+        domain=Domain.SIM_TARGET if Domain.SIM_TARGET in domains else next(iter(domains)),
+        policy=next(iter(policies)),
+        paired=False,
+        where=", ".join(sorted(stations - {""})),
+    )
+    return Recorded(evaluation, dict(left_out))
 
 
 def _rollout(number: int, take: Take) -> Rollout:
@@ -107,21 +105,3 @@ def _rollout(number: int, take: Take) -> Rollout:
         mode,
         phase,
     )
-
-
-def _one_domain(folder: Path, found: set[Domain]) -> Domain:
-    if len(found) > 1 and Domain.REAL in found:
-        raise UnusableInputError(
-            f"{folder} mixes real and simulated rollouts. Split them with gaploop edit split, or "
-            "compare them with gaploop factors --sim."
-        )
-    return Domain.SIM_TARGET if Domain.SIM_TARGET in found else next(iter(found))
-
-
-def _one_policy(folder: Path, found: Counter[str]) -> str:
-    if len(found) > 1:
-        each = ", ".join(f"{policy or 'unknown'} ({n})" for policy, n in found.most_common())
-        raise UnusableInputError(
-            f"{folder} holds rollouts of several policies: {each}. Say which with --policy.path."
-        )
-    return next(iter(found))

@@ -37,6 +37,14 @@ METRICS: Final = "metrics.jsonl"
 
 type Progress = Callable[[int, int, float], None]
 """Called after each step with (steps done, steps in all, loss)."""
+CHECKPOINT: Final = "checkpoint.pt"
+PREVIOUS: Final = "checkpoint.previous.pt"
+PARTS: Final = frozenset({"spec", "step", "weights", "optimizer"})
+"""What tells a checkpoint from another file of PyTorch's."""
+_DAMAGED: Final = (
+    RuntimeError, EOFError, OSError, LookupError, ValueError, TypeError, AttributeError,
+    pickle.UnpicklingError,
+)  # fmt: skip
 
 
 class Batches(Protocol):
@@ -379,15 +387,6 @@ def step_seed(seed: int, step: int, rank: int) -> int:
 
 
 log = logging.getLogger(__name__)
-
-CHECKPOINT: Final = "checkpoint.pt"
-PREVIOUS: Final = "checkpoint.previous.pt"
-PARTS: Final = frozenset({"spec", "step", "weights", "optimizer"})
-"""What tells a checkpoint from another file of PyTorch's."""
-_DAMAGED: Final = (
-    RuntimeError, EOFError, OSError, LookupError, ValueError, TypeError, AttributeError,
-    pickle.UnpicklingError,
-)  # fmt: skip
 
 
 def write_checkpoint(folder: Path, state: Mapping[str, Any]) -> None:

@@ -38,6 +38,7 @@ LOSS: Final = 0.25
 """Loss of success that the stake on "worse" is best for at first."""
 SPREAD: Final = 0.4
 """How often just one of two episodes of a robot is expected to succeed."""
+ASSIGNMENT: Final = "assignment.json"
 
 
 class CanaryPhase(StrEnum):
@@ -218,9 +219,6 @@ def replay(canary: Canary, reports: Iterable[Report]) -> Canary:
     for report in reports:
         canary.observe(report)
     return canary
-
-
-ASSIGNMENT: Final = "assignment.json"
 
 
 def reported(suite: Suite, reports: Path, folder: GateFolder) -> Canary:

@@ -39,6 +39,11 @@ SCENES: Final = 2_000_000
 SCENES_PER_GATE: Final = 20_000
 SEALED: Final = "key.sealed"
 OPENED: Final = "key.json"
+SCHEMA: Final = "gaploop.gate.v1"
+SETUP: Final = "setup.json"
+OUTCOMES: Final = "outcomes.jsonl"
+RESULT: Final = "gate.json"
+LOCK: Final = ".lock"
 
 
 @dataclass(frozen=True)
@@ -124,13 +129,6 @@ def unseal(folder: Path) -> dict[str, Any]:
     key: dict[str, Any] = json.loads(base64.b64decode((folder / SEALED).read_bytes()))
     write_atomically(folder / OPENED, json.dumps(key) + "\n")
     return key
-
-
-SCHEMA: Final = "gaploop.gate.v1"
-SETUP: Final = "setup.json"
-OUTCOMES: Final = "outcomes.jsonl"
-RESULT: Final = "gate.json"
-LOCK: Final = ".lock"
 
 
 @dataclass(frozen=True)

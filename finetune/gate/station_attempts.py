@@ -25,6 +25,23 @@ from gaploop.core.suite import FUNCTION_FORM, SuiteTask
 from gaploop.core.types import Observation
 from gaploop.finetune.gate.folder import AttemptResult, GateAttempt
 
+NOW: Final = "now"
+"""Link in the gate's folder to the policy whose turn it is, under the same name for both."""
+ATTEMPTS: Final = "attempts"
+PLACEHOLDERS: Final = ("policy", "out", "instruction", "timeout_s", "scene")
+START_S: Final = 120.0
+"""A command may take this much longer than its task's time limit: large policies load slowly."""
+GRACE_S: Final = 15.0
+"""So long a command that is to stop has to let go of the robot, before it is made to."""
+ANSWERS: Final = {
+    "y": "it succeeded",
+    "n": "it failed",
+    "again": "it didn't count; the same attempt once more",
+    "safety": "it failed and was unsafe: a safety stop, a collision, a person in the way",
+}
+UNDO: Final = "undo"
+"""Answer to any question: what was said of the attempt before was wrong."""
+
 
 @dataclass(frozen=True)
 class StageEvidence:
@@ -105,23 +122,6 @@ def named_function(name: str, where: str) -> Callable[..., Any]:
         raise UnusableInputError(f"{where}: {name} isn't a function.")
     return found  # type: ignore[no-any-return]
 
-
-NOW: Final = "now"
-"""Link in the gate's folder to the policy whose turn it is, under the same name for both."""
-ATTEMPTS: Final = "attempts"
-PLACEHOLDERS: Final = ("policy", "out", "instruction", "timeout_s", "scene")
-START_S: Final = 120.0
-"""A command may take this much longer than its task's time limit: large policies load slowly."""
-GRACE_S: Final = 15.0
-"""So long a command that is to stop has to let go of the robot, before it is made to."""
-ANSWERS: Final = {
-    "y": "it succeeded",
-    "n": "it failed",
-    "again": "it didn't count; the same attempt once more",
-    "safety": "it failed and was unsafe: a safety stop, a collision, a person in the way",
-}
-UNDO: Final = "undo"
-"""Answer to any question: what was said of the attempt before was wrong."""
 
 type Ask = Callable[[str], str]
 

@@ -35,11 +35,30 @@ from safetensors import SafetensorError
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.datasets.layout import DatasetInfo
+from gaploop.finetune.lerobot_act import ACTION, SIDECAR, STATE
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.finetune.training import is_out_of_memory
 
 type Stats = Mapping[str, Mapping[str, Any]]
 """Feature to statistic, such as `mean` and `std`, to its values."""
+UNNAMED: Final = (
+    "%s doesn't say its rate, joints and units, so they can't be compared with those of %s: check "
+    "them where it was trained."
+)
+"""Said of policies that lerobot-train saved: LeRobot's config has no place for these."""
+RESIZING: Final = ("image_resolution", "resize_imgs_with_padding", "resize_shape")
+"""Options of policies that bring pictures of any size to theirs."""
+PREPROCESSOR: Final = "policy_preprocessor.json"
+USED: Final = {
+    NormalizationMode.MEAN_STD: ("mean", "std"),
+    NormalizationMode.MIN_MAX: ("min", "max"),
+    NormalizationMode.QUANTILES: ("q01", "q99"),
+    NormalizationMode.QUANTILE10: ("q10", "q90"),
+}
+"""The statistics that LeRobot's normaliser reads."""
+FAULTS: Final = (
+    OSError, ValueError, KeyError, TypeError, RuntimeError, torch.OutOfMemoryError,
+)  # fmt: skip
 
 
 def merged_stats(base: Stats, new: Stats) -> dict[str, dict[str, NDArray[np.float64]]]:
@@ -71,18 +90,6 @@ def _both(
     if name == "max" or name in ("q90", "q99"):
         return np.maximum(a, b)
     return np.asarray((a + b) / 2)
-
-
-ACTION: Final = "action"
-STATE: Final = "observation.state"
-SIDECAR: Final = "gaploop.json"
-UNNAMED: Final = (
-    "%s doesn't say its rate, joints and units, so they can't be compared with those of %s: check "
-    "them where it was trained."
-)
-"""Said of policies that lerobot-train saved: LeRobot's config has no place for these."""
-RESIZING: Final = ("image_resolution", "resize_imgs_with_padding", "resize_shape")
-"""Options of policies that bring pictures of any size to theirs."""
 
 
 def check_fits(
@@ -202,19 +209,6 @@ def check_units(units: Sequence[str], folder: Path, root: str) -> None:
             f"{root}: joints in {', '.join(other)}, policy {folder} was trained in {own}. Convert "
             "with gaploop harmonise."
         )
-
-
-PREPROCESSOR: Final = "policy_preprocessor.json"
-USED: Final = {
-    NormalizationMode.MEAN_STD: ("mean", "std"),
-    NormalizationMode.MIN_MAX: ("min", "max"),
-    NormalizationMode.QUANTILES: ("q01", "q99"),
-    NormalizationMode.QUANTILE10: ("q10", "q90"),
-}
-"""The statistics that LeRobot's normaliser reads."""
-FAULTS: Final = (
-    OSError, ValueError, KeyError, TypeError, RuntimeError, torch.OutOfMemoryError,
-)  # fmt: skip
 
 
 @dataclass

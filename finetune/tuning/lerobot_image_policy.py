@@ -31,6 +31,7 @@ from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, describe, op
 from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec, StageSpec, load_mixture
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.hub_fetch import is_hub_name
+from gaploop.finetune.lerobot_act import SIDECAR
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.held_out import TakeNote
@@ -63,7 +64,7 @@ class ImagePolicyWork:
         for name in options.rename:
             if name not in known:
                 raise unknown_choice("feature", name, known, "--rename_map")
-        if not (base / bundles.SIDECAR).exists() and ranks.is_main:
+        if not (base / SIDECAR).exists() and ranks.is_main:
             log.warning(bundles.UNNAMED, base, whole.datasets[0].root)
         for info in whole.datasets:
             bundles.check_fits(config, info, base, options.rename, options.cache.size)

@@ -21,6 +21,22 @@ from typing import Final
 from gaploop.core.errors import UnusableInputError, unknown_choice
 
 PRECISIONS: Final = ("no", "bf16")
+TRACKED: Final = "tracked"
+"""The kind of ACT that sees joints and tracked poses, no pictures: minutes on a CPU."""
+OTHER: Final = "other"
+ACT_TARGETS: Final = (
+    "linear1",
+    "linear2",
+    "action_head",
+    "encoder_robot_state_input_proj",
+    "encoder_env_state_input_proj",
+)
+"""ACT's Linear layers. Attention's `in_proj` is a bare parameter, which PEFT can't wrap."""
+DIFFUSION_TARGETS: Final = (
+    r"diffusion\.(unet\..*(cond_encoder\.1|conv[12]\.block\.0|diffusion_step_encoder\.[13])"
+    r"|rgb_encoder.*\.out)"
+)
+"""The U-Net's convolutions and conditioning, and what the picture encoder's features go through."""
 
 
 @dataclass(frozen=True)
@@ -78,24 +94,6 @@ TRACKED_SPECS: Final[Mapping[str, TrainSpec]] = {
 }
 """Named starting points, each held by a test that trains two steps and resumes."""
 
-
-TRACKED: Final = "tracked"
-"""The kind of ACT that sees joints and tracked poses, no pictures: minutes on a CPU."""
-OTHER: Final = "other"
-
-ACT_TARGETS: Final = (
-    "linear1",
-    "linear2",
-    "action_head",
-    "encoder_robot_state_input_proj",
-    "encoder_env_state_input_proj",
-)
-"""ACT's Linear layers. Attention's `in_proj` is a bare parameter, which PEFT can't wrap."""
-DIFFUSION_TARGETS: Final = (
-    r"diffusion\.(unet\..*(cond_encoder\.1|conv[12]\.block\.0|diffusion_step_encoder\.[13])"
-    r"|rgb_encoder.*\.out)"
-)
-"""The U-Net's convolutions and conditioning, and what the picture encoder's features go through."""
 
 type Targets = str | tuple[str, ...] | None
 """Names of modules, or one regular expression; None for LeRobot's own."""

@@ -48,6 +48,9 @@ FOLDS: Final = 2
 PART: Final = 0.5
 """Part of the run's steps that a candidate is trained for."""
 RATIO_SCHEMA: Final = "gaploop.ratio.v1"
+SCHEMA: Final = "gaploop.recipes.v1"
+SHARE: Final = 0.2
+"""Real takes that are held out where nobody says which."""
 
 
 @dataclass(frozen=True)
@@ -145,9 +148,6 @@ def by_one_standard_error(errors: Mapping[float, Mapping[str, float]]) -> ShareC
     return ShareChoice(share, tuple(tried), len(takes))
 
 
-SCHEMA: Final = "gaploop.recipes.v1"
-SHARE: Final = 0.2
-"""Real takes that are held out where nobody says which."""
 REAL_ONLY, SIM_ONLY, MIXED = "real only", "sim only", "mixed"
 
 type Say = Callable[[str], None]
