@@ -113,7 +113,7 @@ datasets/edit/compose_videos.py:_Shelf.take | shutil.copy2(path, target) | datas
 datasets/edit/compose_videos.py:_Shelf.take | staging.link(path, target) | dataset
 datasets/edit/delete.py:delete_takes | os.rename(root, stage) | ours
 datasets/edit/delete.py:delete_takes | shutil.rmtree(stage) | ours
-datasets/episodes_table.py:_replace | part.replace(path) | dataset
+datasets/episodes_table.py:materialise | part.replace(path) | dataset
 datasets/formats/aloha.py:write_aloha | path / f'episode_{index}.hdf5' | ours
 datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mkv' | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours

@@ -24,7 +24,7 @@ from gaploop.datasets.check.findings import DAMAGE, Findings, numbers, reason
 from gaploop.datasets.check.pictures import PictureRun, check_colours, look_at
 from gaploop.datasets.check.scan import TIMESTAMP_TOLERANCE_S, Scan
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.datasets.video_index import VideoIndex, video_index
+from gaploop.datasets.video import VideoIndex, video_index
 
 PICTURES: Final = 3000
 """Pictures decoded unless all are asked for: about 10 s at 640 x 480."""

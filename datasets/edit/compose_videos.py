@@ -21,8 +21,13 @@ from gaploop.datasets.edit.compose_rows import CHUNK_FILES
 from gaploop.datasets.edit.pieces import DatasetPiece, damaged
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.datasets.lerobot_read import video_of
-from gaploop.datasets.video import MAX_FILE_BYTES, DamagedVideoError, VideoWriter, count_frames
-from gaploop.datasets.video_encode import encode_part
+from gaploop.datasets.video import (
+    MAX_FILE_BYTES,
+    DamagedVideoError,
+    VideoWriter,
+    count_frames,
+    encode_part,
+)
 
 type Clip = tuple[int, EpisodeRow, float]
 """Index in the new dataset, episode, start in its file [s]."""

@@ -17,7 +17,7 @@ from gaploop.datasets import layout
 from gaploop.datasets.check.episodes import feature_fault
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.repair.names import RepairDraft
-from gaploop.datasets.video_index import video_index
+from gaploop.datasets.video import video_index
 
 VERSION: Final = "v3.0"
 DEFAULTS: Final[dict[str, Any]] = {
