@@ -115,7 +115,7 @@ datasets/edit/compose.py:_VideoShelf.take | staging.link(path, target) | dataset
 datasets/edit/compose.py:_copy_rest | shutil.copy2(path, target) | dataset
 datasets/edit/compose.py:_copy_rest | stage / name | dataset
 datasets/edit/compose.py:_copy_rest | target.with_name(f'{target.stem}.{number}{target.suffix}') | dataset
-datasets/episodes_table.py:_replace | part.replace(path) | dataset
+datasets/episodes_table.py:materialise | part.replace(path) | dataset
 datasets/formats/aloha.py:write_aloha | path / f'episode_{index}.hdf5' | ours
 datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mkv' | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours

@@ -29,8 +29,7 @@ from gaploop.datasets.check.findings import DAMAGE, Findings, numbers, reason
 from gaploop.datasets.check.frames import TIMESTAMP_TOLERANCE_S, Scan, stretches
 from gaploop.datasets.check.stats import stat_columns
 from gaploop.datasets.layout import DatasetInfo, data_files, episode_files
-from gaploop.datasets.video import open_video
-from gaploop.datasets.video_index import video_index
+from gaploop.datasets.video import open_video, video_index
 
 PICTURES: Final = 3000
 """Pictures decoded unless all are asked for: about 10 s at 640 x 480."""

@@ -33,8 +33,13 @@ from gaploop.datasets.labels.transfer import copy_events
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
-from gaploop.datasets.video import MAX_FILE_BYTES, DamagedVideoError, VideoWriter, count_frames
-from gaploop.datasets.video_encode import encode_part
+from gaploop.datasets.video import (
+    MAX_FILE_BYTES,
+    DamagedVideoError,
+    VideoWriter,
+    count_frames,
+    encode_part,
+)
 
 LOOK: Final = "Find out more with: gaploop check {root}"
 

@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,14 +33,11 @@ from gaploop.datasets.harmonise.spec import RULES, CameraSpec
 from gaploop.datasets.harmonise.steps import VECTORS, Vector
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.datasets.lerobot_read import video_of
-from gaploop.datasets.video import TICKS_PER_FRAME, VideoRange, VideoWriter
+from gaploop.datasets.video import VideoRange, VideoWriter, encode
 
 _REWRITTEN: Final = ("data", "videos", "images", "meta")
 _KEPT_META: Final = "meta/gap"
 _NUMERIC: Final = ("float", "int", "uint", "bool")
-
-_OPTIONS: Final = {"crf": "16", "g": "2", "bf": "0", "preset": "medium"}
-"""Key frames as close as in LeRobot, no reordering, finer than LeRobot's default."""
 
 type Source = tuple[Path, float, int, float]
 """File, start [s], frames, fps of a take's pictures."""
@@ -301,20 +297,8 @@ def convert_video(
                 result = np.asarray(cv2.resize(result, change.resize, interpolation=way))
             yield np.ascontiguousarray(result)
 
-    rate = Fraction(fps).limit_denominator(1001)
-    with av.open(str(target), "w", format="mp4") as container:
-        out: Any = None
-        for count, picture in enumerate(changed()):
-            if out is None:
-                out = container.add_stream("libx264", rate=rate, options=_OPTIONS)
-                out.height, out.width = picture.shape[:2]
-                out.pix_fmt = "yuv420p"
-                out.codec_context.time_base = 1 / (rate * TICKS_PER_FRAME)
-            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
-            frame.pts, frame.time_base = count * TICKS_PER_FRAME, out.codec_context.time_base
-            container.mux(out.encode(frame))
-        if out is not None:
-            container.mux(out.encode(None))
+    frames_of = (av.VideoFrame.from_ndarray(p, format="rgb24") for p in changed())
+    encode(frames_of, target, fps)
 
 
 # Which frames stand at the moments of another rate.

@@ -572,11 +572,20 @@ class _Repository:
 
 
 def _batches(additions: Sequence[CommitOperationAdd]) -> Iterator[list[CommitOperationAdd]]:
+    """Cut what is to be uploaded into calls, equal files in different ones.
+
+    huggingface_hub knows files by their hash: two threads would read one open file of two equals.
+    """
     batch: list[CommitOperationAdd] = []
     size = 0
     for addition in additions:
+        info = addition.upload_info
+        alike = (a.upload_info for a in batch if a.upload_info.size == info.size)
+        if any(other.sha256 == info.sha256 for other in alike):
+            yield batch
+            batch, size = [], 0
         batch.append(addition)
-        size += addition.upload_info.size
+        size += info.size
         if len(batch) == BATCH_FILES or size >= BATCH_BYTES:
             yield batch
             batch, size = [], 0

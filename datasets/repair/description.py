@@ -28,7 +28,7 @@ from gaploop.core.paths import is_plain_name, plain_name
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.episodes import feature_fault
 from gaploop.datasets.check.findings import DAMAGE
-from gaploop.datasets.video_index import video_index
+from gaploop.datasets.video import video_index
 
 FOLDERS: Final = ("data", "meta", "videos")
 META: Final = ("info.json", "stats.json", "tasks.parquet", "episodes")

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.repair.description import RepairDraft
-from gaploop.datasets.video import VideoWriter, open_video
-from gaploop.datasets.video_index import VideoIndex, video_index
+from gaploop.datasets.video import VideoIndex, VideoWriter, open_video, video_index
 
 _NUMBERS: Final = re.compile(r"chunk-(\d+)/file-(\d+)\.\w+$")
 type Place = tuple[int, int, float]

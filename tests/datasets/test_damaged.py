@@ -24,7 +24,7 @@ from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.repair.dataset import RepairOptions, plan, repair
 from gaploop.datasets.repair.description import RepairDraft
 from gaploop.datasets.repair.videos import Camera, places, read_cameras
-from gaploop.datasets.video_index import VideoIndex
+from gaploop.datasets.video import VideoIndex
 
 ALL = {**damage.DAMAGES, **damage.VIDEO_DAMAGES}
 EPISODES, FRAMES = 4, 12
