@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.collect.operator.keys import SPACE, keys
 from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import append_line, writable_folder
 from gaploop.scripts._calibrate_map import capture_screen
-from gaploop.scripts._keys import SPACE, keys
 from gaploop.scripts._signals import stoppable
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gaploop.collect.preflight import Checked, check_speed, write_record
-from gaploop.collect.speed_ramp import SpeedRamp
+from gaploop.collect.rollout import SpeedRamp
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError
 from gaploop.core.protocols import CameraSource, Follower

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from gaploop.scripts._keys import Keys, keys
+from gaploop.collect.operator.keys import Keys, keys
 
 LOOK_S: Final = 0.1
 """How often it is looked whether Ctrl-C was pressed [s]."""

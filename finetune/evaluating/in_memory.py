@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gaploop.collect.frame_row import FrameRow
+from gaploop.collect.journal import FrameRow
 from gaploop.collect.recorder import channels
 from gaploop.collect.rig import Rig
 from gaploop.core.take import Frames, Take, TakeInfo
