@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -164,7 +164,7 @@ def tried(encoder: str, width: int, height: int) -> EncoderTrial:
     return EncoderTrial(encoder, round(float(np.median(times_ms)), 2), round(cpu_ms, 2), why)
 
 
-def _decoded(path: Path) -> Any:
+def _decoded(path: Path) -> Iterator[Image]:
     with av.open(str(path)) as container:
         for frame in container.decode(video=0):
             yield frame.to_ndarray(format="rgb24")
