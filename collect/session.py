@@ -1,7 +1,9 @@
 """A session: takes one after another, each sealed before the next, until the quotas are filled.
 
 `record_takes` fills the journal with the devices as they are connected; `drive_on` keeps that, or
-driving without a record, going over lost and found devices.
+driving without a record, going over lost and found devices. A take goes from here through `take`
+(runs, judges, seals it), `recorder` (a turn to a row), `journal` and `streams` (rows to the disk)
+and `encoder` (pictures to videos).
 """
 
 from __future__ import annotations

@@ -39,11 +39,11 @@ log = logging.getLogger(__name__)
 
 def roll_out(config: Any) -> int:
     """Run the session that the options describe; return the exit code."""
+    from gaploop.finetune.lerobot_policy import load_policy, policy_id
+
     _check(config)
     root = config.dataset.folder().absolute()
     journal = (config.journal or root.with_name(f"{root.name}_journal")).absolute()
-    from gaploop.finetune.lerobot_policy import load_policy, policy_id
-
     options.warn_withdrawn(config.policy.path)
     policy: Policy = load_policy(
         config.policy.path,

@@ -152,14 +152,14 @@ def config_class_for(arguments: Sequence[str]) -> type:
 
 def run(config: Any) -> int:
     """Record and publish; 1 where a quota was given up or a trip ended it, 128 + the signal."""
+    from gaploop.collect.campaign import Quota
+    from gaploop.collect.campaign import campaign as in_order
+
     check_options(config)
     station = _station(config)
     root = config.dataset.folder().absolute()
     journal = (config.journal or root.with_name(f"{root.name}_journal")).absolute()
     plan = load_plan(config.plan) if config.plan is not None else None
-    from gaploop.collect.campaign import Quota
-    from gaploop.collect.campaign import campaign as in_order
-
     quotas = [Quota(config.dataset.num_episodes)] if plan is None else in_order(plan, config.seed)
     campaign = None if plan is None else Campaign(plan, tuple(quotas), journal, station)
     if config.status:
@@ -172,9 +172,10 @@ def run(config: Any) -> int:
     require_consents(asked, station, config.consent, config.consents)
     for item in plan.items if plan is not None else ():
         if not item.takes:
-            _tell(f"{item.id} ({item.dimension.value}): nothing to record; {item.remedy}.")
+            what = f"{item.id} ({item.dimension.value})"
+            log.info("%s: nothing to record; %s.", what, item.remedy)
     if campaign is not None:
-        _tell(campaign.as_text())
+        log.info("%s", campaign.as_text())
     from gaploop.scripts._sessions import SessionJob, record_alone
 
     shared, spec = _spec(config, journal)
@@ -247,10 +248,6 @@ def _spec(config: Any, journal: Path) -> tuple[SharedDriver | None, SessionSpec]
         return PolicyLeader(policy, follower, rates.fps, rates.control_hz)
 
     return drive, spec(TakeKind.ROLLOUT, policy=policy_id(config.policy.path))
-
-
-def _tell(line: str) -> None:
-    log.info("%s", line)
 
 
 def _tell_end(
