@@ -57,8 +57,7 @@ def _uci(file: Path) -> tuple[list[Any], list[str]]:
 
 
 def _csv(file: Path) -> tuple[list[Any], list[str]]:
-    from gaploop.collect.imports.csv_log import read_csv_takes
-    from gaploop.collect.imports.csv_mapping import load_mapping
+    from gaploop.collect.imports.csv_log import load_mapping, read_csv_takes
 
     return read_csv_takes(file, load_mapping(MAPPING))
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.collect.speed_ramp import SUCCESSES, SpeedRamp
+from gaploop.collect.rollout import SUCCESSES, SpeedRamp
 from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DAMAGE, GaploopError
 from gaploop.core.files import read_json, writable_folder, write_json

@@ -123,14 +123,12 @@ class Rig:
         )
         names = self.tracker.names if self.tracker is not None else ()
         columns = channels(self.follower, self.sensors, leader)
-        return TakeHeader(info, tuple(names), self._camera_specs(), columns)
-
-    def _camera_specs(self) -> dict[str, dict[str, Any]]:
-        specs: dict[str, dict[str, Any]] = {}
+        cameras: dict[str, dict[str, Any]] = {}
         for camera in self.cameras:
             height, width = camera.frame().image.shape[:2]
-            specs[camera.name] = {"width": width, "height": height, "fps": self.fps, "codec": CODEC}
-        return specs
+            size = {"width": width, "height": height}
+            cameras[camera.name] = {**size, "fps": self.fps, "codec": CODEC}
+        return TakeHeader(info, tuple(names), cameras, columns)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.collect.frame_row import FrameRow
+from gaploop.collect.journal import FrameRow
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.recorder import Recorder, channels
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig

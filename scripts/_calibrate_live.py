@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from gaploop.collect.operator.keys import SPACE, keys
 from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import append_line, writable_folder
@@ -20,7 +21,6 @@ from gaploop.core.kinematics import ArmModel
 from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.types import NO_REPLY, CameraFrame, Tick
 from gaploop.scripts import _arms, options
-from gaploop.scripts._keys import SPACE, keys
 from gaploop.scripts._signals import stoppable
 from gaploop.scripts.calibrate import CalibrateFields
 from gaploop.teleop.advice import say_reasons, say_to_do

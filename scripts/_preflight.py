@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gaploop.collect.operator.keys import Keys, keys
 from gaploop.collect.preflight import Checked, check_speed, write_record
-from gaploop.collect.speed_ramp import SpeedRamp
+from gaploop.collect.rollout import SpeedRamp
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError
 from gaploop.core.protocols import CameraSource, Follower
@@ -20,7 +21,6 @@ from gaploop.core.station import Station
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import _arms, options
-from gaploop.scripts._keys import Keys, keys
 from gaploop.teleop.calibration.store import calibration_path
 from gaploop.teleop.checks.arm import ESTOP, JOINT_ORDER, check_limits, check_moving
 from gaploop.teleop.checks.calibrations import check_station

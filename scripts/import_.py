@@ -201,8 +201,7 @@ def _words(config: ImportConfig) -> dict[str, Any]:
 
 
 def _takes(config: ImportConfig, source: Path, journal: Path) -> int:
-    from gaploop.collect.imports.csv_log import read_csv_takes
-    from gaploop.collect.imports.csv_mapping import load_mapping
+    from gaploop.collect.imports.csv_log import load_mapping, read_csv_takes
     from gaploop.collect.imports.takes import write_takes
     from gaploop.collect.imports.uci_failures import read_uci_failures
 

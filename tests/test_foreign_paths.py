@@ -35,14 +35,17 @@ WORDS = {
     "reads": "only read to be compared; nothing of it is shown, copied or sent",
 }
 REVIEWED = r"""
-collect/copies.py:_datasets_cache | Path(os.environ.get('HF_DATASETS_CACHE') or home / 'datasets') | user
-collect/copies.py:_datasets_cache | Path(os.environ.get('HF_HOME') or cache / 'huggingface') | user
-collect/copies.py:_datasets_cache | Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') | user
+collect/copies.py:_used | folder / root | reads
+collect/copies.py:clear_pages | page.unlink() | ours
 collect/copies.py:clear_reviews | shutil.rmtree(folder) | listed
+collect/copies.py:lerobot_tables | Path(os.environ.get('HF_DATASETS_CACHE') or home / 'datasets') | user
+collect/copies.py:lerobot_tables | Path(os.environ.get('HF_HOME') or cache / 'huggingface') | user
+collect/copies.py:lerobot_tables | Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') | user
+collect/copies.py:runs_of | root.parent.glob('*/' * depth + RUN) | ours
 collect/encoder.py:LocalTake.__init__ | folder / f'{camera}.mkv' | paths
 collect/encoder_choice.py:forget | (memory or _memory()).unlink(missing_ok=True) | ours
-collect/encoder_main.py:_Server._open | folder / f'{camera}.mkv' | paths
 collect/encoder_main.py:_Server.obey | Path(order['folder']) | ours
+collect/encoder_main.py:_Server.obey | folder / f'{camera}.mkv' | paths
 collect/imports/takes.py:write_takes | shutil.rmtree(folder) | paths
 collect/journal.py:JournalWriter.__init__ | journal / plain_name(header.info.uid, 'uid') | paths
 collect/journal.py:JournalWriter.__init__ | undo.callback(shutil.rmtree, self.folder, ignore_errors=True) | ours
@@ -59,9 +62,6 @@ collect/recovery.py:_rewrite_video | path.with_name(path.name + _NEW) | take
 collect/recovery.py:_seal | leftover.unlink() | take
 collect/recovery.py:_set_torn_header_aside | header.with_name(f'{header.name}.torn') | take
 collect/recovery.py:_set_torn_header_aside | os.replace(header, header.with_name(f'{header.name}.torn')) | take
-collect/runs_of_takes.py:_used | folder / root | reads
-collect/runs_of_takes.py:clear_pages | page.unlink() | ours
-collect/runs_of_takes.py:runs_of | root.parent.glob('*/' * depth + RUN) | ours
 collect/withdrawal.py:_clear | path / file | ours
 collect/withdrawal.py:_clear | path / uid | paths
 collect/withdrawal.py:_clear_copies | shutil.rmtree(folder) | listed

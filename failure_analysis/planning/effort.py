@@ -9,9 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.collect.campaign import BLOCK_TAKES, SETUP_EFFORT
-from gaploop.collect.campaign_log import (
+from gaploop.collect.campaign import (
+    BLOCK_TAKES,
     RESET_S,
+    SETUP_EFFORT,
     SETUP_S,
     TAKE_S,
     LoggedTake,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gaploop.collect.preflight import FILE, Checked, check_speed, missing, write_record
-from gaploop.collect.speed_ramp import SpeedRamp
+from gaploop.collect.rollout import SpeedRamp
 from gaploop.core.vocabulary import Domain
 from gaploop.teleop.checks.result import Level
 

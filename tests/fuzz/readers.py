@@ -161,8 +161,7 @@ def _imported(layout: str, **known: Any) -> Callable[[Path], object]:
 
 
 def _csv_log(path: Path) -> object:
-    from gaploop.collect.imports.csv_log import read_csv_takes
-    from gaploop.collect.imports.csv_mapping import load_mapping
+    from gaploop.collect.imports.csv_log import load_mapping, read_csv_takes
 
     beside = CORPUS / "files"
     mapping = load_mapping(path if path.suffix == ".yaml" else beside / "mapping.yaml")
@@ -301,7 +300,7 @@ FILES = (
         "files/evaluation.json",
         _loaded("gaploop.scripts.plan", "_evaluated"),
     ),
-    Reader("speeds", "files/ramp.json", _loaded("gaploop.collect.speed_ramp", "_read")),
+    Reader("speeds", "files/ramp.json", _loaded("gaploop.collect.rollout", "_read")),
     Reader("poses-csv", "files/poses.csv", _poses),
     Reader("poses-jsonl", "files/poses.jsonl", _poses),
     Reader("calibration", "files/calibration.json", _calibration),

@@ -9,14 +9,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.collect.devices import LoopMonitor
 from gaploop.collect.operator.commands import Command
 from gaploop.collect.operator.console import OperatorConsole
-from gaploop.collect.operator.loop_monitor import LoopMonitor
-from gaploop.collect.operator.view import look
-from gaploop.scripts._keys import SPACE, keys
+from gaploop.collect.operator.keys import SPACE, keys
+from gaploop.collect.operator.view import Shown, Tone, look
+from gaploop.collect.setup_words import sketch_text
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from gaploop.teleop.leaders.panel import Sign
+
 
 DRAW_S: Final = 0.066
 """A window is drawn this often [s]."""
@@ -44,24 +48,23 @@ def chosen_display(asked: str, has_window: bool) -> str:
 
 @contextlib.contextmanager
 def window(
-    console: OperatorConsole, eyes: Callable[[], LoopMonitor | None], leader: Any, title: str
+    console: OperatorConsole, monitor: Callable[[], LoopMonitor | None], leader: Any, title: str
 ) -> Iterator[Turn]:
     """Yield the turns of the operator's window, which a leader may share.
 
     Args:
         console: shared with the thread that records.
-        eyes: returns what watches the loop now.
+        monitor: returns what watches the loop now.
         leader: one that has a window, or None.
         title: of the window.
 
     Raises:
         DeviceError: there is no display.
     """
-    from gaploop.collect.operator.presses import Pads
-    from gaploop.collect.operator.window import OperatorWindow
+    from gaploop.collect.operator.window import OperatorWindow, Pads
 
     shown = OperatorWindow(title)
-    guest = _Guest(console, eyes, shown, leader is not None)
+    guest = _Guest(console, monitor, shown, leader is not None)
     with contextlib.ExitStack() as cleanup:
         # Whoever is at the terminal instead can't do anything there but stop the arm.
         cleanup.enter_context(keys()).listen(console.safety.estop)
@@ -92,17 +95,17 @@ class _Guest:
     def __init__(
         self,
         console: OperatorConsole,
-        eyes: Callable[[], LoopMonitor | None],
+        monitor: Callable[[], LoopMonitor | None],
         shown: Any,
         shares: bool,
     ) -> None:
         self.pads: Any = None
-        self._console, self._eyes, self._window, self._shares = console, eyes, shown, shares
+        self._console, self._monitor, self._window, self._shares = console, monitor, shown, shares
         self._drawn_s = 0.0
 
     def turn(self) -> None:
         """Hear what was pressed since, and draw where it is time."""
-        from gaploop.collect.operator.presses import name_of
+        from gaploop.collect.operator.window import name_of
         from gaploop.teleop.leaders.sdl import pygame
 
         events = pygame.event.get()
@@ -117,7 +120,7 @@ class _Guest:
 
     def on_event(self, event: Any, held: bool) -> bool:
         """Take an event; True keeps it from the leader, whose keys count while it is `held`."""
-        from gaploop.collect.operator.presses import name_of
+        from gaploop.collect.operator.window import name_of
         from gaploop.teleop.leaders.sdl import pygame
 
         if event.type in (pygame.QUIT, pygame.WINDOWCLOSE):
@@ -140,8 +143,8 @@ class _Guest:
         self._draw("" if is_said else words)
 
     def _draw(self, leader: str) -> None:
-        eyes = self._eyes()
-        pictures: Mapping[str, Any] = {} if eyes is None else eyes.pictures
+        watching = self._monitor()
+        pictures: Mapping[str, Any] = {} if watching is None else watching.pictures
         self._window.draw(look(self._console.seen()), pictures, leader)
 
 
@@ -150,8 +153,6 @@ def terminal(console: OperatorConsole, leader: Any = None) -> Iterator[Turn]:
     """Yield the turns of the terminal's view; a leader's own window is kept alive beside it."""
     from rich.console import Console as Rich
     from rich.live import Live
-
-    from gaploop.collect.operator.terminal import render
 
     rich = Rich(stderr=True)
     with keys() as pressed, Live(console=rich, auto_refresh=False, screen=rich.is_terminal) as live:
@@ -181,8 +182,6 @@ def terminal(console: OperatorConsole, leader: Any = None) -> Iterator[Turn]:
 @contextlib.contextmanager
 def nowhere(console: OperatorConsole, say: Callable[[str], None]) -> Iterator[Turn]:
     """Yield turns that only say a line now and then: nobody is asked anything."""
-    from gaploop.collect.operator.terminal import line
-
     said_s, said = 0.0, ""
 
     def turn() -> None:
@@ -194,3 +193,77 @@ def nowhere(console: OperatorConsole, say: Callable[[str], None]) -> Iterator[Tu
         time.sleep(5 * TURN_S)
 
     yield turn
+
+
+_TONES: Final = {
+    Tone.RECORD: "bold white on red",
+    Tone.GO: "bold white on green",
+    Tone.ASK: "bold white on blue",
+    Tone.WAIT: "bold black on yellow",
+    Tone.ALARM: "bold white on red",
+    Tone.PERSON: "bold white on magenta",
+    Tone.IDLE: "bold black on white",
+}
+_BAR: Final = 24
+
+
+def render(shown: Shown, wide: int = 80) -> RenderableType:
+    """Return the view for Rich.
+
+    Args:
+        shown: what to show.
+        wide: columns of the terminal.
+    """
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    head = f"{shown.word}   {shown.clock}".rstrip()
+    parts: list[RenderableType] = [
+        Padding(Text(head.center(wide - 2)), (1, 1), style=_TONES[shown.tone]),
+        Text(shown.below, style="bold"),
+    ]
+    parts += [Text(words, style=style) for words, style in _lines(shown)]
+    return Group(*parts)
+
+
+def _lines(shown: Shown) -> Iterator[tuple[str, str]]:
+    if shown.share == shown.share:
+        yield _bar(shown.share), ""
+    yield f"{shown.count}   {shown.loop}", "yellow" if shown.trouble else ""
+    if shown.driving:
+        yield shown.driving, ""
+    if shown.choices:
+        yield "", ""
+        yield shown.question, "bold"
+    for choice in shown.choices:
+        mark = ">" if choice.marked else " "
+        words = f" {mark} {choice.key:>6}  {choice.words}"
+        words += "  (suggested)" if choice.suggested else ""
+        yield words, "reverse" if choice.marked else ""
+    if shown.setup.words:
+        yield f"set-up: {shown.setup.words}", ""
+        if sketch := sketch_text(shown.setup.conditions, shown.setup.grid):
+            yield sketch, "dim"
+    for bar in shown.bars:
+        share = bar.have / bar.wanted if bar.wanted else 1.0
+        yield f"{_bar(share)} {bar.have}/{bar.wanted} {bar.name}", "green" if share >= 1 else ""
+    for row in shown.rows:
+        yield f"{'>' if row.pointed else ' '} {row.number:>3}  {row.words}", ""
+    if shown.note:
+        yield shown.note, "bold yellow"
+    yield " · ".join(f"{hint.key}: {hint.does}" for hint in shown.hints), "dim"
+
+
+def _bar(share: float) -> str:
+    done = round(_BAR * min(1.0, max(0.0, share)))
+    return "█" * done + "░" * (_BAR - done)
+
+
+def line(shown: Shown) -> str:
+    """Return the view as one line, for logs."""
+    parts = (
+        *(shown.word.lower(), shown.clock, shown.below, shown.count),
+        *(shown.loop, shown.driving, shown.note),
+    )
+    return " · ".join(part for part in parts if part)

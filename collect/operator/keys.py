@@ -18,10 +18,10 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Collection, Iterator
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from gaploop.core import platform_calls
-from gaploop.core.types import SafetyReason
+from gaploop.core.protocols import Leader
 from gaploop.teleop.stopping import CleanupStep
 
 log = logging.getLogger(__name__)
@@ -86,10 +86,6 @@ class Keys:
 
     def say(self, trip: str) -> None:
         """Show why the arm has tripped, "" where it hasn't; a terminal's view does that itself."""
-
-    def gone(self, reasons: SafetyReason) -> SafetyReason:
-        """Return after which of `reasons` the devices must be connected anew."""
-        return reasons
 
     @property
     def clear_words(self) -> str:
@@ -248,3 +244,62 @@ def keys() -> Iterator[Keys]:
             return
         with Keys(sys.stdin.fileno()) as heard:
             yield heard
+
+
+PUMP_S: Final = 0.02
+"""The window's events are handled this often [s]; an input of 0.1 s counts as let go of."""
+
+
+class WindowKeys(Keys):
+    """The terminal's keys, while the leader's window is kept alive.
+
+    Clearing a trip in the window counts as `c`, so there, too, it takes two presses; its
+    emergency stop counts as the space bar.
+
+    Args:
+        terminal: keys of the terminal, if there is one.
+        leader: a leader with `pump` and `listen`.
+        estop: called at once when the window's e-stop is pressed.
+    """
+
+    def __init__(self, terminal: Keys, leader: Any, estop: Callable[[], None]) -> None:
+        super().__init__()
+        self._terminal, self._leader, self._estop = terminal, leader, estop
+        self._trip = ""
+        self._pressed: list[str] = []
+        leader.listen(self._stopped, lambda: self._pressed.append("c"))
+
+    @classmethod
+    def of(cls, terminal: Keys, leader: Leader | None, estop: Callable[[], None]) -> Keys:
+        """Return the terminal's keys, with the window's where the leader has one."""
+        return cls(terminal, leader, estop) if hasattr(leader, "pump") else terminal
+
+    def presses(self, timeout_s: float) -> list[str]:
+        """Handle the window's events and return what was pressed within `timeout_s` [s]."""
+        until_s = time.monotonic() + timeout_s
+        while True:
+            self._leader.pump(self._trip)
+            pressed, self._pressed = self._pressed, []
+            left_s = until_s - time.monotonic()
+            wait_s = 0.0 if pressed else min(PUMP_S, max(left_s, 0.0))
+            pressed += self._terminal.presses(wait_s)
+            if pressed or left_s <= 0.0:
+                return sorted(pressed, key=lambda name: name != SPACE)
+
+    def say(self, trip: str) -> None:
+        """Show in the window why the arm has tripped; "" where it hasn't."""
+        self._trip = trip
+
+    @property
+    def clear_words(self) -> str:
+        """How a trip is cleared in the window."""
+        return "press Enter or Start twice"
+
+    @property
+    def works(self) -> bool:
+        """A window has keys, whether or not there is a terminal."""
+        return True
+
+    def _stopped(self) -> None:
+        self._estop()
+        self._pressed.append(SPACE)

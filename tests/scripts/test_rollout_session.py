@@ -15,7 +15,8 @@ from gaploop.failure_analysis.live import watch
 from gaploop.failure_analysis.live.score import FEATURES
 from gaploop.failure_analysis.live.watch import ALARM
 from gaploop.finetune.lerobot_policy import policy_id
-from gaploop.scripts import _watching, cli
+from gaploop.scripts import _rollout_session as _watching
+from gaploop.scripts import cli
 
 
 def options_of(**given: object) -> SimpleNamespace:

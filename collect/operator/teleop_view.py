@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import logging.handlers
 import math
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -10,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from gaploop.collect.devices import say_joints, say_trip
 from gaploop.core.station import SafetyLimits
 from gaploop.core.types import FloatArray, FollowerState, SafetyReason, Tick
-from gaploop.teleop.advice import WHAT, say_reasons, say_status, say_to_do
+from gaploop.teleop.advice import WHAT, say_reasons, say_status
 from gaploop.teleop.statistics import DurationSpread, Figures
 
 if TYPE_CHECKING:
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
 
 NEAR: Final = 0.8
 """A reading above this share of its limit is shown in yellow."""
+LATE_S: Final = 1e-3
+"""A period error above this is shown in yellow [s]."""
 OFF_DEG: Final = 5.0
 """A joint further than this from its goal is shown in yellow [°]."""
 
@@ -36,8 +44,6 @@ CHANGED: Final = (
     SafetyReason.ACCELERATION,
 )
 """Reasons for which a command is changed while the arm goes on."""
-MANY: Final = 6
-"""More joints than a servo or two: the whole arm is meant."""
 
 
 class ProgramMode(StrEnum):
@@ -182,19 +188,14 @@ def _head(picture: TeleopScreen) -> Text:
 def _timing(picture: TeleopScreen) -> Text:
     from rich.text import Text
 
-    error, latency = picture.period_error, picture.latency
+    error, latency, missed = picture.period_error, picture.latency, picture.figures.missed
     text = Text(f" {_hz(picture.rate_hz)} · period error p50 {_ms(error.p50_s)} ")
-    text.append(f"p99 {_ms(error.p99_s)}", style="" if _small(error.p99_s) else "yellow")
+    text.append(f"p99 {_ms(error.p99_s)}", style="yellow" if error.p99_s > LATE_S else "")
     text.append(
         f" · leader to follower p50 {_ms(latency.p50_s)} p99 {_ms(latency.p99_s)} · missed "
     )
-    missed = picture.figures.missed
     text.append(str(missed), style="yellow" if missed else "")
     return text
-
-
-def _small(seconds: float) -> bool:
-    return not seconds > 1e-3
 
 
 def _joint_table(picture: TeleopScreen, tick: Tick) -> Table:
@@ -203,19 +204,16 @@ def _joint_table(picture: TeleopScreen, tick: Tick) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
     table.add_column("joint")
-    for name in _columns(picture.state or tick.state, picture.units):
+    state = picture.state or tick.state
+    names = [f"leader {picture.units}", "sent", "position", "error"]
+    given = ((state.current_a, "A"), (state.load_pct, "load %"), (state.temperature_c, "°C"))
+    names += [name for values, name in (*given, (state.voltage_v, "V")) if _has(values)]
+    for name in names:
         table.add_column(name, justify="right")
     table.add_column("status")
     for row in _rows(picture, tick):
         table.add_row(*row)
     return table
-
-
-def _columns(state: FollowerState, units: str) -> list[str]:
-    names = [f"leader {units}", "sent", "position", "error"]
-    given = ((state.current_a, "A"), (state.load_pct, "load %"), (state.temperature_c, "°C"))
-    names += [name for values, name in (*given, (state.voltage_v, "V")) if _has(values)]
-    return names
 
 
 def _has(values: FloatArray) -> bool:
@@ -278,7 +276,7 @@ def _lines(picture: TeleopScreen) -> Iterator[tuple[str, str]]:
         yield f"commands changed: {changes}", "dim"
     if figures.trips:
         trips = "; ".join(
-            f"{_clock(trip.t_s)} {say_reasons(trip.reason)}{_who(trip.joints)}"
+            f"{_clock(trip.t_s)} {say_reasons(trip.reason)}{say_joints(trip.joints)}"
             for trip in figures.trips[-TRIPS_SHOWN:]
         )
         yield f"trips, {len(figures.trips)} in all: {trips}", ""
@@ -301,25 +299,6 @@ def _trouble(picture: TeleopScreen) -> list[str]:
     return []
 
 
-def say_trip(reason: SafetyReason, joints: tuple[str, ...], clear: str = "") -> str:
-    """Return why the filter tripped, which joints show it, and what to do, in one line.
-
-    Args:
-        reason: why.
-        joints: who shows it.
-        clear: how it is cleared then, such as `press c twice`; "" where no key does that.
-    """
-    what = f"{say_reasons(reason)}{_who(joints)}"
-    then = f"; then {clear}" if clear else ""
-    return f"{what}. To go on: {say_to_do(reason) or 'see to it'}{then}."
-
-
-def _who(joints: tuple[str, ...]) -> str:
-    if not joints:
-        return ""
-    return " (the whole arm)" if len(joints) >= MANY else f" ({', '.join(joints)})"
-
-
 def _clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
@@ -337,3 +316,55 @@ def _hz(rate_hz: float) -> str:
 
 def _ms(seconds: float) -> str:
     return "–" if math.isnan(seconds) else f"{seconds * 1e3:.2f} ms"
+
+
+LINE_S: Final = 1.0
+"""Without a terminal a line is written this often [s], and whenever the mode changes."""
+
+EARLY_S: Final = 0.05
+KEPT_LOGS: Final = 1000
+
+type Show = Callable[[TeleopScreen], None]
+
+
+@contextlib.contextmanager
+def screen() -> Iterator[Show]:
+    """Yield a function that shows one frame of the view on stderr."""
+    if not sys.stderr.isatty():
+        yield _line_by_line()
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True)
+    with _logs_kept(), Live(console=console, screen=True, auto_refresh=False) as live:
+        yield lambda picture: live.update(render(picture), refresh=True)
+
+
+@contextlib.contextmanager
+def _logs_kept() -> Iterator[None]:
+    """Keep log lines off the screen; write them when the terminal is itself again."""
+    root = logging.getLogger()
+    before, kept = root.handlers[:], logging.handlers.MemoryHandler(KEPT_LOGS, logging.CRITICAL)
+    root.handlers[:] = [kept]
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+        for record in kept.buffer:
+            root.handle(record)
+
+
+def _line_by_line() -> Show:
+    """Return a `Show` that writes a line a second, and one at once for what is new."""
+    said_s, said = -LINE_S, ""
+
+    def show(picture: TeleopScreen) -> None:
+        nonlocal said_s, said
+        now_s, what = time.monotonic(), f"{picture.mode}{picture.lost}{picture.note}"
+        if now_s - said_s >= LINE_S - EARLY_S or what != said:
+            said_s, said = now_s, what
+            sys.stderr.write(line(picture) + "\n")
+            sys.stderr.flush()
+
+    return show

@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.policy_thread import PatientLeader
-from gaploop.collect.smoothing import cross_faded
+from gaploop.collect.policy_leader import PatientLeader, PolicyLeader, cross_faded
 from gaploop.core.types import FloatArray, Observation
 
 FPS, TURNS = 50.0, 4

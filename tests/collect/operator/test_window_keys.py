@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from gaploop.collect.devices import gone_after, subscribers
+from gaploop.collect.operator.keys import PUMP_S, Keys, WindowKeys
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import LeaderSample, SafetyReason
 from gaploop.scripts import _arms
 from gaploop.scripts._devices import registries
-from gaploop.scripts._keys import Keys
-from gaploop.scripts._window_keys import PUMP_S, WindowKeys, subscribers
 from gaploop.sim.lerobot_devices import So101SimConfig
 from gaploop.teleop.leaders.motion import MotionLeader
 from gaploop.teleop.leaders.options import ForceOptions
@@ -94,8 +94,8 @@ def test_an_estop_in_the_window_is_told_before_what_else_was_pressed_there() -> 
 
 def test_a_gamepad_that_was_pulled_out_needs_no_new_connection() -> None:
     both = SafetyReason.STALE_LEADER | SafetyReason.LOST_SERVO
-    assert WindowKeys(Keys(None), Window(), lambda: None).gone(both) == SafetyReason.LOST_SERVO
-    assert Keys(None).gone(both) == both
+    assert gone_after(Window()) & both == SafetyReason.LOST_SERVO
+    assert gone_after(None) & both == both
 
 
 def test_a_leader_without_a_window_leaves_the_terminals_keys() -> None:

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from gaploop.collect.devices import ArmDevices, Arms
 from gaploop.collect.operator.commands import HELD_S
+from gaploop.collect.operator.keys import Keys
+from gaploop.collect.operator.teleop_view import ProgramMode, TeleopScreen, render
+from gaploop.collect.teleoperation import TeleopEnd, TeleopSession
 from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.types import SafetyReason
 from gaploop.scripts import _arms
-from gaploop.scripts._arms import Arms
-from gaploop.scripts._keys import Keys
-from gaploop.scripts._teleop_session import Ended, TeleopSession
-from gaploop.scripts._teleop_view import ProgramMode, TeleopScreen, render
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.loop import Rates
 
@@ -108,10 +108,9 @@ def _registries() -> tuple[Any, Any]:
     return registries()
 
 
-def drive(connect: Callable[[], Arms], operator: Operator, max_s: float = math.inf) -> Ended:
-    rates = Rates(HZ, HZ)
-    session = TeleopSession(connect, STATION, rates, operator, operator.show, max_s, [])
-    return session.run(connect())
+def drive(connect: Callable[[], Arms], operator: Operator, max_s: float = math.inf) -> TeleopEnd:
+    devices = ArmDevices(connect, STATION, Rates(HZ, HZ), max_s=max_s)
+    return TeleopSession(devices, operator, operator.show, []).run()
 
 
 def limp(bus: EmulatedBus) -> bool:
@@ -249,9 +248,8 @@ def test_what_is_lost_without_an_operator_ends_it_and_is_told(role: str, rig: An
         if len(seen) == 3:
             (follower if role == "follower" else leader).faults.add(Fault("unplug"))
 
-    rates = Rates(HZ, HZ)
-    session = TeleopSession(connect, STATION, rates, Keys(None), show, math.inf, [])
-    ended = session.run(connect())
+    devices = ArmDevices(connect, STATION, Rates(HZ, HZ), max_s=math.inf)
+    ended = TeleopSession(devices, Keys(None), show, []).run()
     assert ended.why == "trip"
     assert "stopped answering" in ended.trip
     assert "press" not in ended.trip  # there is nothing to press
@@ -285,8 +283,8 @@ def test_clearing_while_the_arm_still_holds_says_when_it_can_be_cleared(rig: Any
         (ProgramMode.TRIPPED, "Press it again", "q"),
     )
     station = Station(name="bench", safety=replace(PATIENT, torque_off_s=1.5))
-    session = TeleopSession(connect, station, Rates(HZ, HZ), operator, operator.show, math.inf, [])
-    assert session.run(connect()).why == "quit"
+    devices = ArmDevices(connect, station, Rates(HZ, HZ), max_s=math.inf)
+    assert TeleopSession(devices, operator, operator.show, []).run().why == "quit"
     held = [p.note for p in operator.seen if p.mode is ProgramMode.TRIPPED and p.torque]
     assert any("goes limp" in note for note in held)
 
@@ -299,7 +297,7 @@ def test_a_leaver_isnt_kept_by_what_doesnt_answer(rig: Any) -> None:
         (ProgramMode.RUNNING, "", "q"),
     )
     station = Station(name="bench", safety=replace(PATIENT, lost_servo_s=60.0))
-    session = TeleopSession(connect, station, Rates(HZ, HZ), operator, operator.show, math.inf, [])
-    ended = session.run(connect())
+    devices = ArmDevices(connect, station, Rates(HZ, HZ), max_s=math.inf)
+    ended = TeleopSession(devices, operator, operator.show, []).run()
     assert ended.why == "quit"
     assert "elbow_flex" in ended.failed

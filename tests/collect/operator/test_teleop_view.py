@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from gaploop.collect.operator.teleop_view import ProgramMode, TeleopScreen, line, render
 from gaploop.core.station import SafetyLimits
 from gaploop.core.types import (
     NO_REPLY,
@@ -20,7 +21,6 @@ from gaploop.core.types import (
     SafetyReason,
     Tick,
 )
-from gaploop.scripts._teleop_view import ProgramMode, TeleopScreen, line, render
 from gaploop.teleop.advice import TO_DO, WHAT, say_status
 from gaploop.teleop.statistics import LoopStatistics
 
@@ -164,7 +164,7 @@ def test_what_stands_still_shows_no_old_readings_and_only_keys_that_do_something
 
 
 def test_the_key_that_clears_is_named_only_where_there_is_one() -> None:
-    from gaploop.scripts._teleop_view import say_trip
+    from gaploop.collect.operator.teleop_view import say_trip
 
     assert say_trip(SafetyReason.ESTOP, (), "press c twice").endswith("way; then press c twice.")
     assert say_trip(SafetyReason.ESTOP, ()).endswith("way.")

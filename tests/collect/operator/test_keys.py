@@ -20,10 +20,10 @@ from gaploop.collect.operator import machine
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import HELD_S, Command, KeyMap, Twice
 from gaploop.collect.operator.console import OperatorConsole, Safety
-from gaploop.collect.operator.screen_content import Loop
-from gaploop.collect.operator.state import SessionStage, StageTiming
+from gaploop.collect.operator.keys import SPACE, KeyDecoder
+from gaploop.collect.operator.machine import SessionStage, StageTiming
+from gaploop.collect.operator.view import Loop
 from gaploop.core.vocabulary import Outcome
-from gaploop.scripts._keys import SPACE, KeyDecoder
 
 WITHIN_S = 60.0
 
@@ -170,8 +170,8 @@ def test_every_event_of_the_window_is_handled_and_a_stop_comes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    from gaploop.collect.operator.display import _Guest
     from gaploop.collect.operator.window import OperatorWindow
-    from gaploop.scripts._operator_screen import _Guest
     from gaploop.teleop.leaders.sdl import pygame
 
     stops: list[str] = []
@@ -197,7 +197,7 @@ def test_every_event_of_the_window_is_handled_and_a_stop_comes_first(
 PROGRAM = """
 import os, signal, sys, threading
 signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-from gaploop.scripts._keys import keys
+from gaploop.collect.operator.keys import keys
 told = int(sys.argv[1])
 say = lambda word: os.write(told, word.encode() + bytes([10]))
 with keys() as pressed:
@@ -302,9 +302,8 @@ def test_of_what_was_typed_too_early_only_a_stop_counts() -> None:
 
 
 def test_without_a_terminal_there_are_no_keys_and_nothing_waits() -> None:
-    code = (
-        "from gaploop.scripts._keys import keys\nwith keys() as k: print(k.works, k.presses(0.0))"
-    )
+    code = "with keys() as k: print(k.works, k.presses(0.0))"
+    code = f"from gaploop.collect.operator.keys import keys\n{code}"
     done = subprocess.run(
         [sys.executable, "-c", code],
         stdin=subprocess.DEVNULL,
